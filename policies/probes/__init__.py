@@ -12,7 +12,7 @@ container with a preset, and `standard_probes` injects the probes.
 | how long a start takes | `start`: from `observed` starts, or from `model_sizes` |
 | how a program checks progress | `progress` |
 | which warnings the mutator gives | `advice` |
-| what rules share | `probe`, `own_servers`, `missing_liveness`, `external_hosts` |
+| what rules share | `probe`, `first_party`, `missing_liveness`, `external_hosts` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `puller`.
 """

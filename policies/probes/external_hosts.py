@@ -1,4 +1,4 @@
-"""Probes that ask somebody else: when that one fails, every replica is restarted or leaves at once."""
+"""Probes that ask another host: if it fails, every replica is restarted or leaves its Service."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _REMEDIATION: Final = {
 
 
 def external_dependencies(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
-    """What the probes at `field` reach outside their pod, one finding a probe."""
+    """One finding for each probe at `field` that reaches a host outside its pod."""
     for probe in probes(target, field):
-        if (field == STARTUP and _is_liveness_again(probe)) or is_program(probe.spec):
+        if (field == STARTUP and _repeats_liveness(probe)) or is_program(probe.spec):
             continue
         finding = _handler_finding(probe) or _exec_finding(probe, target, facts)
         if finding is not None and not _is_own_service(probe, target, facts):
             yield finding
 
 
-def _is_liveness_again(probe: Probe) -> bool:
-    """Whether liveness asks the same, as where `standard-probes` put it in front: one hazard."""
+def _repeats_liveness(probe: Probe) -> bool:
+    """Whether liveness has the same handler, as with `standard-probes`, so that its finding is enough."""
     liveness = probe.container.spec.get(LIVENESS)
     return isinstance(liveness, dict) and any(
         handler in probe.spec and probe.spec[handler] == liveness.get(handler) for handler in _HANDLERS
@@ -48,14 +48,14 @@ def _is_liveness_again(probe: Probe) -> bool:
 
 
 def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
-    """Whether its only fault is that it waits for itself, which `readiness-waits-on-own-service` reports."""
+    """Whether it only asks its own Service, which `readiness-waits-on-own-service` reports."""
     if probe.field == LIVENESS:
         return False
     names = [text(probe.spec, handler, "host").lower() for handler in ("httpGet", "tcpSocket")]
     names += [host.name for host in probe.command.hosts if host.reach is not Reach.LOCAL]
-    asked = [name for name in names if name]
-    return bool(asked) and all(
-        own_service(name, target, probe.template, probe.container, facts) is not None for name in asked
+    hosts = [name for name in names if name]
+    return bool(hosts) and all(
+        own_service(name, target, probe.template, probe.container, facts) is not None for name in hosts
     )
 
 
@@ -68,7 +68,7 @@ def _handler_finding(probe: Probe) -> Finding | None:
 
 
 def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
-    """A `host` in httpGet or tcpSocket. Kubelet asks from the node, so loopback there is the node's."""
+    """Report a `host` in httpGet or tcpSocket. Kubelet asks from the node, so loopback is the node's."""
     on_host = probe.template.spec.get("hostNetwork") is True
     reach = reach_of(host)
     path = probe.at(handler, "host")
@@ -84,7 +84,7 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
         )
     hint = "Remove host: without it kubelet asks the pod's own address."
     if on_host or reach is Reach.UNDECIDABLE:
-        # With hostNetwork an address may well be the node's own, as in the static pods of a control plane.
+        # With hostNetwork, the address may be the node's, as in the static pods of a control plane.
         return Finding(
             path,
             f"The {probe.name} asks {host}, which may be another machine: if it is and fails, "
@@ -103,37 +103,39 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
     summary = probe.command
     external = summary.reaching(Reach.EXTERNAL)
     if probe.field != LIVENESS:
-        named = (own_service(each.name, target, probe.template, probe.container, facts) for each in external)
-        external = tuple(each for each, own in zip(external, named, strict=True) if own is None)
+        external = tuple(
+            each
+            for each in external
+            if own_service(each.name, target, probe.template, probe.container, facts) is None
+        )
     if external:
-        asked = _listed(external)
         return Finding(
             probe.at("exec.command"),
-            f"The {probe.name} asks {asked}: when that fails, {_CONSEQUENCE[probe.field]}.",
+            f"The {probe.name} asks {_listed(external)}: when that fails, {_CONSEQUENCE[probe.field]}.",
             _REMEDIATION[probe.field],
         )
-    perhaps = summary.reaching(Reach.UNDECIDABLE)
-    if not perhaps:
+    undecided = summary.reaching(Reach.UNDECIDABLE)
+    if not undecided:
         return None
-    emptied = next((note for note in summary.undecidable if "is empty in a probe" in note), None)
-    if emptied and not any(host.name for host in perhaps):
+    empty_variable = next((note for note in summary.undecidable if "is empty in a probe" in note), None)
+    if empty_variable and not any(host.name for host in undecided):
         return Finding(
             probe.at("exec.command"),
-            f"The {probe.name} names no host, since {emptied}.",
+            f"The {probe.name} names no host, since {empty_variable}.",
             "Run it in a shell (sh -c) and write $NAME instead of $(NAME): the shell sees every variable.",
             Certainty.UNDECIDED,
         )
     return Finding(
         probe.at("exec.command"),
-        f"The {probe.name} asks {_listed(perhaps)}, which only the running container knows: if it is another "
-        f"host and fails, {_CONSEQUENCE[probe.field]}.",
+        f"The {probe.name} asks {_listed(undecided)}, which only the running container knows: if it is "
+        f"another host and fails, {_CONSEQUENCE[probe.field]}.",
         _REMEDIATION[probe.field],
         Certainty.UNDECIDED,
     )
 
 
 def _listed(hosts: tuple[Host, ...]) -> str:
-    """Up to two hosts for a sentence, each with the program that asks it."""
+    """Up to two hosts as a phrase, each with the program that asks it."""
     shown = [
         f"{host.name[:60] or 'a host'} ({'a look-up with ' if host.name_lookup else ''}{host.client})"
         for host in dict.fromkeys(hosts)

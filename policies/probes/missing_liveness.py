@@ -1,50 +1,68 @@
-"""Containers that stay down when they hang, since no probe restarts them."""
+"""Findings about serving containers without a livenessProbe, for two rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from policies.core.facts import Facts
+from policies.core.finding import Finding
 from policies.core.target import PodTemplate, Target
+from policies.kube.metadata import controller
 from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import server_port, unsure
-from policies.probes.own_servers import is_bare, is_own_server
+from policies.probes.first_party import is_first_party
+from policies.probes.probe import LIVENESS
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
 
 
-def without_liveness(target: Target, facts: Facts) -> Iterator[list[tuple[PodTemplate, Container]]]:
-    """The serving containers of each pod template that have no livenessProbe after mutation, and whose probes
-    are their owner's business.
+def missing_liveness(
+    target: Target,
+    facts: Facts,
+    applies: Callable[[PodTemplate, Container], bool],
+    verbs: tuple[str, str],
+    consequence: str,
+    hint: str,
+) -> Iterator[Finding]:
+    """One finding for the containers of each pod template to which a rule applies.
 
-    KubeRay fills the probes of Ray's own container when it makes the pod, and a serving runtime has its own;
-    of a group of nodes only the first serves.
+    `verbs`: for one container and for several. `hint`: for containers without a recognised server.
     """
     for template in target.templates:
-        if template.is_ray or template.container_path or is_bare(template):
+        if _others_add_probes(template):
             continue
-        found = []
-        for container in serving_containers(template.pod, facts):
-            server = recognised(container, facts)
-            if container.spec.get("livenessProbe") or (
-                server is not None and server.role is not GroupRole.SERVES
-            ):
-                continue
-            if is_own_server(template, container, facts):
-                found.append((template, container))
-        yield found
+        found = [
+            each
+            for each in serving_containers(template.pod, facts)
+            if _lacks_liveness(template, each, facts) and applies(template, each)
+        ]
+        if found:
+            noun, verb = ("Container", verbs[0]) if len(found) == 1 else ("Containers", verbs[1])
+            yield Finding(
+                template.at(found[0], LIVENESS),
+                f"{noun} {listed(each.name for each in found)} {verb} {consequence}",
+                _server_hint(found[0], facts) or hint,
+            )
 
 
-def called(containers: Sequence[Container]) -> str:
-    """What a sentence calls containers of one pod: `Container api`, `Containers api and web`."""
-    noun = "Container" if len(containers) == 1 else "Containers"
-    return f"{noun} {listed([each.name for each in containers])}"
+def _others_add_probes(template: PodTemplate) -> bool:
+    """Whether KubeRay or a serving runtime adds the probes, or a person watches a Pod without controller."""
+    is_bare_pod = template.workload is None and controller(template.pod) is None
+    return template.is_ray or bool(template.container_path) or is_bare_pod
 
 
-def what_to_write(container: Container, facts: Facts) -> str | None:
-    """The liveness endpoint of the known server in a container, if it can't be injected; None for an unknown
-    one."""
+def _lacks_liveness(template: PodTemplate, container: Container, facts: Facts) -> bool:
+    server = recognised(container, facts)
+    return (
+        not container.spec.get(LIVENESS)
+        and (server is None or server.role is GroupRole.SERVES)
+        and is_first_party(template, container, facts)
+    )
+
+
+def _server_hint(container: Container, facts: Facts) -> str | None:
+    """Why a recognised server gets no livenessProbe, and what to write."""
     server = recognised(container, facts)
     doubt = unsure(container, server, server_port(container, server)) if server else None
     if server is None or doubt is None:

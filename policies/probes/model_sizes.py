@@ -1,7 +1,7 @@
-"""How many bytes a model's weights are, by its name: `Llama-3.1-70B` is 140 GB, `Qwen3-32B-AWQ` about 21 GB.
+"""The size of a model's weights, from its name: `Llama-3.1-70B` is 140 GB, `Qwen3-32B-AWQ` about 21 GB.
 
-Models' names carry the number of their parameters and how these are written; the product is loaded before the
-first answer. Law: a text without a number of parameters is None.
+Names contain the number of parameters and their number format. The size is None without a number of
+parameters.
 """
 
 from __future__ import annotations
@@ -18,39 +18,38 @@ from policies.core.settings import Model
 
 _SPLIT: Final = re.compile(r"[^A-Za-z0-9.]+")
 _COUNT: Final = re.compile(r"(?:([0-9]{1,2})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?)([bm])", re.IGNORECASE)
-"""`70B`, `8x22B`, `0.5b`, `350M`; not `A22B`, the active ones of many."""
+"""`70B`, `8x22B`, `0.5b`, `350M`; not `A22B`, the active parameters only."""
 _EXPERTS: Final = re.compile(r"[0-9]{1,3}e", re.IGNORECASE)
-"""`17B-16E`: 17 billion are active, and their total is unknown."""
+"""`17B-16E`: 17 billion active parameters, and an unknown total."""
 _UNITS: Final = {"b": 10**9, "m": 10**6}
 _SHARED: Final = 0.85
 """The experts of `8x7B` share their attention: Mixtral has 47 billion parameters, not 56."""
 _ADAPTERS: Final = frozenset({"lora", "loras", "adapter", "adapters", "qlora"})
-"""Parts of names of files that are loaded on top of a model: small, even if they name a large base."""
+"""Parts of the names of adapters, which are small even if they name a large base model."""
 _LARGEST: Final = 4 * 10**12
-"""Parameters. A greater number in a name means something else."""
+"""Parameters. A greater number in a name has another meaning."""
 
 _PLAIN: Final = 2.0
-"""Bytes of a parameter as models are published: bfloat16."""
+"""Bytes of a parameter in bfloat16, in which most models are published."""
 _WRITTEN: Final = {
     **dict.fromkeys(("fp32", "f32", "float32"), 4.0),
     **dict.fromkeys(("bf16", "fp16", "f16"), 2.0),
     **dict.fromkeys(("fp8", "int8", "8bit", "w8a8", "w8a16"), 1.1),
     **dict.fromkeys(("awq", "gptq", "int4", "4bit", "w4a16", "w4a8", "nf4", "fp4", "nvfp4", "mxfp4"), 0.65),
 }
-"""Bytes of a parameter, scales included, by the number format in a name."""
+"""Bytes of a parameter with its scales, by the number format in a name."""
 _GGUF: Final = re.compile(r"i?q([2-8])", re.IGNORECASE)
-"""`Q4_K_M`: four bits, and the scales of its blocks."""
+"""`Q4_K_M`: four bits and the scales of the blocks."""
 _BY_FLAG: Final = {
     **dict.fromkeys(("awq", "awq_marlin"), 0.65),
     **dict.fromkeys(("gptq", "gptq_marlin", "marlin"), 1.1),
     **dict.fromkeys(("float32", "float"), 4.0),
 }
-"""The format of the files by `--quantization` and `--dtype`. Other values convert the weights while
-loading."""
+"""Bytes of a parameter by `--quantization` and `--dtype`. Other values convert the weights after loading."""
 
 
 class Published(Model):
-    """A model whose name gives the wrong size, or none."""
+    """A model whose name gives a wrong size or none."""
 
     name: str = Field(description="in lower case: whole words anywhere in a model's name")
     billions: float = Field(gt=0, description="parameters")
@@ -61,7 +60,7 @@ class Published(Model):
 
 @cache
 def published() -> tuple[tuple[str, bool, Published], ...]:
-    """The published models: the name between hyphens, whether it has a number of parameters, the entry."""
+    """Each published model with its name between hyphens, and whether the name has a number of parameters."""
     found = data.load_list(Published, __package__, "published.yaml")
     return tuple((f"-{each.name}-", bool(_counts(each.name)), each) for each in found)
 
@@ -78,7 +77,7 @@ def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[in
 
 def _size(text: str, usual: float) -> int | None:
     scheme, remote, place = text.partition("://")
-    if remote:  # a bucket may have any name; the files in it are named after the model
+    if remote:  # the path names the model more reliably than the bucket
         bucket, _, path = place.partition("/")
         return _size(path, usual) or _size(bucket, usual)
     parts = [part.lower() for part in _SPLIT.split(scheme)]
@@ -95,19 +94,18 @@ def _size(text: str, usual: float) -> int | None:
 
 
 def _published(parts: list[str], *, counted: bool) -> Published | None:
-    """The published model that has this name, by its parts; one without a number only if it has none."""
+    """The published model with these parts in its name. `counted`: the name has a number of parameters, so
+    only published names with a number match."""
     text = f"-{'-'.join(parts)}-"
     return next((each for name, numbered, each in published() if numbered >= counted and name in text), None)
 
 
 def _counts(text: str) -> list[float]:
-    return [
-        _parameters(match)
-        for part in _SPLIT.split(text)
-        if part[:1].isdigit() and (match := _COUNT.fullmatch(part))
-    ]
-
-
-def _parameters(match: re.Match[str]) -> float:
-    experts = int(match[1] or 1)
-    return experts * float(match[2]) * _UNITS[match[3].lower()] * (_SHARED if experts > 1 else 1)
+    """The numbers of parameters in a name."""
+    found = []
+    for part in _SPLIT.split(text):
+        if part[:1].isdigit() and (match := _COUNT.fullmatch(part)):
+            experts = int(match[1] or 1)
+            shared = _SHARED if experts > 1 else 1
+            found.append(experts * float(match[2]) * _UNITS[match[3].lower()] * shared)
+    return found

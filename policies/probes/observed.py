@@ -1,9 +1,9 @@
-"""What earlier starts of the same container in the same namespace took, as the webhook's leader recorded it.
+"""The observed starts of containers in a namespace, which the webhook's leader records.
 
-Law: an observation counts for a container that is started in the same way. A run is a digest of everything
-that decides how long a start takes and that a pod shows both at admission and while it runs. If one of these
-changes (image, arguments, model, limits, volumes), there are no observations until new starts were seen. A
-start that a probe ended never makes a budget shorter.
+Observations apply to containers with the same run. A run is a digest of the fields that decide how long a
+start takes: image, arguments, model, limits, volumes. They are the same at admission and in the running pod.
+If one of them changes, there are no observations until new pods have started. A start that a probe ended
+never makes a budget shorter.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from policies.kube.pods import Container, mounted_volumes
 OBSERVED: Final = "mlchassis-observed"
 """The ConfigMap in the webhook's namespace: one key for each namespace, written by the leader."""
 LEAST_STARTS: Final = 5
-"""Starts of new pods that must have been seen before a budget follows from them."""
+"""Observed starts of new pods that a budget requires."""
 LONGEST: Final = 7 * 24 * 3600
-"""Seconds. What took longer is recorded as this."""
+"""The maximum number of seconds in a record."""
 _RUN_LENGTH: Final = 12
-_PASSING: Final = ("configMap", "secret", "projected", "downwardAPI", "emptyDir")
-"""Volumes that are new for each pod and decide nothing about its start."""
-_OWN: Final = ("ephemeral", "image", *_PASSING)
-"""Volumes in which no earlier pod has left a download."""
+_IRRELEVANT: Final = ("configMap", "secret", "projected", "downwardAPI", "emptyDir")
+"""Volumes that are new for each pod and do not change its start."""
+_OWN: Final = ("ephemeral", "image", *_IRRELEVANT)
+"""Volumes without downloads of earlier pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The starts that a budget follows from."""
+    """The observed starts of one run."""
 
     seconds: int
-    """The slowest of them. It only changes if the observation differs from it by more than 25 %."""
+    """The slowest start. It changes only if a new observation differs by more than 25 %."""
     starts: int
     killed: int = 0
-    """Seconds of the longest start that a probe ended; 0 if there was none."""
+    """Seconds of the longest start that a probe ended; 0 without one."""
 
 
 def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observed | None:
-    """The earlier starts of a container's program; None if too few are known.
+    """The observed starts of a container's run; None if there are too few.
 
-    `size`: bytes of models by an annotation or the model config, 0 if neither gives them.
+    `size`: bytes of the models, from an annotation or the model config; else 0.
     """
     listing = facts.listing(Resource.OBSERVED)
     starts = listing.derive(_starts) if listing else None
@@ -56,16 +56,16 @@ def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observ
 
 
 def _starts(listing: Listing) -> Mapping[str, Observed]:
-    """The observations of a namespace by run."""
+    """The observed starts of a namespace, by run."""
     found = named_in(listing, OBSERVED) or {}
     return {run: Observed(*numbers) for run, numbers in mapping(found, "starts").items()}
 
 
 def trimmed(namespace: str, value: object) -> Json | None:
-    """What budgets need of one key of the ConfigMap; None if there is nothing to use.
+    """The starts of one namespace, from a value of the ConfigMap; None without valid entries.
 
-    Several workloads may run the same: their starts are added up, and the slowest counts. Anybody with the
-    right to edit the ConfigMap may have written the text: unsound entries are left out.
+    The starts of workloads with the same run are added up, and the slowest one counts. Invalid entries are
+    ignored, because anybody with the right to edit the ConfigMap may have written them.
     """
     starts: dict[str, tuple[int, int, int]] = {}
     for key, entry in _entries(value):
@@ -76,8 +76,8 @@ def trimmed(namespace: str, value: object) -> Json | None:
         if not seconds or not count:
             continue
         run = key.rpartition("@")[2]
-        before = starts.get(run, (0, 0, 0))
-        starts[run] = (max(before[0], seconds), before[1] + count, max(before[2], killed))
+        slowest, total, longest_killed = starts.get(run, (0, 0, 0))
+        starts[run] = (max(slowest, seconds), total + count, max(longest_killed, killed))
     if not starts:
         return None
     return {"metadata": {"name": OBSERVED, "namespace": namespace}, "starts": starts}
@@ -97,15 +97,15 @@ def _number(value: object) -> int:
     return min(max(value, 0), LONGEST) if type(value) is int else 0
 
 
-# --- the running program -------------------------------------------------------------------------
+# --- runs ----------------------------------------------------------------------------------------
 
 
 def run_of(pod: Json, container: Container, size: int) -> str:
-    """A digest of what decides how long a container takes to start: the same for a pod at admission, for the
-    pod as it runs, and for the template that it is made from."""
+    """A digest of the fields that decide how long a container takes to start: the same for a pod template,
+    the pod at admission, and the running pod."""
     spec = container.spec
     resources = mapping(spec, "resources")
-    decides: list[Any] = [
+    fields: list[Any] = [
         container.image,
         spec.get("command") or [],
         spec.get("args") or [],
@@ -115,12 +115,16 @@ def run_of(pod: Json, container: Container, size: int) -> str:
         list(_sources(pod, container)),
         size,
     ]
-    packed = json.dumps(decides, sort_keys=True, default=str)
-    return hashlib.sha256(packed.encode()).hexdigest()[:_RUN_LENGTH]
+    return _digest(fields, _RUN_LENGTH)
+
+
+def _digest(value: list[Any], length: int) -> str:
+    packed = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(packed.encode()).hexdigest()[:length]
 
 
 def _variables(spec: Json) -> Iterator[tuple[str, str]]:
-    """The variables that name models, or where they are kept."""
+    """The variables with the names of models or the folders of caches."""
     for variable in maps(spec, "env"):
         name = text(variable, "name")
         if any(part in name.upper() for part in ("MODEL", "CACHE", "HF_")):
@@ -128,19 +132,19 @@ def _variables(spec: Json) -> Iterator[tuple[str, str]]:
 
 
 def _sources(pod: Json, container: Container) -> Iterator[Json]:
-    """The sources of the volumes of a container that hold what it loads.
+    """The sources of a container's volumes that may contain models.
 
-    The claims that a StatefulSet makes for each of its pods are not in its template: they are left out.
+    Except the claims of a StatefulSet's `volumeClaimTemplates`, which are not in its pod template.
     """
     for volume in mounted_volumes(pod, container):
         source = {key: value for key, value in volume.items() if key != "name"}
         kind = next(iter(sorted(source)), "emptyDir")
-        if kind not in _PASSING and not _is_own_claim(pod, volume):
+        if kind not in _IRRELEVANT and not _is_from_claim_template(pod, volume):
             yield source
 
 
-def _is_own_claim(pod: Json, volume: Json) -> bool:
-    """Whether a StatefulSet made the claim for this pod: `<volume>-<pod>`, and a pod ends with its number."""
+def _is_from_claim_template(pod: Json, volume: Json) -> bool:
+    """Whether a StatefulSet made the claim for this pod: its name is `<volume>-<StatefulSet>-<number>`."""
     claim, stem = text(volume, "persistentVolumeClaim", "claimName"), f"{text(volume, 'name')}-"
     owners = maps(pod, "metadata", "ownerReferences")
     sets = [text(each, "name") for each in owners if text(each, "kind") == "StatefulSet"]
@@ -150,11 +154,10 @@ def _is_own_claim(pod: Json, volume: Json) -> bool:
 
 
 def place_of(pod: Json, container: Container) -> str:
-    """Where an earlier start may have left a download: a digest of the node and the volumes that outlive the
-    pod. Empty if no volume does, so that each new pod begins with nothing."""
+    """Where an earlier pod may have left a download: a digest of the node and of the volumes that outlive the
+    pod; empty without such volumes."""
     mounted = mounted_volumes(pod, container)
     kept = [volume for volume in mounted if (volume.keys() - {"name"}).isdisjoint(_OWN)]
     if not any(volume.keys() - {"name"} for volume in kept):
         return ""
-    packed = json.dumps([text(pod, "spec", "nodeName"), kept], sort_keys=True, default=str)
-    return hashlib.sha256(packed.encode()).hexdigest()[:8]
+    return _digest([text(pod, "spec", "nodeName"), kept], 8)

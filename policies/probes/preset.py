@@ -290,8 +290,8 @@ class Preset(Model):
     checked: str | None = Field(None, description="the versions that were read")
 
 
-def asked_by(preset: Preset, path: str) -> str | None:
-    """What an endpoint checks besides being alive; None for an unknown one."""
+def dependency_of(preset: Preset, path: str) -> str | None:
+    """What an endpoint checks besides the process; None if unknown."""
     if path == preset.live_path:
         return None
     return next((each.of for each in preset.asks if glob_of(each.path).fullmatch(path)), None)

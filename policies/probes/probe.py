@@ -1,4 +1,4 @@
-"""The probes of a pod template, each with its place and its numbers as the API server would fill them in."""
+"""The probes of a pod template, with the API server's defaults."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from policies.kube.pods import Container, Role, port_number
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"
 STARTUP: Final = "startupProbe"
-OF_FILES: Final = frozenset({"test", "[", "[[", "cat", "ls", "stat", "true", "pgrep", "pidof", "kill"})
-"""Programs of exec probes that look at a file or a process, and so answer however busy a server is."""
-_CALLED: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
+_NAMES: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe of one container. Numbers are seconds; unset ones have the API's defaults."""
+    """One probe of one container, with times in seconds."""
 
     template: PodTemplate
     container: Container
@@ -32,8 +30,8 @@ class Probe:
 
     @property
     def name(self) -> str:
-        """What a message calls it, such as `liveness probe of container api`."""
-        return f"{_CALLED[self.field]} probe of container {self.container.name}"
+        """Its name in messages, such as `liveness probe of container api`."""
+        return f"{_NAMES[self.field]} probe of container {self.container.name}"
 
     def at(self, *fields: str) -> str:
         return self.template.at(self.container, self.field, *fields)
@@ -56,7 +54,7 @@ class Probe:
 
     @property
     def give_up(self) -> int:
-        """Seconds of failing after which kubelet draws its conclusion."""
+        """Seconds of failures after which kubelet acts."""
         return probe_timing.give_up(self.spec)
 
     @property
@@ -64,14 +62,49 @@ class Probe:
         """The summary of its exec handler's command; empty if it has none."""
         return exec_command(self.template, self.container, self.field)
 
-    def asks_as(self, other: Probe) -> bool:
+    @property
+    def is_user_written(self) -> bool:
+        """Whether the probe is in the user's workload, not added by this webhook.
+
+        True in a Pod, where the two cannot be distinguished.
+        """
+        template = self.template
+        if template.workload is None or template.container_path:
+            return True
+        written = template.cache.once(_user_written, template)
+        return (self.container.list, self.container.name, self.field) in written
+
+    def has_same_check_as(self, other: Probe) -> bool:
         """Whether two probes of one container make the same check."""
-        mine, others = check_of(self), check_of(other)
-        return mine is not None and mine == others
+        check = self._check()
+        return check is not None and check == other._check()
+
+    def _check(self) -> object:
+        """The handler with its defaults; None for an unknown one."""
+        for handler in ("httpGet", "tcpSocket", "grpc"):
+            action = mapping(self.spec, handler)
+            if action:
+                port = port_number(self.container.spec, action.get("port")) or action.get("port")
+                path = action.get("path") or ("/" if handler == "httpGet" else "")
+                scheme = action.get("scheme") or "HTTP"
+                return handler, action.get("host") or "", port, path, scheme, action.get("service") or ""
+        return dig(self.spec, "exec", "command")
+
+
+def _user_written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
+    """The list, container and field of each probe before mutation."""
+    spec = mapping(template.unprojected, "spec")
+    return frozenset(
+        (place, text(each, "name"), field)
+        for place in ("containers", "initContainers")
+        for each in maps(spec, place)
+        for field in _NAMES
+        if each.get(field)
+    )
 
 
 def probes(target: Target, *fields: str) -> Iterator[Probe]:
-    """The probes at the given fields of every container that may have one."""
+    """The probes at the given fields of all main containers and native sidecars."""
     for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             for field in fields:
@@ -80,50 +113,14 @@ def probes(target: Target, *fields: str) -> Iterator[Probe]:
 
 
 def probe_of(template: PodTemplate, container: Container, field: str) -> Probe | None:
-    """The container's probe at a field; None where there is none."""
+    """The container's probe at a field; None without one."""
     spec = container.spec.get(field)
     return Probe(template, container, field, spec) if isinstance(spec, dict) and spec else None
 
 
-def is_written(target: Target, probe: Probe) -> bool:
-    """Whether the probe is in the object itself: the others were added by the pod-level policies.
-
-    In a Pod both look the same: its mutations have run before.
-    """
-    template = probe.template
-    if template.workload is None or template.container_path:
-        return True
-    written = template.cache.once(_written, template)
-    return (probe.container.list, probe.container.name, probe.field) in written
-
-
-def _written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
-    """The probes of the pod as the object has it: list, container and field."""
-    spec = mapping(template.unprojected, "spec")
-    return frozenset(
-        (place, text(each, "name"), field)
-        for place in ("containers", "initContainers")
-        for each in maps(spec, place)
-        for field in _CALLED
-        if each.get(field)
-    )
-
-
-def check_of(probe: Probe) -> object:
-    """What a probe asks, in a form that can be compared; None if it asks nothing known."""
-    for handler in ("httpGet", "tcpSocket", "grpc"):
-        action = mapping(probe.spec, handler)
-        if action:
-            port = port_number(probe.container.spec, action.get("port")) or action.get("port")
-            path = action.get("path") or ("/" if handler == "httpGet" else "")
-            scheme = action.get("scheme") or "HTTP"
-            return handler, action.get("host") or "", port, path, scheme, action.get("service") or ""
-    return dig(probe.spec, "exec", "command")
-
-
 def liveness_and_readiness(target: Target) -> Iterator[tuple[Probe, Probe]]:
-    """The liveness and readiness probes of the containers that have both; a pod that runs to completion
-    has no traffic to be taken off it."""
+    """The liveness and readiness probes of containers with both, except in pods that run to completion, which
+    get no traffic."""
     for liveness in probes(target, LIVENESS):
         if liveness.template.completes:
             continue

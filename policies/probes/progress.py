@@ -1,7 +1,7 @@
-"""Liveness by progress: a program in the server's container that notices a hang behind a healthy endpoint.
+"""Liveness by progress: a program in the server's container detects hangs that the health endpoint does not.
 
-Law: only where a real server has shown that the program finds its hangs and never fails while it works. If
-its flags, variables or image leave a doubt, the endpoint is asked as before, with a reason.
+It is injected only for servers with which it was tested. If the flags, variables or image leave a doubt,
+liveness asks the endpoint, and the reason is reported.
 designs/0009-liveness-by-progress.md.
 """
 
@@ -24,22 +24,22 @@ from policies.probes.recognition import Server, version_of
 from policies.probes.settings import Liveness, StandardProbes
 
 TIMEOUT: Final = 30
-"""Seconds for timeoutSeconds and at least for periodSeconds: the program passes on its own after 25."""
+"""timeoutSeconds, and the minimum of periodSeconds. The program passes after 25 seconds."""
 
 SHELL: Final = ("sh", "-c", 'python3 -I -S -c "$0" "$@"; test $? -ne 100')
-"""Runs a program, which is the next argument. Only its own verdict fails the probe: a missing interpreter,
-and one that does not start or is killed, pass."""
+"""Runs the program in the next argument. Only its exit status 100 fails the probe: a missing interpreter, or
+one that does not start or is killed, passes."""
 
 
 class Check(NamedTuple):
-    """Either the handler of a liveness probe, or why there is none, as part of a sentence."""
+    """The handler of a liveness probe, or why there is none, as part of a sentence."""
 
     handler: Json | None
     why_not: str = ""
 
 
 def parse_liveness(value: object) -> Liveness:
-    """The value of the annotation; ValueError with a sentence otherwise."""
+    """The value of the annotation. Raises ValueError with a sentence."""
     try:
         return Liveness(str(value))
     except ValueError:
@@ -47,7 +47,7 @@ def parse_liveness(value: object) -> Liveness:
 
 
 def requested_liveness(pod: Json, container: Container, facts: Facts) -> Liveness | None:
-    """What the pod's annotation asks for a container; None where it does not, or cannot be read."""
+    """The value of the pod's annotation for a container; None if it is absent or invalid."""
     ours = facts.view(pod).ours
     value = ours.get(f"{LIVENESS}.{container.name}", ours.get(LIVENESS)) if ours else None
     try:
@@ -59,34 +59,32 @@ def requested_liveness(pod: Json, container: Container, facts: Facts) -> Livenes
 def progress_check(
     pod: Json, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
 ) -> Check | None:
-    """How the liveness of a container is checked by progress; None if there is no way for its server, or if
-    the endpoint is wanted.
+    """The progress check of a container; None if its server has none, or if the endpoint was chosen.
 
-    `endpoint` is the handler that the preset gives, None where something else gives it. `start` is how many
-    seconds a start may take that no startupProbe waits for, 0 where one does.
+    `endpoint` is the preset's handler, or None. `start` is the startup budget in seconds if there is no
+    startupProbe, else 0.
     """
     settings = facts.settings(StandardProbes)
-    wanted = requested_liveness(pod, container, facts)
+    requested = requested_liveness(pod, container, facts)
     server = settings.recogniser.server(container)
-    if (wanted or settings.liveness) is Liveness.ENDPOINT or server is None:
+    if (requested or settings.liveness) is Liveness.ENDPOINT or server is None:
         return None
     progress = server.preset.progress
     if progress is None:
-        return Check(None, f"no such check is known for {server.name}") if wanted else None
+        return Check(None, f"no such check is known for {server.name}") if requested else None
     if endpoint is None or "httpGet" not in endpoint:
         return Check(None, "its health endpoint is not the preset's")
-    why_not = _why_not(container, server, progress, sure=wanted is not None)
-    if why_not:
+    if why_not := _why_not(container, server, progress, requested=requested is not None):
         return Check(None, why_not)
     port, scheme = integer(endpoint, "httpGet", "port", default=0), text(endpoint, "httpGet", "scheme")
     keys = _key_variables(server, progress) or ()
-    words = [*SHELL, program(progress.program), str(port), (scheme or "HTTP").lower(), str(start), *keys]
-    return Check({"exec": {"command": words}})
+    command = [*SHELL, program(progress.program), str(port), (scheme or "HTTP").lower(), str(start), *keys]
+    return Check({"exec": {"command": command}})
 
 
 def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
-    """Why a container's livenessProbe asks an endpoint that does not notice a hang, although a check is known
-    that does; None where it does not, or where somebody chose the endpoint."""
+    """Why a container's livenessProbe asks an endpoint that detects no hangs, although its server has a
+    progress check; None if it does not, or if the endpoint was chosen."""
     settings = facts.settings(StandardProbes)
     server, probe = settings.recogniser.server(container), container.spec.get("livenessProbe")
     if server is None or server.preset.progress is None or is_program(probe):
@@ -105,16 +103,16 @@ def is_program(probe: object) -> bool:
 
 
 def watched_start(probe: object) -> int:
-    """Seconds that a start may take of which one of the programs is in charge; 0 where it is not."""
+    """Seconds that a program in this probe allows for the start; 0 if it does not watch the start."""
     start = text(dig(probe, "exec", "command"), 6) if is_program(probe) else ""
     return int(start) if start.isascii() and start.isdigit() and len(start) < 10 else 0
 
 
 def can_watch_start(pod: Json, container: Container) -> bool:
-    """Whether the program can distinguish a start that hangs from a slow one: it sees only the processes of
-    this container, so these must not wait for another pod.
+    """Whether the program can distinguish a hung start from a slow one. It sees only the processes of this
+    container, so these must not wait for another pod.
 
-    Replicas that share a volume download a model once: all but one wait for its lock, and do nothing.
+    Of replicas that share a volume, one downloads the model, and the others are idle until its lock is free.
     """
     spec = mapping(pod, "spec")
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
@@ -127,26 +125,27 @@ def can_watch_start(pod: Json, container: Container) -> bool:
 
 
 _OWN_VOLUMES: Final = ("emptyDir", "ephemeral", "configMap", "secret", "projected", "downwardAPI")
-"""Volumes in which no other pod writes."""
+"""Volumes that no other pod writes to."""
 
 
-def _why_not(container: Container, server: Server, progress: Progress, *, sure: bool) -> str:
-    """Why the program could be wrong about a container; empty where it is not. With `sure` somebody asks for
-    it who knows the image."""
-    if not sure and not server.own_image:
-        return "its image is not the server's own, and may lack python3"
-    version = version_of(repository_and_tag(container.image)[1])
-    if not sure and not version:
-        return "its image does not show its version"
-    if not sure and version < version_of(progress.since):
-        return f"it was not tried with versions before {progress.since}"
-    if flag := _given(server, progress.unless_flags):
+def _why_not(container: Container, server: Server, progress: Progress, *, requested: bool) -> str:
+    """Why the program could be wrong about a container, or an empty text. An annotation (`requested`) admits
+    any image and version."""
+    if not requested:
+        version = version_of(repository_and_tag(container.image)[1])
+        if not server.own_image:
+            return "its image is not the server's own, and may lack python3"
+        if not version:
+            return "its image does not show its version"
+        if version < version_of(progress.since):
+            return f"it was not tried with versions before {progress.since}"
+    if flag := _flag_in_use(server, progress.unless_flags):
         return f"it is started with {flag}, with which this was not tried"
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"{name} is set, with which this was not tried"
     if len(programs(container)) > 1:
         return "it is not the only program that the container starts"
-    if server.may_have_option(*progress.unless_flags) or _has_open_words(server):
+    if server.may_have_option(*progress.unless_flags) or _may_have_further_flags(server):
         return "a variable may hold flags with which this was not tried"
     if server.configured(server.preset.host_flags, ()) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
@@ -155,15 +154,14 @@ def _why_not(container: Container, server: Server, progress: Progress, *, sure: 
     return ""
 
 
-def _given(server: Server, flags: tuple[str, ...]) -> str | None:
-    """The flag among these that a server is started with; also as `--a_b` and as `--a.b`."""
+def _flag_in_use(server: Server, flags: tuple[str, ...]) -> str | None:
+    """The first of the flags in the command line; also as `--a_b` or `--a.b`."""
     names = {word.partition("=")[0].partition(".")[0].replace("_", "-") for word in server.argv}
     return next((flag for flag in flags if flag in names), None)
 
 
-def _has_open_words(server: Server) -> bool:
-    """Whether a variable is in a place where a flag may be: `$ARGS`, but neither `--model $MODEL` nor
-    `serve $MODEL`."""
+def _may_have_further_flags(server: Server) -> bool:
+    """Whether a variable may contain flags: `$ARGS`, but not `--model $MODEL` or `serve $MODEL`."""
     pairs = zip(("", *server.argv), server.argv, strict=False)
     return any(
         word.startswith("$") and not (before.startswith("-") and "=" not in before) and before != "serve"
@@ -172,12 +170,12 @@ def _has_open_words(server: Server) -> bool:
 
 
 def _key_variables(server: Server, progress: Progress) -> tuple[str, ...] | None:
-    """The variables that may hold the API key; None where a flag holds it otherwise."""
-    told = server.configured(progress.key_flags, ())
-    if told is None:
+    """The variables that may contain the API key; None if a flag contains it in another form."""
+    key = server.configured(progress.key_flags, ())
+    if key is None:
         return progress.key_env
-    named = _VARIABLE.fullmatch(told)
-    return (named[1] or named[2] or named[3],) if named else None
+    variable = _VARIABLE.fullmatch(key)
+    return (variable[1] or variable[2] or variable[3],) if variable else None
 
 
 _VARIABLE: Final = re.compile(
@@ -187,7 +185,7 @@ _VARIABLE: Final = re.compile(
 
 @cache
 def program(name: str) -> str:
-    """The text of a program, without its comments and its docstring."""
+    """The text of a program without its comments and docstring."""
     source = files("policies.probes").joinpath("programs", f"{name}.py").read_text("utf-8")
     _, _, code = source.partition('"""\n\n')
     lines = (line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#"))

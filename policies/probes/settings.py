@@ -15,7 +15,7 @@ from policies.probes.recognition import Recogniser
 
 
 class Unknown(StrEnum):
-    """What becomes of a serving container whose health endpoint nobody knows."""
+    """What to do with a serving container without a known health endpoint."""
 
     WARN = "warn"
     TCP = "tcp"
@@ -23,7 +23,7 @@ class Unknown(StrEnum):
 
 
 class Mirror(StrEnum):
-    """Which readinessProbes may be asked as liveness, too."""
+    """Which readinessProbes are copied to liveness."""
 
     RECOGNISED = "recognised"
     SIMILAR = "similar"
@@ -43,7 +43,7 @@ class Liveness(StrEnum):
 
 
 class Learning(StrEnum):
-    """Whether startup budgets follow from observed starts."""
+    """Whether observed starts set startup budgets."""
 
     ON = "on"
     OFF = "off"

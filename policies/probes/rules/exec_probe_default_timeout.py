@@ -1,4 +1,4 @@
-"""exec-probe-default-timeout: liveness commands that have one second to start and answer."""
+"""exec-probe-default-timeout: liveness commands with a timeout of one second."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
-from policies.probes.own_servers import is_own_server
+from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS, probes
 
-PATIENT: Final = 60
-"""Seconds of failures that a node's busy moment does not last."""
+LENIENT: Final = 60
+"""Seconds of failures. A node is not overloaded for that long."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if not mapping(probe.spec, "exec") or probe.timeout > 1 or probe.give_up >= PATIENT:
+        if not mapping(probe.spec, "exec") or probe.timeout > 1 or probe.give_up >= LENIENT:
             continue
-        if not is_own_server(probe.template, probe.container, facts):
+        if not is_first_party(probe.template, probe.container, facts):
             continue
         yield Finding(
             probe.at("timeoutSeconds"),

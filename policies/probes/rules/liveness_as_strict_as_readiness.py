@@ -1,4 +1,4 @@
-"""liveness-as-strict-as-readiness: liveness that gives up no later than readiness on the same check."""
+"""liveness-as-strict-as-readiness: liveness with the check of readiness that fails no later."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
-from policies.probes.own_servers import is_own_server
-from policies.probes.probe import OF_FILES, Probe, liveness_and_readiness
+from policies.probes.first_party import is_first_party
+from policies.probes.probe import Probe, liveness_and_readiness
 
-PATIENT: Final = 60
-"""Seconds of failures after which a restart is no answer to a burst of requests any more."""
+LENIENT: Final = 60
+"""Seconds of failures. A burst of requests does not last that long."""
+_FILE_AND_PROCESS_CHECKS: Final = frozenset(
+    {"test", "[", "[[", "cat", "ls", "stat", "true", "pgrep", "pidof", "kill"}
+)
+"""Programs that check a file or a process, and so pass under load."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for liveness, readiness in liveness_and_readiness(target):
-        if not liveness.asks_as(readiness) or liveness.give_up > readiness.give_up:
+        if not liveness.has_same_check_as(readiness) or liveness.give_up > readiness.give_up:
             continue
-        if liveness.give_up >= PATIENT or not _load_fails(liveness):
+        if liveness.give_up >= LENIENT or not _fails_under_load(liveness):
             continue
-        if not is_own_server(liveness.template, liveness.container, facts):
+        if not is_first_party(liveness.template, liveness.container, facts):
             continue
         yield Finding(
             liveness.at("failureThreshold"),
@@ -27,16 +31,15 @@ def check(target: Target, facts: Facts) -> Findings:
             f"gives up after {liveness.give_up} s and readiness after {readiness.give_up} s, so overload "
             "restarts the container before it gets less traffic.",
             f"Give liveness more time: periodSeconds * failureThreshold above {readiness.give_up}, better "
-            f"{PATIENT} or more.",
+            f"{LENIENT} or more.",
         )
 
 
-def _load_fails(probe: Probe) -> bool:
-    """Whether a busy server may fail a check: the kernel accepts connections for it, and a file stays."""
-    if mapping(probe.spec, "tcpSocket"):
+def _fails_under_load(probe: Probe) -> bool:
+    if mapping(probe.spec, "tcpSocket"):  # the kernel accepts connections
         return False
     commands = probe.command.commands
-    return not commands or any(command.name not in OF_FILES for command in commands)
+    return not commands or any(command.name not in _FILE_AND_PROCESS_CHECKS for command in commands)
 
 
 RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.READINESS))

@@ -1,4 +1,4 @@
-"""liveness-external-dependency: liveness that asks another host, or checks more than being alive."""
+"""liveness-external-dependency: liveness that depends on another host, or on more than the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.kube.json import mapping, text
 from policies.probes.endpoints import liveness_advice
 from policies.probes.external_hosts import external_dependencies
-from policies.probes.preset import asked_by
+from policies.probes.preset import dependency_of
 from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.serving import recognised
 
@@ -14,25 +14,25 @@ from policies.probes.serving import recognised
 def check(target: Target, facts: Facts) -> Findings:
     yield from external_dependencies(LIVENESS, target, facts)
     for probe in probes(target, LIVENESS):
-        if finding := _more_than_alive(probe, facts):
+        if finding := _dependent_endpoint(probe, facts):
             yield finding
 
 
-def _more_than_alive(probe: Probe, facts: Facts) -> Finding | None:
-    """An endpoint of a known server that fails although the server is alive."""
+def _dependent_endpoint(probe: Probe, facts: Facts) -> Finding | None:
+    """Report an endpoint of a recognised server that can fail while the process is alive."""
     server = recognised(probe.container, facts)
     asked = mapping(probe.spec, "httpGet")
     path = text(asked, "path").partition("?")[0]
     if server is None or not path or asked.get("host"):
         return None
-    of = asked_by(server.preset, path)
-    if of is None:
+    dependency = dependency_of(server.preset, path)
+    if dependency is None:
         return None
     and_readiness = f", and readiness {path}" if path == server.preset.ready_path else ""
     return Finding(
         probe.at("httpGet", "path"),
-        f"The {probe.name} asks GET {path} of {server.name}, which checks {of}: if that fails, kubelet "
-        "restarts a server that is alive.",
+        f"The {probe.name} asks GET {path} of {server.name}, which checks {dependency}: if that fails, "
+        "kubelet restarts a server that is alive.",
         f"Let liveness use {liveness_advice(probe.container, server)} instead{and_readiness}.",
         Certainty.UNDECIDED,
     )

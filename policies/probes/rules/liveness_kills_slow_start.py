@@ -1,4 +1,4 @@
-"""liveness-kills-slow-start: liveness that concludes before the start is over."""
+"""liveness-kills-slow-start: liveness that fails before the start is complete."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _slow_start_hint(probe: Probe, expected: int) -> str:
-    if probe.container.role is Role.SIDECAR:  # a startupProbe would hold back the containers after it
+    if probe.container.role is Role.SIDECAR:  # a startupProbe would delay the containers after it
         return f"Set initialDelaySeconds of the livenessProbe above {expected}."
     return f"Add a startupProbe with the same check and periodSeconds * failureThreshold above {expected}."
 
 
 def _is_guarded(probe: Probe, facts: Facts) -> bool:
-    """Whether a startupProbe holds liveness back, or will: the pods of what isn't projected get one. The
-    program of the webhook waits for the start by itself."""
+    """Whether a startupProbe delays liveness, or the webhook will add one to pods that are not projected. The
+    webhook's own program waits for the start itself."""
     if mapping(probe.container.spec, STARTUP) or watched_start(probe.spec):
         return True
     fills = facts.settings(StandardProbes).mode in (None, Mode.ENFORCE)

@@ -1,15 +1,15 @@
-"""liveness-single-failure: liveness that concludes from one failed answer."""
+"""liveness-single-failure: liveness that restarts the container after one failure."""
 
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.probes.own_servers import is_own_server
+from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS, probes
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if probe.failures == 1 and is_own_server(probe.template, probe.container, facts):
+        if probe.failures == 1 and is_first_party(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("failureThreshold"),
                 f"The {probe.name} has failureThreshold 1: one slow or lost answer restarts the container, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import Final
 
 from policies.commands import Command, CommandSummary
@@ -17,7 +18,7 @@ _CHECKSUMS: Final = frozenset(
 _OPENSSL_DIGESTS: Final = frozenset({"dgst", "md5", "sha1", "sha256", "sha512"})
 
 _SHORT_OUTPUT: Final = frozenset({"echo", "printf", "date", "hostname", "curl", "wget", "jq", "redis-cli"})
-"""What prints little: a checksum of that costs nothing."""
+"""Programs with short output, whose checksum is cheap."""
 _HEAVY_PROGRAMS: Final = frozenset(
     {"du", "ncdu", "tree", "updatedb", "fsck", "fio", "stress", "stress-ng"}
     | {"pg_dump", "pg_dumpall", "pg_amcheck", "mysqldump", "mysqlcheck", "mongodump", "fdupes"}
@@ -69,7 +70,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
-    """Work that grows with the data: checksums, walks over trees, loading a model."""
+    """Checksums, walks through directory trees, and model loading."""
     before = ""
     for command in summary.commands:
         if what := _checksum(command, before) or _heavy_work(command):
@@ -82,7 +83,7 @@ def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
 
 
 def _checksum(command: Command, before: str) -> str | None:
-    """A checksum, unless it is one of the few bytes that the command before it in a pipe prints."""
+    """A checksum, except of the short output of the command before it in a pipe."""
     arguments = command.argv[1:]
     if command.name == "openssl" and arguments and arguments[0] in _OPENSSL_DIGESTS:
         return None if before in _SHORT_OUTPUT else f"runs openssl {arguments[0]}"
@@ -121,30 +122,18 @@ def _has_flag(arguments: tuple[str, ...], letter: str) -> bool:
 
 
 def _walks_everything(arguments: tuple[str, ...]) -> bool:
-    return _find_roots(arguments) & {"/", "//", "/."} != set() and not _is_shallow(arguments)
-
-
-def _find_roots(arguments: tuple[str, ...]) -> set[str]:
-    roots = set()
-    for word in arguments:
-        if word[:1] in "-(!":
-            break
-        roots.add(word)
-    return roots or {"."}
-
-
-def _is_shallow(arguments: tuple[str, ...]) -> bool:
-    return "-maxdepth" in arguments
+    roots = takewhile(lambda word: word[:1] not in "-(!", arguments)
+    return not {"/", "//", "/."}.isdisjoint(roots) and "-maxdepth" not in arguments
 
 
 def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
-    """Work whose cost depends on the data. A script's content is not read, so scripts get no finding."""
+    """Work whose cost depends on the data. The content of script files is unknown, so they get no finding."""
     for command in summary.commands:
         framework = next((call for call in command.calls if call.partition(".")[0] in _FRAMEWORKS), None)
         if framework:
             return f"imports {framework.partition('.')[0]}", Certainty.LIKELY
         words = set(command.argv)
-        if command.name == "find" and not _is_shallow(command.argv) and words & _TREE_TESTS:
+        if command.name == "find" and "-maxdepth" not in words and words & _TREE_TESTS:
             return "walks a directory tree with find", Certainty.LIKELY
     return None
 

@@ -1,4 +1,4 @@
-"""probe-inner-timeout: probe commands that wait longer than the kubelet waits for them."""
+"""probe-inner-timeout: probe commands whose own timeouts exceed timeoutSeconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""probe-port-unknown: probes on a port by a name that no port of their container has."""
+"""probe-port-unknown: probes on a named port that the container does not declare."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.probe import READINESS, probes
 
-HARMLESS: Final = 10
-"""Seconds by which a failure may be found later."""
+TOLERANCE: Final = 10
+"""Seconds by which a failure may be detected later."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, READINESS):
         late = probe.timeout * probe.failures
-        if probe.timeout <= probe.period or late < probe.give_up + HARMLESS:
+        if probe.timeout <= probe.period or late < probe.give_up + TOLERANCE:
             continue
         yield Finding(
             probe.at("timeoutSeconds"),

@@ -1,4 +1,4 @@
-"""probe-wrong-port: probes on a port on which the known server does not answer them."""
+"""probe-wrong-port: probes on a port on which the recognised server does not answer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.json import text
 from policies.kube.pods import port_number
 from policies.probes.health import right_port, served_port
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, is_written, probes
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.probes.serving import recognised
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         template, container = probe.template, probe.container
-        if "tcpSocket" in probe.spec and not is_written(target, probe):
+        if "tcpSocket" in probe.spec and not probe.is_user_written:
             port, server = served_port(template.pod, container, facts), recognised(container, facts)
             asked = probe.spec["tcpSocket"]["port"]
             if port in (None, asked) or server is None or container.tcp_ports:
@@ -33,7 +33,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield Finding(
             probe.at("httpGet", "port"),
             f"The {probe.name} asks GET {path} on port {asked}, and {server.name} answers that on port "
-            f"{port}: it fails although all is well.",
+            f"{port}: the probe always fails.",
             f"Ask port {port}.",
         )
 

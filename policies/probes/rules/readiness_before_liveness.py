@@ -1,4 +1,4 @@
-"""readiness-before-liveness: containers that take traffic before liveness looks at them."""
+"""readiness-before-liveness: containers that get traffic before liveness checks them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
 from policies.kube.pods import Role
-from policies.probes.own_servers import is_own_server
-from policies.probes.probe import STARTUP, Probe, check_of, is_written, liveness_and_readiness
+from policies.probes.first_party import is_first_party
+from policies.probes.probe import STARTUP, Probe, liveness_and_readiness
 from policies.probes.start import budget_of
 
-SHORTEST_GUESS: Final = 60
-"""Seconds of a liveness delay below which it is no guess at a start: operators are generated with 15."""
+SHORTEST_DELAY: Final = 60
+"""Seconds. A shorter liveness delay is not meant for a slow start: generated operators have 15."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for liveness, readiness in liveness_and_readiness(target):
         if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
             continue
-        if liveness.delay < SHORTEST_GUESS:
+        if liveness.delay < SHORTEST_DELAY:
             continue
-        if liveness.container.role is Role.SIDECAR:  # a startupProbe would hold back the containers after it
+        if liveness.container.role is Role.SIDECAR:  # a startupProbe would delay the containers after it
             continue
-        if _waits_as_injected(liveness, readiness, facts):
+        if _looks_injected(liveness, readiness, facts):
             continue
-        if not is_written(target, readiness) or not is_written(target, liveness):
+        if not (readiness.is_user_written and liveness.is_user_written):
             continue
-        if not is_own_server(liveness.template, liveness.container, facts):
+        if not is_first_party(liveness.template, liveness.container, facts):
             continue
         yield Finding(
             readiness.at("initialDelaySeconds"),
@@ -38,12 +38,11 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _waits_as_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
-    """Whether liveness is a copy of readiness that waits for the whole startup budget: `standard-probes` adds
-    such ones, for only the server's own liveness may be asked at its start."""
-    if check_of(liveness) != check_of(readiness):
-        return False
-    return liveness.delay >= budget_of(liveness.template.pod, liveness.container, facts).seconds
+def _looks_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
+    """Whether liveness is a copy of readiness with a delay of the startup budget, as `standard-probes` adds
+    it."""
+    budget = budget_of(liveness.template.pod, liveness.container, facts).seconds
+    return liveness.delay >= budget and liveness.has_same_check_as(readiness)
 
 
 RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.READINESS))

@@ -1,11 +1,11 @@
-"""startup-kills-slow-start: a startupProbe that gives up before the start is over."""
+"""startup-kills-slow-start: a startupProbe that fails before the start is complete."""
 
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.probe_timing import kill_budget
 from policies.probes.probe import STARTUP, probes
-from policies.probes.start import Start, start_of
+from policies.probes.start import start_of
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -14,7 +14,9 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         start = start_of(probe.template.pod, probe.container, facts)
         budget = kill_budget(probe.spec)
-        if start is None or budget * _margin(start) >= start.loading:  # a server's usual start is no ground
+        # A size gives the amount to load, not the rate. A server's usual start is not enough for a finding.
+        margin = 1 if start is not None and start.annotated else 2
+        if start is None or budget * margin >= start.loading:
             continue
         yield Finding(
             probe.at(),
@@ -24,11 +26,6 @@ def check(target: Target, facts: Facts) -> Findings:
             "This does not delay a faster start.",
             Certainty.SURE if start.declared else Certainty.UNDECIDED,
         )
-
-
-def _margin(start: Start) -> int:
-    """How many times the estimate may be too long: a size is the amount to load, not the rate."""
-    return 1 if start.annotated else 2
 
 
 RULE = rule(__name__, check, requires=(PodFeature.STARTUP,))

@@ -1,34 +1,31 @@
-"""tcp-probe: probes that ask for an open port where a health endpoint is known."""
+"""tcp-probe: probes for an open port although a health endpoint is known."""
 
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.json import mapping
 from policies.probes.health import known_health
-from policies.probes.probe import LIVENESS, READINESS, is_written, probes
+from policies.probes.probe import LIVENESS, READINESS, probes
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    said: set[str] = set()
+    reported: set[str] = set()
     for probe in probes(target, LIVENESS, READINESS):
         container = probe.template.at(probe.container)
-        if container in said or not mapping(probe.spec, "tcpSocket") or not is_written(target, probe):
+        if container in reported or not mapping(probe.spec, "tcpSocket") or not probe.is_user_written:
             continue
         health = known_health(probe.template.pod, probe.container, facts)
         known = health and (health.live if probe.field == LIVENESS else health.ready)
         if not health or not known or "tcpSocket" in known:
             continue
-        said.add(container)  # one finding is enough for two such probes
+        reported.add(container)  # one finding is enough for two such probes
+        source = f"The {health.source}" if health.source.startswith("preset") else "An annotation"
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks only for an open port, which can be open while the model is not "
-            f"loaded or the server hangs. {_known_by(health.source)} gives a health endpoint.",
+            f"loaded or the server hangs. {source} gives a health endpoint.",
             f"Use {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
         )
-
-
-def _known_by(source: str) -> str:
-    return f"The {source}" if source.startswith("preset") else "An annotation"
 
 
 def _endpoint(handler: dict[str, dict[str, object]]) -> str:

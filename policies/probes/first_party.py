@@ -1,9 +1,8 @@
-"""Servers whose probes are their owner's business: model servers, and programs that the owner wrote.
+"""First-party servers: model servers, and programs that the user wrote.
 
-A rule about probes that are missing or impatient helps a person who can change them. The probes of a
-database, a dashboard or a controller from a public image are its vendor's choice, and a simulator or an
-example is not worth a warning. Law: an image from a public registry is its owner's only if the manifest shows
-a model or a program that is interpreted.
+Rules about missing or strict probes warn only about these. The vendor of a database, a dashboard or a
+controller chooses its probes, and a simulator or an example needs no warning. An image from a public registry
+is first-party only if the manifest shows a model or an interpreted program.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import glob_of, image_matches, repository
 from policies.kube.json import mapping, maps, text
-from policies.kube.metadata import controller
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
 
@@ -35,26 +33,26 @@ _INTERPRETED: Final = (
     "streamlit",
     "torchrun",
 )
-"""Interpreters of the user's programs. Versions such as `python3.12` begin like this too."""
-_OTHERS_MODULES: Final = {"http.server", "-c", "jupyter", "notebook"}
-"""What Python runs that is no server of anybody's own."""
+"""Interpreters of the user's programs; also prefixes of `python3.12` and the like."""
+_THIRD_PARTY_MODULES: Final = {"http.server", "-c", "jupyter", "notebook"}
+"""Arguments with which Python runs no server that the user wrote."""
 _MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir", "--model-id", "--model_path", "--model_dir")
 _MODEL_VARIABLES: Final = frozenset(
     {"HF_TOKEN", "HF_HOME", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
     | {"MODEL_PATH", "MODEL_DIR", "MODEL_URI", "TORCH_HOME"}
 )
 _MODEL_MOUNTS: Final = ("/models", "/mnt/models", "/model", "/data/models", "/root/.cache/huggingface")
-_SUPPORT_PORTS: Final = frozenset(
+_CONTROLLER_PORTS: Final = frozenset(
     {"metrics", "http-metrics", "https-metrics", "metrics-port", "prometheus", "webhook", "webhook-server"}
     | {"https-webhook", "webhook-https", "profiling", "pprof", "debug", "health", "healthz", "http-health"}
 )
-"""Names of the ports of controllers, which get no requests for work."""
+"""Names of ports of controllers, which serve no users."""
 _WEBHOOK_PORT: Final = 9443
 """The port of controller-runtime's webhook server."""
 
 
 class ThirdParty(Model):
-    """The table of `third_party.yaml`."""
+    """The content of `third_party.yaml`."""
 
     images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
     words: frozenset[str] = Field(description="words in an image's name that mark a simulator or an example")
@@ -64,52 +62,45 @@ class ThirdParty(Model):
 
 @cache
 def third_party() -> ThirdParty:
-    """The table."""
     return load_one(ThirdParty, __package__, "third_party.yaml")
 
 
-def is_own_server(template: PodTemplate, container: Container, facts: Facts) -> bool:
-    """Whether somebody who reads a warning about a serving container could have written its probes."""
-    if not container.image or _is_known(container.image) or _is_simulated(container.image):
+def is_first_party(template: PodTemplate, container: Container, facts: Facts) -> bool:
+    """Whether the user of the manifest is likely to choose the probes of a serving container."""
+    if not container.image or _is_third_party(container.image) or _is_example(container.image):
         return False
     if recognised(container, facts) is not None:
         return True
-    if _is_support(container):
+    if _has_only_controller_ports(container):
         return False
-    if asks_for_a_device(container):
+    if requests_device(container):
         return True
     if template.workload is not None and template.workload.gk == DAEMON_SET:
         return False
     return _is_private(container.image) or _runs_code(container) or _has_a_model(container)
 
 
-def asks_for_a_device(container: Container) -> bool:
-    """Whether a container asks for an extended resource, as accelerators are, or claims a device."""
+def requests_device(container: Container) -> bool:
+    """Whether a container requests an extended resource, such as an accelerator, or claims a device."""
     resources = mapping(container.spec, "resources")
     named = (name for kind in ("limits", "requests") for name in mapping(resources, kind))
     return any("/" in name for name in named) or bool(maps(resources, "claims"))
 
 
-def is_bare(template: PodTemplate) -> bool:
-    """Whether it is a Pod without a controller: a person made it by hand and watches it."""
-    return template.workload is None and controller(template.pod) is None
-
-
-def _is_support(container: Container) -> bool:
-    """Whether a container has only ports that a controller has for its own sake."""
+def _has_only_controller_ports(container: Container) -> bool:
     ports = container.tcp_ports
     return bool(ports) and all(
-        name in _SUPPORT_PORTS or number == _WEBHOOK_PORT for number, name in ports.items()
+        name in _CONTROLLER_PORTS or number == _WEBHOOK_PORT for number, name in ports.items()
     )
 
 
 @lru_cache(maxsize=1024)
-def _is_known(image: str) -> bool:
+def _is_third_party(image: str) -> bool:
     return image_matches(image, third_party().images)
 
 
 @lru_cache(maxsize=1024)
-def _is_simulated(image: str) -> bool:
+def _is_example(image: str) -> bool:
     name = repository(image).rpartition("/")[2].lower()
     words = name.replace("_", "-").replace(".", "-").split("-")
     return not third_party().words.isdisjoint(words)
@@ -117,7 +108,7 @@ def _is_simulated(image: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_private(image: str) -> bool:
-    """Whether an image comes from a registry or project of the owner's own."""
+    """Whether an image is in a private registry or project."""
     host, slash, path = image.partition("/")
     if not slash or not ("." in host or ":" in host):
         return False  # Docker Hub
@@ -128,15 +119,15 @@ def _is_private(image: str) -> bool:
 
 
 def _runs_code(container: Container) -> bool:
-    """Whether a container's command interprets a program."""
+    """Whether a container's command runs an interpreted program."""
     return any(
-        command.name.startswith(_INTERPRETED) and not set(command.argv[1:4]) & _OTHERS_MODULES
+        command.name.startswith(_INTERPRETED) and not set(command.argv[1:4]) & _THIRD_PARTY_MODULES
         for command in launched(container).commands
     )
 
 
 def _has_a_model(container: Container) -> bool:
-    """Whether a container is given a model: by a flag, a variable or a mount."""
+    """Whether a flag, a variable or a mount gives the container a model."""
     if any(word.partition("=")[0] in _MODEL_FLAGS for word in container.words):
         return True
     if any(text(each, "name") in _MODEL_VARIABLES for each in maps(container.spec, "env")):
