@@ -1,9 +1,9 @@
-"""Builds everything that a user downloads, from a commit: the same commit gives the same digests.
+"""Build the files of a release from a commit; the same commit gives the same digests.
 
     python -m release [--out DIR] [--base IMAGE@DIGEST] [--no-images]
 
 The wheel and the sdist, the chart, both images as OCI archives, an SBOM for each, the upgrade notes, and
-SHA256SUMS. All are made of the commit's files, not of the working tree; every time in them is the commit's.
+SHA256SUMS. They contain the commit's files, not those of the working tree, and the time of the commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Source:
     root: Path
     revision: str
     epoch: int
-    """When it was committed, in seconds."""
+    """The time of the commit, in seconds."""
 
     @property
     def version(self) -> str:
@@ -54,12 +54,12 @@ class Source:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What builders read the time from."""
+        """The environment of builders, with the time."""
         return {**os.environ, "SOURCE_DATE_EPOCH": str(self.epoch)}
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
-    """What a program prints; ReleaseError with its complaint if it fails or is not there."""
+    """The output of a program; ReleaseError if it fails or is not installed."""
     try:
         done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -69,8 +69,8 @@ def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path | Non
     return done.stdout
 
 
-def checked_out(scratch: Path, repository: Path = ROOT, commit: str = "HEAD") -> Source:
-    """The files of a commit below `scratch`."""
+def checkout(scratch: Path, repository: Path = ROOT, commit: str = "HEAD") -> Source:
+    """Unpack the files of a commit below `scratch`."""
     revision, epoch = run("git", "-C", repository, "log", "-1", "--format=%H %ct", commit).split()
     archive, root = scratch / "source.tar", scratch / "source"
     run("git", "-C", repository, "archive", "--format=tar", f"--output={archive}", revision)
@@ -87,36 +87,28 @@ def checked_out(scratch: Path, repository: Path = ROOT, commit: str = "HEAD") ->
 
 
 def python(source: Source, out: Path) -> None:
-    """The wheel and the sdist, and an SBOM of all that `uv.lock` lets them install."""
+    """Build the wheel and the sdist, and an SBOM of the locked dependencies."""
     built = source.root.parent / "python"
-    # hatchling is in our own environment, at the version that pyproject.toml pins.
-    build = (
-        "uv",
-        "build",
-        "--quiet",
-        "--no-cache",
-        "--wheel",
-        "--sdist",
-        "--no-build-isolation",
-        "--offline",
-    )
-    run(*build, "--python", sys.executable, "--out-dir", built, env=_with_tools(source), cwd=source.root)
+    # Without isolation the build uses hatchling of this environment, which pyproject.toml pins.
+    flags = ("--quiet", "--no-cache", "--wheel", "--sdist", "--no-build-isolation", "--offline")
+    target = ("--python", sys.executable, "--out-dir", built)
+    run("uv", "build", *flags, *target, env=_with_tools(source), cwd=source.root)
     for path in sorted(built.glob("ml_chassis-*")):
         shutil.move(path, out / path.name)
     export = ("uv", "export", "--quiet", "--no-cache", "--frozen", "--no-dev", "--format", "cyclonedx1.5")
     bom = json.loads(run(*export, "--preview", env=_with_tools(source), cwd=source.root))
-    _write_sbom(out / f"ml_chassis-{source.version}.cdx.json", _timeless(bom))
+    _write_sbom(out / f"ml_chassis-{source.version}.cdx.json", _reproducible(bom))
 
 
 def _with_tools(source: Source) -> dict[str, str]:
-    """The environment with our own uv first on PATH, then the one that the variable UV names, as uv does."""
+    """The environment with the uv next to this Python first on PATH, then the one of the variable UV."""
     environment = source.environment
     places = [Path(sys.executable).parent, *(Path(uv).parent for uv in [environment.get("UV")] if uv)]
     return {**environment, "PATH": os.pathsep.join([*map(str, places), environment.get("PATH", "")])}
 
 
-def _timeless(bom: dict[str, Any]) -> dict[str, Any]:
-    """An SBOM without the fields that differ from run to run."""
+def _reproducible(bom: dict[str, Any]) -> dict[str, Any]:
+    """An SBOM without serial number and timestamp."""
     metadata = {key: value for key, value in bom.get("metadata", {}).items() if key != "timestamp"}
     return {key: value for key, value in bom.items() if key != "serialNumber"} | {"metadata": metadata}
 
@@ -129,7 +121,7 @@ def _write_sbom(path: Path, bom: dict[str, Any]) -> None:
 
 
 def chart(source: Source, out: Path) -> None:
-    """The packaged chart, as `helm package` makes it, but with the commit's time; an SBOM of its images."""
+    """Package the chart like `helm package`, but with the commit's time, and write an SBOM of its images."""
     directory = source.root / CHART
     ignored = set((directory / ".helmignore").read_text().split()) | {".helmignore"}
     files = [
@@ -162,7 +154,7 @@ def _purl(repository: str, tag: str) -> str:
 
 
 def _tar(files: Sequence[tuple[str, bytes]], epoch: int) -> bytes:
-    """An archive whose bytes follow from its arguments."""
+    """A reproducible archive of names and contents."""
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in files:
@@ -176,12 +168,12 @@ def _tar(files: Sequence[tuple[str, bytes]], epoch: int) -> bytes:
 
 
 def image(source: Source, name: str, out: Path, base: str, buildah: Sequence[str]) -> str:
-    """An OCI archive of an image and its SBOM; the digest by which a registry names the image."""
+    """Build an OCI archive of an image and its SBOM, and return the image's digest."""
     tag = f"localhost/{name}:{source.version}"
     arguments = {"BASE": base, "SOURCE_DATE_EPOCH": str(source.epoch), "REVISION": source.revision}
     given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-    timed = (f"--timestamp={source.epoch}", "--format=oci", f"--target={IMAGES[name]}")
-    run(*buildah, "build", *timed, *given, f"--tag={tag}", source.root, env=source.environment)
+    flags = (f"--timestamp={source.epoch}", "--format=oci", f"--target={IMAGES[name]}")
+    run(*buildah, "build", *flags, *given, f"--tag={tag}", source.root, env=source.environment)
     layout = source.root.parent / f"layout-{name}"
     run(*buildah, "push", "--format=oci", tag, f"oci:{layout}:{source.version}", env=source.environment)
     return packed_image(layout, out / f"{name}-{source.version}.oci.tar", source.epoch)
@@ -202,7 +194,7 @@ def packed_image(layout: Path, archive: Path, epoch: int) -> str:
             if SBOM_IN_IMAGE in layer.getnames():
                 found = layer.extractfile(SBOM_IN_IMAGE)
                 assert found is not None
-                _write_sbom(archive.with_name(archive.name + ".cdx.json"), _timeless(json.load(found)))
+                _write_sbom(archive.with_name(archive.name + ".cdx.json"), _reproducible(json.load(found)))
                 return str(described["digest"])
     raise ReleaseError(f"{archive.name}: the image has no {SBOM_IN_IMAGE}")
 
@@ -221,7 +213,7 @@ def _layers(layout: Path, digest: str) -> Iterator[bytes]:
 
 
 def notes(source: Source, out: Path) -> None:
-    """The upgrade notes: the changelog's section of this version, or the unreleased one."""
+    """Write the upgrade notes: the changelog's section of this version, or the unreleased one."""
     text = (source.root / "CHANGELOG.md").read_text()
     sections = re.split(r"(?m)^## ", text)[1:]
     by_name = {
@@ -240,7 +232,7 @@ def notes(source: Source, out: Path) -> None:
 
 
 def sums(out: Path) -> None:
-    """SHA256SUMS of everything else in the directory, as `sha256sum --check` reads it."""
+    """Write SHA256SUMS of all other files in the directory, in the format of `sha256sum --check`."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(out.iterdir())
@@ -252,11 +244,11 @@ def sums(out: Path) -> None:
 def build(
     out: Path, *, base: str | None, buildah: Sequence[str], repository: Path = ROOT, commit: str = "HEAD"
 ) -> None:
-    """Everything into `out`, which is emptied first; without a base no images."""
+    """Build all files into `out`, which is emptied first; without a base no images."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        source = checked_out(Path(scratch), repository, commit)
+        source = checkout(Path(scratch), repository, commit)
         python(source, out)
         chart(source, out)
         if base:
@@ -267,13 +259,13 @@ def build(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build a release and print what it consists of."""
-    parser = argparse.ArgumentParser(prog="python -m release", description="Build what a user downloads.")
+    """Build a release and print its SHA256SUMS."""
+    parser = argparse.ArgumentParser(prog="python -m release", description="Build the files of a release.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="emptied first (default: dist/)")
     parser.add_argument(
-        "--repository", type=Path, default=ROOT, help="a clone that holds the commit (default: this one)"
+        "--repository", type=Path, default=ROOT, help="a clone with the commit (default: this one)"
     )
-    parser.add_argument("--commit", default="HEAD", help="what to build (default: %(default)s)")
+    parser.add_argument("--commit", default="HEAD", help="the commit to build (default: %(default)s)")
     parser.add_argument("--buildah", default="buildah", help="the program and its global flags")
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--base", help="the images' base by its digest, python:3.11-slim-bookworm@sha256:…")

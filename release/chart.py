@@ -1,9 +1,8 @@
-"""Writes the Helm chart's templates from manifests/: `python -m release.chart`, and `--check`.
+"""Write the Helm chart's templates from manifests/: `python -m release.chart [--check]`.
 
-An object of the base, or of a component, is printed as it is, with a Helm expression in place of each field
-that a value of the chart sets. If a component changes an object of the base, the differing lines are under
-the condition that the component is chosen. The chart's values.yaml has the defaults; a test renders both and
-compares them.
+Each object of the base and the components is printed with a Helm expression in each field that a value of the
+chart sets. If a component changes an object of the base, the differing lines are under the component's
+condition. The defaults are in the chart's values.yaml; a test renders both and compares them.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ WHEN: Final = {
     "openshift": ".Values.openshift",
     "events": ".Values.events.enabled",
 }
-"""Each component's condition: which value of the chart chooses it."""
+"""The condition of each component in the chart."""
 LEFT_OUT: Final = frozenset({"Namespace"})
-"""Helm makes the namespace of a release itself, before it looks at the templates."""
+"""Helm creates the namespace of a release before it renders the templates."""
 _REGISTERED: Final = 'ne (include "ml-chassis.override" (list . "webhooks")) "off"'
 OBJECT_WHEN: Final = {
     ("ResourceQuota", "mlchassis-critical-pods"): 'eq .Values.priorityClassName "system-cluster-critical"',
@@ -60,7 +59,7 @@ OBJECT_WHEN: Final = {
     ("Certificate", "mlchassis-ca"): "not .Values.certManager.issuerRef",
     ("Issuer", "mlchassis-ca"): "not .Values.certManager.issuerRef",
 }
-"""Objects that a value leaves out."""
+"""The conditions of single objects."""
 
 
 def templates() -> dict[str, str]:
@@ -110,12 +109,12 @@ def _file(item: Json) -> str:
 
 # --- what the values set -------------------------------------------------------------------------------
 #
-# A place that a value sets holds a word and an expression between @@, which no manifest holds; it becomes
-# Helm's own once the object is printed.
+# A field that a value sets contains a form and an expression between @@, which no manifest contains. After
+# the object is printed, `_expanded` replaces it by a Helm expression.
 
 
 def _with_values(item: Json) -> Json:
-    """The object with places for values."""
+    """The object with placeholders for values."""
     item = copy.deepcopy(item)
     if labels_of(item):
         item["metadata"]["labels"]["@labels"] = "@@keys .Values.labels@@"
@@ -163,12 +162,11 @@ _ACCOUNT_NAME: Final = 'include "ml-chassis.serviceAccount" . | quote'
 
 
 def _deployment_with_values(spec: Json) -> None:
-    # With the component hpa there is no number; the chart then keeps the live one.
-    numbered: Json = {"replicas": '@@given include "ml-chassis.replicas" .@@', **spec}
-    numbered["replicas"] = '@@given include "ml-chassis.replicas" .@@'
+    # With the component hpa there is no number; the chart then keeps the present one.
+    others = {key: value for key, value in spec.items() if key != "replicas"}
     spec.clear()
-    spec.update(numbered)
-    # Two pods can't share a port of a node: with the host's network the old one goes first.
+    spec.update({"replicas": '@@given include "ml-chassis.replicas" .@@', **others})
+    # Two pods can't share a port of a node: with hostNetwork the old pod is deleted first.
     spec["strategy"]["rollingUpdate"] = {
         "maxUnavailable": "@@scalar ternary 1 0 .Values.hostNetwork@@",
         "maxSurge": "@@scalar ternary 0 1 .Values.hostNetwork@@",
@@ -211,16 +209,16 @@ def _pod_with_values(template: Json) -> None:
         container["imagePullPolicy"] = "@@optional .Values.image.pullPolicy@@"
 
 
-_PLACE: Final = re.compile(
+_PLACEHOLDER: Final = re.compile(
     r"^(?P<indent> *)(?P<dash>- )?(?:'?(?P<key>[\w@./-]+)'?: )?'@@(?P<form>\w+) (?P<value>.*)@@'$"
 )
 
 
 def _expanded(line: str) -> Iterator[str]:
-    """A printed line in Helm's language."""
-    found = _PLACE.match(line)
+    """A printed line as a Helm template."""
+    found = _PLACEHOLDER.match(line)
     if found is None:
-        # Braces of another language than Helm's (alerts, dashboards), and each place of the namespace.
+        # Escape braces of other template languages (alerts, dashboards), and set the namespace.
         line = line.replace("{{", '{{ "{{" }}')
         line = re.sub(rf"(?<=[:-] ){manifests.NAMESPACE}$", "{{ .Release.Namespace | quote }}", line)
         yield line.replace(manifests.NAMESPACE, "{{ .Release.Namespace }}")
@@ -252,9 +250,9 @@ def _expanded(line: str) -> Iterator[str]:
 
 
 def _object(item: Json, variants: dict[str, Json]) -> str:
-    """An object as a template; `variants` are what it is under conditions."""
+    """An object as a template; `variants`: the object under each condition."""
     lines = _printed(item)
-    # The text before, and in place of, each line of the plain object.
+    # The lines to insert before each line, and to replace lines.
     before: list[list[str]] = [[] for _ in range(len(lines) + 1)]
     instead: dict[int, tuple[int, list[str]]] = {}
     for condition, variant in variants.items():
@@ -284,14 +282,8 @@ def _object(item: Json, variants: dict[str, Json]) -> str:
         else:
             merged += lines[at : at + 1]
             at += 1
-    return "".join(f"{each}\n" for line in merged for each in _helm(line))
-
-
-def _helm(line: str) -> Iterator[str]:
-    if line.startswith("{{- "):
-        yield line
-    else:
-        yield from _expanded(line)
+    expanded = ([line] if line.startswith("{{- ") else _expanded(line) for line in merged)
+    return "".join(f"{each}\n" for lines in expanded for each in lines)
 
 
 def _printed(item: Json) -> list[str]:
@@ -302,7 +294,7 @@ def _printed(item: Json) -> list[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as they are read, and lists that start below their key's first letter."""
+    """Several lines in block style, and indented lists."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -323,7 +315,7 @@ def _under(condition: str, document: str) -> str:
 
 
 def _schema() -> Json:
-    """JSON Schema of the chart's values; `policy` holds what the ConfigMap's keys may hold."""
+    """JSON Schema of the chart's values; `policy` has the schema of the ConfigMap's keys."""
     policy = schema()
     keys: Json = {
         name.removesuffix(".yaml"): {"anyOf": [{"type": "string"}, {"type": "object", **model}]}
@@ -380,10 +372,8 @@ def _schema() -> Json:
 
 
 def _defaults(schema_of_values: Json) -> str:
-    """A template that sets every value that is missing, as after `helm upgrade --reuse-values`.
-
-    There Helm gives the templates the values of the former chart, which lack later additions.
-    """
+    """A template that sets missing values: `helm upgrade --reuse-values` uses the previous chart's values,
+    which lack later additions."""
     given = yaml.safe_load((manifests.directory().parent / CHART / "values.yaml").read_text(encoding="utf-8"))
     lines = _missing(schema_of_values, given, ".Values")
     return "".join(['{{- define "ml-chassis.defaults" -}}\n', *lines, "{{- end }}\n"])
@@ -418,7 +408,7 @@ _OBJECTS: Final[Json] = {"type": "array", "items": {"type": "object"}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write stale files, or with `--check` list them; exit status 1 if one was stale then."""
+    """Write stale files; with `--check` only list them and exit with 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m release.chart", description="Generate the chart.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file is stale")
     parser.add_argument(

@@ -17,9 +17,10 @@ import orjson
 from pydantic import BaseModel
 
 from policies.core import registry
+from release import scan_role
 from release.diagrams import with_diagrams
 from release.generated import text_of, update
-from webhook.cli import explain, manifests, scan_role
+from webhook.cli import explain, manifests
 from webhook.cli.settings import default_of_field, kind_of_field
 from webhook.config.load import models, schema
 
@@ -140,7 +141,7 @@ def _row(*cells: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write stale files, or with `--check` list them; exit status 1 if one was stale then."""
+    """Write stale files; with `--check` only list them and exit with 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m release.docs", description="Generate docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a page is stale")
     parser.add_argument("--root", type=Path, default=ROOT, help="the docs directory (default: docs)")

@@ -1,4 +1,4 @@
-"""Generated files of the checkout: written if they are stale, or only named."""
+"""Write generated files if they are stale, or only list them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def update(files: Mapping[Path, str], target: str, *, check: bool, leftovers: Iterable[Path] = ()) -> int:
-    """Write files whose content differs and delete leftovers; with `check` name them, and the status is 1.
+    """Write files whose content differs and delete leftovers; the exit status.
 
-    `target`: of make, which writes them.
+    With `check`, list these files instead and return 1 if there are any. `target`: the make target that
+    writes them.
     """
     stale = {path: content for path, content in files.items() if text_of(path) != content}
     gone = sorted(set(leftovers))

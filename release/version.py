@@ -1,4 +1,4 @@
-"""The project's version, from pyproject.toml, and the other places that state it.
+"""The project's version in pyproject.toml, and the other files that contain it.
 
 python -m release.version [--check]      write it there, or exit with 1 if a place differs
 """
@@ -23,7 +23,7 @@ PLACES: Final = (
     ("policies/models/settings.py", rf"(?<=ghcr\.io/ml-chassis/puller:){NUMBER}"),
     ("Dockerfile", rf'(?<=org\.opencontainers\.image\.version="){NUMBER}'),
 )
-"""Files and what in each of them is the version."""
+"""Files, and the pattern of the version in each."""
 
 
 def version(root: Path = ROOT) -> str:
@@ -32,10 +32,10 @@ def version(root: Path = ROOT) -> str:
 
 
 def stamped(root: Path = ROOT) -> dict[Path, str]:
-    """The content of each file that should differ.
+    """The new content of each file with another version.
 
     Raises:
-        ValueError: a file does not state a version where it should.
+        ValueError: a file has no version.
     """
     number = version(root)
     texts: dict[Path, str] = {}
@@ -49,7 +49,7 @@ def stamped(root: Path = ROOT) -> dict[Path, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the version where it differs, or with `--check` name the places."""
+    """Write the version into the files; with `--check` only list those with another version."""
     parser = argparse.ArgumentParser(prog="python -m release.version", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if a file differs")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)

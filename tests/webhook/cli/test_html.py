@@ -212,17 +212,17 @@ def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
     assert (
         server.startup == probes["startupProbe"]["failureThreshold"] * probes["startupProbe"]["periodSeconds"]
     )
-    assert (server.readiness, server.liveness, server.alone) == (30, 120, None)
+    assert (server.readiness, server.liveness, server.liveness_only) == (30, 120, None)
     assert not server.kills_the_start
     assert not server.restarts_first
     assert server.sentences[1].startswith("It is killed if it has not answered ")
 
 
 def test_a_probe_that_kills_a_start_is_shown() -> None:
-    hasty = Timeline("a", 600, "so", None, alone=30, readiness=30, liveness=30)
+    hasty = Timeline("a", 600, "so", None, liveness_only=30, readiness=30, liveness=30)
     assert hasty.kills_the_start
     assert hasty.restarts_first
-    assert "That is before it is expected to serve: it is killed again and again." in hasty.sentences
+    assert "That is before it is expected to serve: it is restarted in a loop." in hasty.sentences
     silent = Timeline("a", None, "", None, None, None, None)
     assert not silent.kills_the_start
     assert "No probe ends a start that hangs." in silent.sentences

@@ -8,12 +8,11 @@ from typing import Any
 
 from policies.kube.printable import printable
 from policies.relations.graph import Blast, Edge, Graph, Node
-from policies.relations.wait_cycles import Cycle
 from webhook.cli.output.plain import as_json, plural
 
 
 def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[str]:
-    """The lines of a graph in one of the formats; `blasts` are the failures that a person asked about."""
+    """The lines of a graph in one of the formats. `blasts`: the effects of the chosen failures."""
     match form:
         case "json":
             yield as_json(_json(graph, blasts))
@@ -36,12 +35,15 @@ def _text(graph: Graph, blasts: Sequence[Blast]) -> Iterator[str]:
     for source, edges in groupby(graph.edges, key=lambda edge: edge.source):
         yield f"{_plain(source)}\n"
         for edge in edges:
-            why = f"  ({', '.join(filter(None, (edge.who, _term(edge), edge.path)))})" if edge.path else ""
+            limit = "" if edge.limit is None else f"for up to {edge.limit:.0f} s"
+            why = f"  ({', '.join(filter(None, (edge.who, limit, edge.path)))})" if edge.path else ""
             yield f"  {edge.relation} {_plain(edge.target)}{why and printable(why)}\n"
     for blast in blasts:
-        yield from _fate(blast)
+        yield from _failure(blast)
     for cycle in graph.cycles:
-        yield f"cycle ({cycle.certainty.value}): {printable(_round(cycle))}\n"
+        names = [f"{step.waiter.kind} {step.waiter.namespace}/{step.waiter.name}" for step in cycle.steps]
+        path = " -> ".join((*names, names[0]))
+        yield f"cycle ({cycle.certainty.value}): {printable(path)}\n"
     workloads = sum(node.replicas is not None for node in graph.nodes)
     yield (
         f"{plural(workloads, 'workload')}, {plural(len(graph.edges), 'dependency', 'dependencies')}, "
@@ -51,7 +53,7 @@ def _text(graph: Graph, blasts: Sequence[Blast]) -> Iterator[str]:
         yield "The graph is too large: some dependencies are left out.\n"
 
 
-def _fate(blast: Blast) -> Iterator[str]:
+def _failure(blast: Blast) -> Iterator[str]:
     restarted, unready = blast.restarted, blast.unready
     yield f"if {_plain(blast.of)} fails for longer than probes tolerate:\n"
     if not restarted and not unready:
@@ -65,15 +67,6 @@ def _fate(blast: Blast) -> Iterator[str]:
 
 def _listed(nodes: Iterable[Node], blast: Blast) -> str:
     return ", ".join(f"{_plain(node)} after {blast.after[node]} s" for node in nodes)
-
-
-def _term(edge: Edge) -> str:
-    return "" if edge.limit is None else f"for up to {edge.limit:.0f} s"
-
-
-def _round(cycle: Cycle) -> str:
-    names = [f"{step.waiter.kind} {step.waiter.namespace}/{step.waiter.name}" for step in cycle.steps]
-    return " -> ".join((*names, names[0]))
 
 
 def _plain(node: Node) -> str:
@@ -143,7 +136,7 @@ def _mermaid(graph: Graph) -> Iterator[str]:
 
 
 def _entities(text: str) -> str:
-    """The text as Mermaid takes it inside quotes: characters that could end them are numbered entities."""
+    """The text for a quoted string of Mermaid: special characters become numbered entities."""
     return "".join(each if each.isalnum() or each in " ./-_:" else f"#{ord(each)};" for each in text)
 
 

@@ -24,18 +24,18 @@ from webhook.cli.output.review import Review
 from webhook.cli.output.yaml import dump
 from webhook.kube.positions import Origin
 
-BEFORE: Final = 2
-"""Lines above and below the marked ones."""
-MOST_MARKED: Final = 14
-"""Lines of one field that are shown."""
-MOST_ROWS: Final = 240
+CONTEXT_LINES: Final = 2
+"""Lines of context above and below."""
+MAX_MARKED: Final = 14
+"""Lines of one field."""
+MAX_ROWS: Final = 240
 """Lines of one diff."""
-LONGEST_ROW: Final = 240
+MAX_ROW_LENGTH: Final = 240
 """Characters of one line."""
 
 
 def card(review: Review, strict: Decision, pods: Iterable[tuple[PodTemplate, Facts]]) -> Json:
-    """The content of an object's card; empty if it has no details."""
+    """The content of an object's card; empty if there are no details."""
     decision = review.decision
     written = review.document.origin or Origin(dump(_described(review.document.obj)))
     shown = {
@@ -58,7 +58,7 @@ def card(review: Review, strict: Decision, pods: Iterable[tuple[PodTemplate, Fac
                     for name, seconds in (
                         ("expected", each.expected),
                         ("startup", each.startup),
-                        ("alone", each.alone),
+                        ("livenessOnly", each.liveness_only),
                         ("readiness", each.readiness),
                         ("liveness", each.liveness),
                     )
@@ -83,11 +83,11 @@ def _finding(result: Result, review: Review, strict: Decision, written: Origin) 
     finding = result.finding
     stricter = next((each for each in strict.results if each.finding == finding), result)
     lines = written.lines(named(review.final, finding.path))
-    first, last = lines.first, min(lines.last, lines.first + MOST_MARKED - 1)
+    first, last = lines.first, min(lines.last, lines.first + MAX_MARKED - 1)
     if not lines.exact:
         last = first  # the parent of the field
-    start = max(1, first - BEFORE)
-    rows = written.rows[start - 1 : last + BEFORE]
+    start = max(1, first - CONTEXT_LINES)
+    rows = written.rows[start - 1 : last + CONTEXT_LINES]
     shown: Json = {
         "rule": result.rule,
         "mode": result.mode.value,
@@ -97,7 +97,7 @@ def _finding(result: Result, review: Review, strict: Decision, written: Origin) 
         "line": first if review.document.origin else None,
         "start": start,
         "marked": [first, last],
-        "rows": [shortened(row, LONGEST_ROW) for row in rows],
+        "rows": [shortened(row, MAX_ROW_LENGTH) for row in rows],
         "more": lines.last - last if lines.exact else 0,
     }
     if result.exempted is not None:
@@ -110,9 +110,12 @@ def _finding(result: Result, review: Review, strict: Decision, written: Origin) 
 
 
 def _exemption(review: Review) -> Json | None:
-    """What lets the object in as it is: the annotation, and for a running one the command."""
-    open_ = [each for each in review.decision.results if each.exempted is None and each.exemptable]
-    names = dict.fromkeys(each.rule for each in open_ if each.mode in (Mode.ENFORCE, Mode.WARN))
+    """The annotation that exempts the object, and for a running object the command."""
+    names = dict.fromkeys(
+        each.rule
+        for each in review.decision.results
+        if each.exempted is None and each.exemptable and each.mode in (Mode.ENFORCE, Mode.WARN)
+    )
     if not names:
         return None
     obj = review.document.obj
@@ -121,11 +124,11 @@ def _exemption(review: Review) -> Json | None:
     value = "; ".join([*parts, *(f"{name}=<why this is safe here>" for name in names)])
     shown = {"yaml": dump({"metadata": {"annotations": {EXEMPT: value}}})}
     if review.document.runs:
-        kind = kind_of(obj)
-        words = ["kubectl", "annotate", f"{str(kind).lower()}/{review.document.name}", f"{EXEMPT}={value}"]
-        words += ["-n", review.document.namespace] if review.document.namespace else []
-        words += ["--overwrite"] if parts else []
-        shown["command"] = shlex.join(words)
+        target = f"{str(kind_of(obj)).lower()}/{review.document.name}"
+        command = ["kubectl", "annotate", target, f"{EXEMPT}={value}"]
+        command += ["-n", review.document.namespace] if review.document.namespace else []
+        command += ["--overwrite"] if parts else []
+        shown["command"] = shlex.join(command)
     return shown
 
 
@@ -133,8 +136,8 @@ def _exemption(review: Review) -> Json | None:
 
 
 def _diff(review: Review) -> list[list[str]]:
-    """The lines that the policies add, each with a sign, and the lines around them; next to them the policy
-    and its reason. A row of three dots replaces omitted lines."""
+    """Rows of sign, line, and policy with reason: the added lines and the lines around them. A row of three
+    dots replaces omitted lines."""
     final = Origin(dump(_described(review.final)))
     added: dict[int, str] = {}
     for operation in diff(_described(review.document.obj), _described(review.final)):
@@ -150,14 +153,14 @@ def _diff(review: Review) -> list[list[str]]:
 
 
 def _hunks(rows: Sequence[str], added: dict[int, str]) -> Iterator[list[str]]:
-    near = {number + away for number in added for away in range(-BEFORE, BEFORE + 1)}
+    near = {number + away for number in added for away in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     before = 0
     for count, number in enumerate(sorted(n for n in near if 1 <= n <= len(rows))):
-        if count == MOST_ROWS:
+        if count == MAX_ROWS:
             yield ["…", "", "chassis review -o diff shows the rest"]
             return
         if number != before + 1:
             yield ["…", "", ""]
         sign = "+" if number in added else " "
-        yield [sign, shortened(rows[number - 1], LONGEST_ROW), added.get(number, "")]
+        yield [sign, shortened(rows[number - 1], MAX_ROW_LENGTH), added.get(number, "")]
         before = number

@@ -97,7 +97,7 @@
     const [kills, restarts] = each.wrong;
     const start = [["expected start", each.expected, "t-exp", "serves"]];
     if (each.startup !== null) start.push(["startup probe", each.startup, kills ? "t-bad" : "t-start", "killed if it has not answered"]);
-    if (each.alone !== null) start.push(["liveness probe", each.alone, kills ? "t-bad" : "t-live", "killed if it has not answered"]);
+    if (each.livenessOnly !== null) start.push(["liveness probe", each.livenessOnly, kills ? "t-bad" : "t-live", "killed if it has not answered"]);
     const later = [
       ["readiness probe", each.readiness, "t-ready", "out of the Service"],
       ["liveness probe", each.liveness, restarts ? "t-bad" : "t-live", "restarted"],
@@ -109,7 +109,7 @@
     const words = make("ul", {}, ...each.text.map((sentence) => make("li", {}, sentence)));
     const wrong = kills || restarts;
     return make("figure", { class: "probes" },
-      make("figcaption", {}, "Probes of container ", make("code", {}, each.container), " ", wrong ? make("span", { class: "st enforce" }, "✕ needs a look") : ""),
+      make("figcaption", {}, "Probes of container ", make("code", {}, each.container), " ", wrong ? make("span", { class: "st enforce" }, "✕ check these probes") : ""),
       make("div", { class: "scroll" }, svg), words);
   };
 
@@ -118,7 +118,7 @@
     svg.append(draw("text", { x: 0, y: top + 14, class: "t-title" }, title));
     let y = top + 22;
     if (!known.length) {
-      svg.append(draw("text", { x: LEFT, y: y + 14 }, "no probe says anything"));
+      svg.append(draw("text", { x: LEFT, y: y + 14 }, "no probe"));
       return y + LANE;
     }
     const [most, said] = known.map(([, end]) => end).reduce((one, two) => (two[0] > one[0] ? two : one), [1, "1 s"]);

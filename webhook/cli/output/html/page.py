@@ -1,4 +1,4 @@
-"""One HTML file from a stream of reviews: rows go to a temporary file as they come, counts are kept."""
+"""One HTML file from a stream of reviews. Only counts stay in memory; rows go to a temporary file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import orjson
 from policies.core.mode import Profile
 from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
-from webhook.cli.output.html.summary import Profiles, Status, Summary, accelerators_asked, status_of
+from webhook.cli.output.html.summary import Profiles, Status, Summary, accelerators_requested, status_of
 from webhook.cli.output.html.view import Section, View, counts_in_words, row
 from webhook.cli.output.review import Review, Subject
 
@@ -33,10 +33,10 @@ class _Entry:
 
 
 class Report:
-    """The objects of a stream, kept so that pages can be made of them: their rows in a file, their counts."""
+    """The rows of reviewed objects in a temporary file, and their counts."""
 
     def __init__(self, subject: Subject, rows: BinaryIO) -> None:
-        """`rows` is an empty file to write to and to read."""
+        """`rows`: an empty file for writing and reading."""
         self._subject = subject
         self._profiles = Profiles(subject)
         self._entries: list[_Entry] = []
@@ -45,15 +45,15 @@ class Report:
         self.by_namespace: dict[str, Summary] = {}
 
     def read(self, reviews: Iterable[Review]) -> Report:
-        """Write the row of every object of a stream, and count it."""
+        """Write a row for every object, and count it."""
         for review in reviews:
             decisions = self._profiles.decide(review)
             anchor = _anchor(review)
             pods = self._subject.pods(review)
-            asked = accelerators_asked(review, pods)
-            mine = self.by_namespace.setdefault(review.document.namespace, Summary())
-            for summary in (self.whole, mine):
-                summary.add(review, decisions, anchor, asked)
+            accelerators = accelerators_requested(review, pods)
+            own = self.by_namespace.setdefault(review.document.namespace, Summary())
+            for summary in (self.whole, own):
+                summary.add(review, decisions, anchor, accelerators)
             strict = decisions[Profile.STRICT]
             images = dict.fromkeys(each.image for template, _ in pods for each in template.containers())
             content = card(review, strict, pods)
@@ -72,17 +72,15 @@ class Report:
         return self
 
     def page(self, namespace: str | None = None) -> Iterator[str]:
-        """The page of everything, or of one namespace, piece by piece."""
+        """The page of all namespaces or of one, in pieces."""
         summary = self.whole if namespace is None else self.by_namespace[namespace]
         entries = [each for each in self._entries if namespace in (None, each.namespace)]
         view = View(self._subject, summary, namespace, None)
         return pages.stream("html/page.html", view=view, sections=self._sections(entries, summary))
 
     def index(self, names: Mapping[str, str]) -> Iterator[str]:
-        """The page of everything without the objects, with a link to the page of each namespace.
-
-        `names` has the file's name of each namespace.
-        """
+        """The page without objects, with links to the page of each namespace. `names`: the files by
+        namespace."""
         return pages.stream("html/page.html", view=View(self._subject, self.whole, None, names), sections=())
 
     def _sections(self, entries: Sequence[_Entry], summary: Summary) -> Iterator[Section]:
@@ -95,13 +93,13 @@ class Report:
 
 
 def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
-    """The page of everything, in pieces; the first comes after the last review has been read."""
+    """The page of all namespaces, in pieces; all reviews are read before the first."""
     with tempfile.TemporaryFile() as rows:
         yield from Report(subject, rows).read(reviews).page()
 
 
 def split(reviews: Iterable[Review], subject: Subject, directory: Path) -> int:
-    """Write `index.html` and a page for each namespace into a directory; how many namespaces there are."""
+    """Write `index.html` and a page for each namespace into a directory; the number of namespaces."""
     with tempfile.TemporaryFile() as rows:
         report = Report(subject, rows).read(reviews)
         names = {namespace: _file_name(namespace) for namespace in sorted(report.by_namespace)}

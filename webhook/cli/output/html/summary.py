@@ -1,4 +1,4 @@
-"""What there is among the objects, counted: now, under each profile, by rule and by namespace."""
+"""Counts of the objects: now, under each profile, by rule and by namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from webhook.cli.output.review import Review, Subject
 
 
 class Status(StrEnum):
-    """The worst that is decided about an object."""
+    """The result of an object's review, the worst first."""
 
     REFUSED = "refused"
     WARNED = "warned"
@@ -31,14 +31,14 @@ class Status(StrEnum):
     PODLESS = "podless"
 
 
-MOST_REASONS: Final = 3
-"""Reasons that are shown of one kind."""
+MAX_REASONS: Final = 3
+"""Reasons for one kind."""
 EXEMPTED: Final = "exempted"
-"""What counts next to the modes: a finding that an exemption covers."""
+"""The outcome of a finding with an exemption; other findings have their mode."""
 
 
 def status_of(decision: Decision) -> Status:
-    """The worst that is decided."""
+    """The status of an object under a decision."""
     if not decision.allowed:
         return Status.REFUSED
     warned = any(each.mode is Mode.WARN and each.exempted is None for each in decision.results)
@@ -51,12 +51,12 @@ def status_of(decision: Decision) -> Status:
 
 
 def outcome(result: Result) -> str:
-    """What becomes of a finding: its mode, or that it is exempted."""
+    """The mode of a finding, or EXEMPTED."""
     return EXEMPTED if result.exempted is not None else result.mode.value
 
 
 class Profiles:
-    """The decision about an object under each profile, the policy being the same otherwise."""
+    """Decides about an object under each profile, with the policy's other settings."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -65,7 +65,7 @@ class Profiles:
         }
 
     def decide(self, review: Review) -> Mapping[Profile, Decision]:
-        """One decision for each profile; that of the policy's own is the one made already."""
+        """One decision for each profile; the review has the one for the policy's own profile."""
         own = self._subject.config.rules.profile
         return {
             profile: review.decision
@@ -76,18 +76,18 @@ class Profiles:
 
 
 @dataclass
-class Step:
+class ProfileTotals:
     """The totals of one profile."""
 
     statuses: Counter[Status] = field(default_factory=Counter)
     changed: int = 0
     refusing: Counter[str] = field(default_factory=Counter)
-    """Objects that a rule refuses, by rule."""
+    """Refused objects by rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exempted:
-    """One finding that an exemption covers."""
+    """One exempted finding."""
 
     namespace: str
     title: str
@@ -95,14 +95,14 @@ class Exempted:
     rule: str
     reason: str
     created: str
-    """When the object was made; empty where that is not known."""
+    """The time of the object's creation; empty if unknown."""
     written: str
-    """When the annotation's field manager last changed its fields of the object."""
+    """The last change by the annotation's field manager; empty if unknown."""
 
 
 @dataclass
 class KindNotRead:
-    """How many objects of a kind were not read, or not as a whole, and why."""
+    """The objects of a kind that were not or only partly read, and why."""
 
     kind: str
     group: str
@@ -119,7 +119,7 @@ class KindNotRead:
         self.none += coverage.reading is Reading.NOT
         self.partly += coverage.reading is Reading.PARTLY
         for each in coverage.unread:
-            if len(self.why) < MOST_REASONS:
+            if len(self.why) < MAX_REASONS:
                 self.why[str(each)] = None
 
 
@@ -129,7 +129,9 @@ class Summary:
 
     objects: int = 0
     changed: int = 0
-    steps: dict[Profile, Step] = field(default_factory=lambda: {profile: Step() for profile in Profile})
+    profiles: dict[Profile, ProfileTotals] = field(
+        default_factory=lambda: {profile: ProfileTotals() for profile in Profile}
+    )
     rules: dict[str, Counter[str]] = field(default_factory=dict)
     """Findings by rule and outcome."""
     places: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
@@ -138,13 +140,17 @@ class Summary:
     kinds: Counter[str] = field(default_factory=Counter)
     kinds_not_read: dict[GroupKind, KindNotRead] = field(default_factory=dict)
     exempted: list[Exempted] = field(default_factory=list)
-    asked: Counter[str] = field(default_factory=Counter)
-    """Accelerators by resource, of all replicas."""
-    asking: Counter[str] = field(default_factory=Counter)
-    """Objects by the resource that they ask for."""
+    requested: Counter[str] = field(default_factory=Counter)
+    """Accelerators by resource, with all replicas."""
+    requesting: Counter[str] = field(default_factory=Counter)
+    """Objects by requested resource."""
 
     def add(
-        self, review: Review, decisions: Mapping[Profile, Decision], anchor: str, asked: Mapping[str, int]
+        self,
+        review: Review,
+        decisions: Mapping[Profile, Decision],
+        anchor: str,
+        accelerators: Mapping[str, int],
     ) -> None:
         """Count an object."""
         document, decision = review.document, review.decision
@@ -158,28 +164,19 @@ class Summary:
             known.add(coverage)
         self.namespaces.setdefault(namespace, Counter())[status_of(decision)] += 1
         for profile, decided in decisions.items():
-            step = self.steps[profile]
-            step.statuses[status_of(decided)] += 1
-            step.changed += any(change.mode is Mode.ENFORCE for change in decided.changes)
-            step.refusing.update({result.rule for result in decided.results if result.denies})
+            totals = self.profiles[profile]
+            totals.statuses[status_of(decided)] += 1
+            totals.changed += any(change.mode is Mode.ENFORCE for change in decided.changes)
+            totals.refusing.update({result.rule for result in decided.results if result.denies})
         for result in decision.results:
             self.rules.setdefault(result.rule, Counter())[outcome(result)] += 1
             self.places.setdefault((namespace, result.rule), Counter())[outcome(result)] += 1
             if result.exempted is not None:
                 created = str(mapping(document.obj, "metadata").get("creationTimestamp") or "")
-                self.exempted.append(
-                    Exempted(
-                        namespace,
-                        review.title,
-                        anchor,
-                        result.rule,
-                        result.exempted,
-                        created,
-                        document.exempted_at,
-                    )
-                )
-        self.asked.update(asked)
-        self.asking.update(dict.fromkeys(asked, 1))
+                finding = (anchor, result.rule, result.exempted, created, document.exempted_at)
+                self.exempted.append(Exempted(namespace, review.title, *finding))
+        self.requested.update(accelerators)
+        self.requesting.update(accelerators.keys())
 
 
 # --- accelerators ----------------------------------------------------------------------------------
@@ -187,26 +184,26 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What the nodes have of one accelerator; declared pools not counted, since they may be empty."""
+    """The number of one accelerator on the nodes. Declared pools may be empty and do not count."""
 
     total: int = 0
     nodes: int = 0
     largest: int = 0
-    """Most that one node has."""
+    """The largest number on one node."""
 
 
-def accelerators_asked(review: Review, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
-    """How many accelerators an object's pods ask for, by resource, for all pods that it wants."""
-    asked: Counter[str] = Counter()
+def accelerators_requested(review: Review, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
+    """The accelerators that all pods of an object request, by resource."""
+    requested: Counter[str] = Counter()
     for template, facts in pods:
         each = facts.settings(GpuAffinity).catalogue.requests(template.pod)
-        made = pods_of(review.final, template)
-        asked.update({resource: count * made for resource, count in each.items() if count * made})
-    return asked
+        replicas = pods_of(review.final, template)
+        requested.update({name: count * replicas for name, count in each.items() if count * replicas})
+    return requested
 
 
 def pods_of(obj: Json, template: PodTemplate) -> int:
-    """How many pods of a template a workload wants at once; 1 if it is not set."""
+    """The pods of a template that a workload runs at once; 1 if not set."""
     if template.workload is None:
         return 1
     above = mapping(obj, *template.steps[:-1])
@@ -226,7 +223,7 @@ def pods_of(obj: Json, template: PodTemplate) -> int:
 
 
 def supplies(subject: Subject) -> Mapping[str, Supply] | None:
-    """What the nodes have, by resource; None where the nodes are not known."""
+    """The accelerators on the nodes, by resource; None if the nodes are unknown."""
     facts = Facts("", subject.cluster)
     if facts.nodes() is None:
         return None

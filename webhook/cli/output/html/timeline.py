@@ -1,4 +1,5 @@
-"""When the probes of a container end its start, take traffic off it, and restart it: numbers and words."""
+"""When the probes of a container end its start, stop its traffic, and restart it: in seconds and
+sentences."""
 
 from __future__ import annotations
 
@@ -17,37 +18,36 @@ from policies.probes.start import Start, start_of
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The events in a container's life; all in seconds, None for an event that does not happen."""
+    """The times of a container's events in seconds; None for an event that does not happen."""
 
     container: str
     expected: int | None
     """From its start until it serves."""
     reason: str
-    """Where that is from."""
+    """The source of the expected time."""
     startup: int | None
-    """From its start until the startupProbe, or the program in its place, has it killed, if it never
-    answers."""
-    alone: int | None
-    """The same for a livenessProbe that no startupProbe guards."""
+    """From its start until the startupProbe, or a program in its place, kills it if it never answers."""
+    liveness_only: int | None
+    """The same for a livenessProbe without a startupProbe."""
     readiness: int | None
-    """From when it stops answering until it is out of the Service."""
+    """From its last answer until it is out of the Service."""
     liveness: int | None
-    """From when it stops answering until it is restarted."""
+    """From its last answer until it is restarted."""
 
     @property
     def kills_the_start(self) -> bool:
-        """Whether it is killed before it can serve."""
-        until = self.startup if self.startup is not None else self.alone
+        """Whether a probe kills it before it is expected to serve."""
+        until = self.startup if self.startup is not None else self.liveness_only
         return self.expected is not None and until is not None and until < self.expected
 
     @property
     def restarts_first(self) -> bool:
-        """Whether overload restarts it no later than it takes the traffic off."""
+        """Whether liveness fails no later than readiness, so that overload restarts it."""
         return None not in (self.readiness, self.liveness) and (self.liveness or 0) <= (self.readiness or 0)
 
     @property
     def sentences(self) -> list[str]:
-        """The same in words, for readers who do not see the bars."""
+        """The same as text, for readers who cannot see the bars."""
         return [*self._start(), *self._later()]
 
     def _start(self) -> Iterator[str]:
@@ -58,15 +58,15 @@ class Timeline:
         if self.startup is not None:
             until = lasting(self.startup)
             yield f"It is killed if it has not answered {until} after its start."
-        elif self.alone is not None:
+        elif self.liveness_only is not None:
             yield (
                 "There is no startup probe: the liveness probe kills it if it has not answered "
-                f"{lasting(self.alone)} after its start."
+                f"{lasting(self.liveness_only)} after its start."
             )
         else:
             yield "No probe ends a start that hangs."
         if self.kills_the_start:
-            yield "That is before it is expected to serve: it is killed again and again."
+            yield "That is before it is expected to serve: it is restarted in a loop."
 
     def _later(self) -> Iterator[str]:
         if self.readiness is not None:
@@ -78,11 +78,11 @@ class Timeline:
         else:
             yield "There is no liveness probe: if it hangs, kubelet does not restart it."
         if self.restarts_first:
-            yield "Overload restarts it no later than it takes the traffic off it."
+            yield "Overload restarts it no later than it stops its traffic."
 
 
 def timelines(pods: Iterable[tuple[PodTemplate, Facts]]) -> Iterator[Timeline]:
-    """One for each container that has a probe; `pods`: as `Subject.pods` has them."""
+    """A timeline for each container with a probe; `pods`: as in `Subject.pods`."""
     for template, facts in pods:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             probes = {field: _probe(container, field) for field in (STARTUP, LIVENESS, READINESS)}
@@ -104,7 +104,7 @@ def _timeline(
         expected=start.seconds if start else None,
         reason=start.reason if start else "",
         startup=kill_budget(startup) if startup else watched or None,
-        alone=kill_budget(liveness) if liveness and not startup and not watched else None,
+        liveness_only=kill_budget(liveness) if liveness and not startup and not watched else None,
         readiness=give_up(readiness) if readiness and not template.completes else None,
         liveness=give_up(liveness) if liveness else None,
     )

@@ -1,12 +1,11 @@
-"""What the templates show: the counts of a summary in the order and words of the page."""
+"""The view models of the templates: the counts of a summary in the order and words of the page."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from policies.core import registry
@@ -16,8 +15,8 @@ from webhook.cli import explain
 from webhook.cli.output.html.summary import (
     EXEMPTED,
     KindNotRead,
+    ProfileTotals,
     Status,
-    Step,
     Summary,
     Supply,
     status_of,
@@ -47,7 +46,7 @@ OUTCOMES: Final[Mapping[str, str]] = {
     Mode.AUDIT.value: "audit",
     EXEMPTED: "exempted",
 }
-"""What the findings of each outcome do, in the order in which bars stack them."""
+"""The verb for each outcome, in the order of the bars."""
 MODES: Final = (
     ("refused", "Refused"),
     ("warned", "Warned"),
@@ -65,11 +64,11 @@ TAGS: Final = (
     (EXEMPTED, EXEMPTED),
     ("changed", "changed"),
 )
-"""The marks of a row that are shown on it."""
+"""The marks that a row shows."""
 
 
 def titled(namespace: str) -> str:
-    """A namespace, in words."""
+    """The name of a namespace on the page."""
     return namespace or "(no namespace)"
 
 
@@ -81,8 +80,7 @@ def namespace_id(namespace: str) -> str:
 # --- one object ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One object in the list."""
 
     anchor: str
@@ -90,7 +88,7 @@ class Row:
     name: str
     status: str
     place: str
-    """Where it is written; empty if it runs."""
+    """The file and line; empty for a running object."""
     marks: Sequence[str]
     rules: Sequence[str]
     images: Sequence[str]
@@ -130,30 +128,27 @@ def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card
 # --- all of them -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of a bar; its place and width in percent."""
+class Segment(NamedTuple):
+    """A part of a bar; x and width in percent."""
 
     name: str
     x: float
     width: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """One large number."""
 
     show: str
-    """The filter that it sets."""
+    """The filter of its link."""
     number: int
     words: str
     under: str
     sign: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileRow:
-    """What one profile does, and the rules that refuse more under it than under the one before."""
+class ProfileRow(NamedTuple):
+    """The counts under one profile, and the rules that refuse more than under the profile before."""
 
     profile: str
     now: bool
@@ -163,8 +158,7 @@ class ProfileRow:
     newly: Sequence[tuple[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
+class RuleRow(NamedTuple):
     """The findings of a rule, and its document."""
 
     name: str
@@ -175,8 +169,7 @@ class RuleRow:
     summary: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """The findings of one rule in one namespace."""
 
     rule: str
@@ -186,8 +179,7 @@ class Cell:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeatLine:
+class HeatLine(NamedTuple):
     """The findings of one namespace."""
 
     namespace: str
@@ -197,16 +189,14 @@ class HeatLine:
     findings: int
 
 
-@dataclass(frozen=True, slots=True)
-class Age:
-    """How old something is; None if that is not known."""
+class Age(NamedTuple):
+    """A time and how many days ago it was; None if unknown."""
 
     written: str
     days: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ExemptionRow:
+class ExemptionRow(NamedTuple):
     """One exempted finding."""
 
     href: str
@@ -217,35 +207,32 @@ class ExemptionRow:
     written: Age
 
 
-@dataclass(frozen=True, slots=True)
-class AcceleratorRow:
-    """What objects ask for of one resource, and what the nodes have."""
+class AcceleratorRow(NamedTuple):
+    """The requests for one resource, and the supply of the nodes."""
 
     resource: str
-    asked: int
+    requested: int
     objects: int
     supply: Supply
     bar: Sequence[Segment]
     lacking: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageRow:
-    """The page of one namespace."""
+class PageRow(NamedTuple):
+    """A link to the page of one namespace, with its counts."""
 
     href: str
     title: str
     counts: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The objects of one namespace, in the order of the list."""
+class Section(NamedTuple):
+    """The objects of one namespace."""
 
     namespace: str
     counts: str
     rows: Iterable[str]
-    """As `row.html` writes them."""
+    """Rendered by `row.html`."""
 
     @property
     def id(self) -> str:
@@ -257,7 +244,7 @@ class Section:
 
 
 class View:
-    """A page: everything, or one namespace, or the index of the pages of all namespaces."""
+    """A page of all namespaces or one, or the index of the pages of all namespaces."""
 
     statuses: Final = [status.value for status in Status]
     status_keys: Final = [(status.value, status.value) for status in Status]
@@ -266,7 +253,7 @@ class View:
     def __init__(
         self, subject: Subject, summary: Summary, namespace: str | None, names: Mapping[str, str] | None
     ) -> None:
-        """`namespace`: None for all; `names`: the file of each namespace's page, if this is their index."""
+        """`namespace`: None for all; `names`: for an index, the files by namespace."""
         self._subject = subject
         self._summary = summary
         self._names = names
@@ -320,8 +307,8 @@ class View:
         ]
 
     def _tiles(self) -> Iterator[Tile]:
-        now = self._summary.steps[self._subject.config.rules.profile].statuses
-        strict = self._summary.steps[Profile.STRICT].statuses
+        now = self._summary.profiles[self._subject.config.rules.profile].statuses
+        strict = self._summary.profiles[Profile.STRICT].statuses
         for status, words in WORDS.items():
             under = f"{strict[status]:,} under strict"
             yield Tile(status.value, now[status], words, under, SIGNS[status])
@@ -330,22 +317,22 @@ class View:
         yield Tile("changed", self._summary.changed, "changed by policies", under)
 
     def _steps(self) -> Iterator[ProfileRow]:
-        before = Step()
-        for profile, step in self._summary.steps.items():
-            counts = _by_status(step.statuses)
+        before = ProfileTotals()
+        for profile, totals in self._summary.profiles.items():
+            counts = _by_status(totals.statuses)
             yield ProfileRow(
                 profile.value,
                 profile is self._subject.config.rules.profile,
                 bar(zip(self.statuses, counts, strict=True), self.objects),
                 counts,
-                step.changed,
+                totals.changed,
                 [
                     (rule, count - before.refusing[rule])
-                    for rule, count in step.refusing.most_common()
+                    for rule, count in totals.refusing.most_common()
                     if count > before.refusing[rule]
                 ],
             )
-            before = step
+            before = totals
 
     def _rules(self) -> Iterator[RuleRow]:
         most = max((counts.total() for counts in self._summary.rules.values()), default=0)
@@ -394,18 +381,12 @@ class View:
             yield ExemptionRow(f"{page}#{each.anchor}", each.title, each.rule, each.reason, created, written)
 
     def _accelerators(self, known: Mapping[str, Supply]) -> Iterator[AcceleratorRow]:
-        for resource in sorted({*self._summary.asked, *known}):
-            asked, supply = self._summary.asked[resource], known.get(resource, Supply())
-            lacking = max(0, asked - supply.total)
-            parts = [("clean", min(asked, supply.total)), ("refused", lacking)]
-            yield AcceleratorRow(
-                resource,
-                asked,
-                self._summary.asking[resource],
-                supply,
-                bar(parts, max(asked, supply.total)),
-                lacking,
-            )
+        for resource in sorted({*self._summary.requested, *known}):
+            requested, supply = self._summary.requested[resource], known.get(resource, Supply())
+            lacking = max(0, requested - supply.total)
+            parts = bar([("clean", requested - lacking), ("refused", lacking)], max(requested, supply.total))
+            objects = self._summary.requesting[resource]
+            yield AcceleratorRow(resource, requested, objects, supply, parts, lacking)
 
 
 def counts_in_words(counts: Counter[Status]) -> str:
