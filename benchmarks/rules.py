@@ -140,7 +140,9 @@ def main() -> None:
     judging = [rule for rule in rules().values() if rule.kinds is None or target.kind in rule.kinds]
 
     def judged() -> int:
-        fresh = replace(target, templates=tuple(each.remade(PodView(each.pod)) for each in target.templates))
+        fresh = replace(
+            target, templates=tuple(each.with_view(PodView(each.pod)) for each in target.templates)
+        )
         return sum(len(list(rule.check(fresh, facts))) for rule in judging)
 
     def judged_anew() -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from policies.core.resources import known_resources
+from policies.core.resources import resource_kinds
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import CONFIG_MAP, CUSTOM_RESOURCE_DEFINITION, NAMESPACE, GroupKind
 from webhook.cli.cluster_reviews import kinds_of
@@ -26,7 +26,7 @@ def manifest() -> str:
     """The ServiceAccount of the scan, its ClusterRole and the binding, as YAML."""
     listed = (
         *kinds_of(each.gk for each in known_workloads()),
-        *(known.group_kind for known in known_resources()),
+        *(known.group_kind for known in resource_kinds()),
         CUSTOM_RESOURCE_DEFINITION,
     )
     verbs = ("list", "create", "update", "delete")

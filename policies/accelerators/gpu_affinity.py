@@ -23,11 +23,11 @@ from policies.accelerators.node_affinity import (
     Alternative,
     Expression,
     admits,
-    is_surveyable,
-    mentioned_keys,
+    can_append,
+    is_within_limits,
     prefer,
     require,
-    takes_more,
+    required_keys,
     tolerates,
 )
 from policies.accelerators.placement import kept_apart
@@ -76,7 +76,7 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD
     owner = controller(pod)
     if text(pod, "spec", "nodeName") or (owner is not None and owner.get("kind") == "DaemonSet"):
         return pod
-    if not is_surveyable(pod):
+    if not is_within_limits(pod):
         return pod  # `advise` reports it
     pod = _brought_together(pod, settings, facts, why)
     requests = settings.catalogue.requests(pod)
@@ -112,7 +112,7 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str
 
 def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why: Reasons) -> Json:
     """Exact tolerations: by the vendor's key and effect, with any value."""
-    if not takes_more(pod, TOLERATIONS):
+    if not can_append(pod, TOLERATIONS):
         return pod
     present = maps(pod, *TOLERATIONS)
     missing = [
@@ -173,7 +173,7 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
     vendor = fleet.vendor
     keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
     asked = annotations_of(pod).keys() & {GPU_PRODUCT, GPU_MEMORY}
-    if settings.weights is Strength.OFF or asked or not mentioned_keys(pod).isdisjoint(keys):
+    if settings.weights is Strength.OFF or asked or not required_keys(pod).isdisjoint(keys):
         return pod
     found = telling(pod, facts)
     if found is None:
@@ -213,7 +213,7 @@ def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reas
                 )
             return demanding
         return pod  # every node carries a label: a preference would not distinguish them
-    if mentioned_keys(pod).isdisjoint(own):
+    if required_keys(pod).isdisjoint(own):
         for label in fleet.cover or fleet.known_labels[:1]:
             preferring = prefer(pod, settings.weight, [label.required])
             if preferring is not pod:
@@ -269,7 +269,7 @@ def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
 def _seeks_accelerators(pod: Json, settings: GpuAffinity) -> bool:
     """Whether the pod is meant for accelerator nodes although it asks for none: it names their labels or
     taints."""
-    named = mentioned_keys(pod)
+    named = required_keys(pod)
     for each in maps(pod, *PREFERRED):
         named.update(text(e, "key") for e in maps(each, "preference", "matchExpressions"))
     tolerated = {text(toleration, "key") for toleration in maps(pod, "spec", "tolerations")}
@@ -334,7 +334,7 @@ def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts, why: Reaso
         path = (*_POD_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
         wanted = {"weight": settings.weight, "podAffinityTerm": term}
         present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
-    if term in present or not takes_more(pod, path):
+    if term in present or not can_append(pod, path):
         return pod
     why.give(
         field_path(path),
@@ -374,7 +374,7 @@ _LOOK_AGAIN: Final = (
 
 def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     """What becomes of annotations that could not be followed."""
-    if not is_surveyable(pod):
+    if not is_within_limits(pod):
         yield Finding(
             "spec.affinity",
             "The pod already requires so many node conditions (affinity, selector, tolerations) that "

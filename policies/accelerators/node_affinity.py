@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
-from policies.kube.selectors import meets
+from policies.kube.selectors import requirement_matches
 
 Expression: TypeAlias = Json
 """A node selector requirement: key, operator and mostly values."""
@@ -32,7 +32,7 @@ MOST_TOLERATIONS: Final = 256
 """What of a pod's own demands is compared with every node, and multiplied by the labels that are demanded."""
 
 
-def is_surveyable(pod: Json) -> bool:
+def is_within_limits(pod: Json) -> bool:
     """Whether a pod demands so little of its nodes that it can be followed: some thousands of terms, compared
     with thousands of nodes and multiplied by the added terms, take seconds and megabytes."""
     if len(maps(pod, "spec", "tolerations")) > MOST_TOLERATIONS:
@@ -86,7 +86,7 @@ def matches(expression: Expression, labels: Mapping[str, str], *, partial: bool 
     if partial and key not in labels:
         return True
     if operator not in ("Gt", "Lt"):
-        return meets(expression, labels)
+        return requirement_matches(expression, labels)
     values = strings(expression, "values")
     number, bound = _whole(labels.get(key)), _whole(values[0] if len(values) == 1 else None)
     if number is None or bound is None:
@@ -120,7 +120,7 @@ def _tolerates(toleration: Json, taint: Mapping[str, Any]) -> bool:
     return True  # Gt and Lt are not evaluated here: unsure, so no obstacle
 
 
-def mentioned_keys(pod: Json) -> set[str]:
+def required_keys(pod: Json) -> set[str]:
     """Every label key that the pod's node selector or required node affinity speaks of."""
     keys = set(mapping(pod, "spec", "nodeSelector"))
     return keys.union(*(_keys(term) for term in maps(pod, *TERMS)))
@@ -130,7 +130,7 @@ def _keys(term: Json) -> set[str]:
     return {text(expression, "key") for expression in maps(term, "matchExpressions")}
 
 
-def takes_more(pod: Json, path: Sequence[str]) -> bool:
+def can_append(pod: Json, path: Sequence[str]) -> bool:
     """Whether something can be appended at a path: it leads through maps to a list, or ends before.
 
     The API server refuses a malformed field; it must not be overwritten.
@@ -167,7 +167,7 @@ def require(pod: Json, alternatives: Sequence[Alternative], *, unless: Set[str])
     """
     if not alternatives or not unless.isdisjoint(mapping(pod, "spec", "nodeSelector")):
         return pod
-    if not takes_more(pod, TERMS):
+    if not can_append(pod, TERMS):
         return pod
     if dig(pod, *REQUIRED) is None:
         return replaced(pod, TERMS, [{"matchExpressions": list(each.expressions)} for each in alternatives])
@@ -200,7 +200,7 @@ def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
     """
     keys = {text(expression, "key") for expression in expressions}
     present = maps(pod, *PREFERRED)
-    if not takes_more(pod, PREFERRED):
+    if not can_append(pod, PREFERRED):
         return pod
     if any(not keys.isdisjoint(_keys(mapping(each, "preference"))) for each in present):
         return pod

@@ -24,9 +24,9 @@ from policies.accelerators.node_affinity import (
     REQUIRED,
     TERMS,
     admits,
-    is_surveyable,
+    is_within_limits,
     matches,
-    mentioned_keys,
+    required_keys,
     tolerates,
 )
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
@@ -102,7 +102,7 @@ def _placed(pod: Json, facts: Facts) -> Placement | None:
     settings = facts.settings(GpuAffinity)
     requests = settings.catalogue.requests(pod)
     nodes = facts.nodes()
-    if not requests or not nodes or text(pod, "spec", "nodeName") or not is_surveyable(pod):
+    if not requests or not nodes or text(pod, "spec", "nodeName") or not is_within_limits(pod):
         return None
     if served_by_claims(requests, facts):
         return None  # nodes that do not advertise the resource may take the pod
@@ -256,7 +256,7 @@ def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], no
 def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
     """The nodes that the pod's selector and affinity let it onto; nodes that look the same to them are
     judged once, for a cluster may have thousands."""
-    keys = tuple(mentioned_keys(pod))
+    keys = tuple(required_keys(pod))
     by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
     known: dict[object, bool] = {}
     if not keys and not by_name and admits(pod, "", {}):  # it demands nothing

@@ -23,7 +23,7 @@ from policies.core.resources import Resource
 from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.pods import Role, placed
+from policies.kube.pods import Role, container_specs
 from policies.kube.quantities import MOST_CHARACTERS, parse_quantity
 
 MIB: Final = 1 << 20
@@ -172,7 +172,7 @@ class Catalogue:
         main: dict[str, int] = {}
         beside: dict[str, int] = {}
         peak: dict[str, int] = {}
-        for container, _, _, role in placed(pod):
+        for container, _, _, role in container_specs(pod):
             asked = self._of_container(container)
             if not asked:
                 continue
@@ -450,7 +450,9 @@ def shares_accelerator(pod: Json) -> bool:
     marks = {**labels_of(pod), **annotations_of(pod)}
     if any(marks.get(key) not in _NONE for key in SHARES):
         return True
-    names = {name for container, *_ in placed(pod) for name in _asked_names(container) if "/" in name}
+    names = {
+        name for container, *_ in container_specs(pod) for name in _asked_names(container) if "/" in name
+    }
     return any(fnmatchcase(name, glob) for name in names for glob in _SHARED_RESOURCES)
 
 
@@ -463,7 +465,9 @@ def asks_for_devices(pod: Json) -> bool:
     """
     if claims_devices(pod) or shares_accelerator(pod):
         return True
-    return any(_is_extended(name) for container, *_ in placed(pod) for name in _asked_names(container))
+    return any(
+        _is_extended(name) for container, *_ in container_specs(pod) for name in _asked_names(container)
+    )
 
 
 def _asked_names(container: Json) -> Iterator[str]:

@@ -31,7 +31,7 @@ def container_command(template: PodTemplate, container: Container) -> CommandSum
 
 
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
-    argv = container.words
+    argv = container.argv
     if argv and template.spec.get("hostNetwork") is not True and not _own_names(template):
         return launched(container)  # no name or address means anything else than in another pod
     return _summary(template, container, argv, static=False)
@@ -64,7 +64,7 @@ def affords(template: PodTemplate, allowance: Allowance) -> bool:
     try:
         named = template.spec.get("hostNetwork") is True or bool(_own_names(template))
         for container in template.containers():
-            argv = container.words
+            argv = container.argv
             if argv and not launched(container, allowance).complete:
                 return False
             if named and not _summary(template, container, argv, static=False, allowance=allowance).complete:
@@ -90,7 +90,7 @@ def launched(container: Container, allowance: Allowance | None = None) -> Comman
     """The programs that a container runs, independent of its pod: host names are not located."""
     known: CommandSummary | None = container.cache.get(launched)
     if known is None or allowance is not None:
-        argv = container.words
+        argv = container.argv
         known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
         if known.complete:
             container.cache[launched] = known

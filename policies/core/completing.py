@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from policies.core.composing import ELSEWHERE, OF_A_POD, Places, merged_list, merged_map, without_nulls
+from policies.core.composing import OF_A_POD, OTHER_OBJECT, Origins, merged_list, merged_map, without_nulls
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Workload
 from policies.kube.group_kinds import DEPLOYMENT, REPLICA_SET, GroupKind
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, strings, text
@@ -73,7 +73,7 @@ class Completed:
 
     spec: Json
     metadata: Json
-    places: Places
+    origins: Origins
     """Paths in the other object begin with `ELSEWHERE`."""
     path: str
     """Where the pod is described in the object that names the other."""
@@ -152,16 +152,16 @@ def _served(obj: Json, runtime: Json) -> Iterator[Completed]:
     made = _of_runtime(obj, given, "spec", predictor, at, KSERVE_CONTAINER, model, f"{at}.model")
     if made is None:
         return
-    spec, places = made
+    spec, origins = made
     version = text(predictor, "model", "runtimeVersion")
     image = text(spec["containers"][0], "image")
     if version and image and "@sha256:" not in image:
         tagged = _TAG.sub(f":{version}", image) if _TAG.search(image) else f"{image}:{version}"
         spec["containers"][0]["image"] = tagged
-        places["spec.containers[0].image"] = f"{at}.model.runtimeVersion"
-    _other_containers(spec, places, given, predictor, at)
+        origins["spec.containers[0].image"] = f"{at}.model.runtimeVersion"
+    _other_containers(spec, origins, given, predictor, at)
     reads = (f"{at}.model",)
-    yield Completed(spec, metadata, places, f"{at}.model", reads, (at, f"{at}.model"))
+    yield Completed(spec, metadata, origins, f"{at}.model", reads, (at, f"{at}.model"))
     worker, own = mapping(given, "workerSpec"), predictor.get("workerSpec")
     if isinstance(own, dict) and worker:
         first = next(iter(maps(own, "containers")), {})
@@ -182,30 +182,30 @@ def _of_runtime(
     if base is None:
         return None
     index, below = base
-    below_at = f"{ELSEWHERE}{given_at}.containers[{index}]"
-    places = {"spec": at, "metadata": "metadata", "spec.containers[0]": container_at}
-    places |= {f"spec.containers[0].{key}": f"{below_at}.{key}" for key in below}
-    merged = merged_map(below, without_nulls(container), "spec.containers[0]", container_at, places)
+    below_at = f"{OTHER_OBJECT}{given_at}.containers[{index}]"
+    origins = {"spec": at, "metadata": "metadata", "spec.containers[0]": container_at}
+    origins |= {f"spec.containers[0].{key}": f"{below_at}.{key}" for key in below}
+    merged = merged_map(below, without_nulls(container), "spec.containers[0]", container_at, origins)
     merged["name"] = text(container, "name") or name
     first, last = strings(below, "args"), strings(container, "args")
     if first or last:  # KServe joins them, where a strategic merge replaces
         merged["args"] = [*first, *last]
-        places["spec.containers[0].args"] = f"{container_at if last else below_at}.args"
+        origins["spec.containers[0].args"] = f"{container_at if last else below_at}.args"
         for number in range(len(first) + len(last)):
             where = (
                 f"{below_at}.args[{number}]"
                 if number < len(first)
                 else (f"{container_at}.args[{number - len(first)}]")
             )
-            places[f"spec.containers[0].args[{number}]"] = where
+            origins[f"spec.containers[0].args[{number}]"] = where
     pod: Json = {key: given[key] for key in _OF_A_RUNTIME if key in given}
-    places |= {f"spec.{key}": f"{ELSEWHERE}{given_at}.{key}" for key in pod}
+    origins |= {f"spec.{key}": f"{OTHER_OBJECT}{given_at}.{key}" for key in pod}
     beside = {key: own[key] for key in (*OF_A_POD, "initContainers") if own.get(key) is not None}
-    spec = merged_map(pod, without_nulls(beside), "spec", at, places)
-    return {**spec, "containers": [_with_names(merged, obj)]}, places
+    spec = merged_map(pod, without_nulls(beside), "spec", at, origins)
+    return {**spec, "containers": [_with_names(merged, obj)]}, origins
 
 
-def _other_containers(spec: Json, places: dict[str, str], given: Json, predictor: Json, at: str) -> None:
+def _other_containers(spec: Json, origins: dict[str, str], given: Json, predictor: Json, at: str) -> None:
     """The transformer, merged from both, then the runtime's other containers, then the service's."""
     theirs, own = [*indexed_maps(given, "containers")], [*indexed_maps(predictor, "containers")]
     transformers = [
@@ -214,25 +214,25 @@ def _other_containers(spec: Json, places: dict[str, str], given: Json, predictor
             for index, each in found
             if text(each, "name") == _TRANSFORMER
         ]
-        for place, found in ((f"{ELSEWHERE}spec", theirs), (at, own))
+        for place, found in ((f"{OTHER_OBJECT}spec", theirs), (at, own))
     ]
     base, patch = (next(iter(found), None) for found in transformers)
     into = spec["containers"]
     if base or patch:
         where, below = base or patch or ("", {})
         path = f"spec.containers[{len(into)}]"
-        places[path] = where
+        origins[path] = where
         if base and patch:
-            below = merged_map(below, without_nulls(patch[1]), path, patch[0], places)
+            below = merged_map(below, without_nulls(patch[1]), path, patch[0], origins)
             joined = [*strings(base[1], "args"), *strings(patch[1], "args")]
             below = {**below, "args": joined} if joined else below
         into.append(below)
-    for place, found in ((f"{ELSEWHERE}spec", theirs), (at, own)):
+    for place, found in ((f"{OTHER_OBJECT}spec", theirs), (at, own)):
         for index, each in found:
             name = text(each, "name")
             if name == _TRANSFORMER or (place != at and name == KSERVE_CONTAINER):
                 continue
-            places[f"spec.containers[{len(into)}]"] = f"{place}.containers[{index}]"
+            origins[f"spec.containers[{len(into)}]"] = f"{place}.containers[{index}]"
             into.append(each)
 
 
@@ -287,28 +287,28 @@ _NODE: Final = "node"
 def _trained(obj: Json, runtime: Json) -> Iterator[Completed]:
     spec = mapping(obj, "spec")
     for index, job in indexed_maps(runtime, "spec", "template", "spec", "replicatedJobs"):
-        at = f"{ELSEWHERE}spec.template.spec.replicatedJobs[{index}].template.spec.template"
+        at = f"{OTHER_OBJECT}spec.template.spec.replicatedJobs[{index}].template.spec.template"
         template = mapping(job, "template", "spec", "template")
-        places = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+        origins = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
         for number, override in indexed_maps(spec, "podTemplateOverrides"):
             targets = {text(each, "name") for each in maps(override, "targetJobs")}
             if text(job, "name") in targets:
                 patch: Json = {key: override[key] for key in ("metadata", "spec") if key in override}
                 where = f"spec.podTemplateOverrides[{number}]"
-                template = merged_map(template, without_nulls(patch), "", where, places)
+                template = merged_map(template, without_nulls(patch), "", where, origins)
         for where, given in _runtime_patches(spec, text(job, "name")):
-            template = merged_map(template, without_nulls(given), "", where, places)
+            template = merged_map(template, without_nulls(given), "", where, origins)
         pod = dict(mapping(template, "spec"))
         if labels_of(mapping(job, "template")).get(_STEP) == "trainer":
             pod["containers"] = [
-                _with_trainer(each, number, mapping(spec, "trainer"), places)
+                _with_trainer(each, number, mapping(spec, "trainer"), origins)
                 for number, each in enumerate(maps(pod, "containers"))
             ]
         reads = ("spec.runtimeRef", "spec.podTemplateOverrides", "spec.runtimePatches")
         path = f"spec.runtimeRef.{text(job, 'name') or index}"
         metadata = mapping(template, "metadata")
         if pod.get("containers"):
-            yield Completed(pod, metadata, places, path, reads, ("spec.trainer",))
+            yield Completed(pod, metadata, origins, path, reads, ("spec.trainer",))
 
 
 def _runtime_patches(spec: Json, name: str) -> Iterator[tuple[str, Json]]:
@@ -322,7 +322,7 @@ def _runtime_patches(spec: Json, name: str) -> Iterator[tuple[str, Json]]:
                 yield at, template
 
 
-def _with_trainer(container: Json, number: int, trainer: Json, places: dict[str, str]) -> Json:
+def _with_trainer(container: Json, number: int, trainer: Json, origins: dict[str, str]) -> Json:
     """The container `node` with what the TrainJob sets; only variables are merged."""
     if text(container, "name") != _NODE:
         return container
@@ -333,10 +333,10 @@ def _with_trainer(container: Json, number: int, trainer: Json, places: dict[str,
         given["resources"] = resources
     for key, value in given.items():
         result[key] = value
-        places[f"{path}.{key}"] = f"spec.trainer.{'resourcesPerNode' if key == 'resources' else key}"
+        origins[f"{path}.{key}"] = f"spec.trainer.{'resourcesPerNode' if key == 'resources' else key}"
     if maps(trainer, "env"):
         result["env"] = merged_list(
-            maps(container, "env"), maps(trainer, "env"), f"{path}.env", "spec.trainer.env", places
+            maps(container, "env"), maps(trainer, "env"), f"{path}.env", "spec.trainer.env", origins
         )
     return result
 
@@ -349,7 +349,7 @@ def _of_template(base: Base) -> Iterator[Completed]:
     template = dig(base.obj, *steps)
     if not isinstance(template, dict):
         return
-    at = ELSEWHERE + ".".join(steps)
-    places: Mapping[str, str] = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+    at = OTHER_OBJECT + ".".join(steps)
+    origins: Mapping[str, str] = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
     spec, metadata = mapping(template, "spec"), mapping(template, "metadata")
-    yield Completed(spec, metadata, places, base.at, (base.at,), ())
+    yield Completed(spec, metadata, origins, base.at, (base.at,), ())

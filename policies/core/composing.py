@@ -1,4 +1,4 @@
-"""Pods put together from fields that are no pod template, each field with its own place in the object.
+"""Pods composed from fields of a kind that has no pod template, each with its origin in the object.
 
 Law: a field of the result is the object's own value or is missing. An operator's defaults are not assumed.
 """
@@ -12,10 +12,10 @@ from policies.core.workloads import Composed
 from policies.kube.field_paths import field_path, maps_at, scopes
 from policies.kube.json import Json, dig, mapping, text
 
-Places = Mapping[str, str]
-"""By a field path in the pod, the field path in the object that holds it."""
-ELSEWHERE: Final = "@"
-"""Begins a place in the other object that completes the pod."""
+Origins = Mapping[str, str]
+"""By a field path in the pod, the field path in the object that the value comes from."""
+OTHER_OBJECT: Final = "@"
+"""The beginning of an origin in the other object that completes the pod."""
 
 OF_A_POD: Final = (
     "activeDeadlineSeconds",
@@ -55,19 +55,19 @@ _MERGED: Final = frozenset(
 """Lists of a pod that a strategic merge merges by a key; it replaces the others."""
 
 
-def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Places]:
-    """The spec and metadata of the pod that a map describes, and where each of its parts is; without
-    containers where the map has none. `at` is the field path of the map."""
-    places: dict[str, str] = {}
+def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Origins]:
+    """The spec and metadata of the pod that a map describes, and the origins of their fields; without
+    containers if the map has none. `at` is the field path of the map."""
+    origins: dict[str, str] = {}
     base = _at(node, entry.base) if entry.base else {}
     containers: list[Json] = []
     if entry.fields or entry.main:
-        main = _main(node, at, entry, places)
+        main = _main(node, at, entry, origins)
         if main:
             containers.append({"name": entry.name, **main})
-    _append(containers, "containers", node, at, entry, entry.containers, base, places)
+    _append(containers, "containers", node, at, entry, entry.containers, base, origins)
     init: list[Json] = []
-    _append(init, "initContainers", node, at, entry, entry.init_containers, base, places)
+    _append(init, "initContainers", node, at, entry, entry.init_containers, base, origins)
     spec: Json = {}
     holders = [(node, at)]
     if entry.spec:
@@ -76,7 +76,7 @@ def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Plac
         for name in OF_A_POD:
             if name in holder:
                 spec[name] = holder[name]
-                places[f"spec.{name}"] = f"{place}.{name}"
+                origins[f"spec.{name}"] = f"{place}.{name}"
     if containers:
         spec["containers"] = containers
         if init:
@@ -85,9 +85,9 @@ def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Plac
     if entry.metadata:
         found = _at(node, entry.metadata)
         metadata = {key: found[key] for key in ("labels", "annotations") if isinstance(found.get(key), dict)}
-        places["metadata"] = f"{at}.{entry.metadata}" if entry.metadata != "." else at
-    places["spec"] = at
-    return spec, metadata, places
+        origins["metadata"] = f"{at}.{entry.metadata}" if entry.metadata != "." else at
+    origins["spec"] = at
+    return spec, metadata, origins
 
 
 def _at(node: Json, path: str) -> Json:
@@ -102,33 +102,33 @@ def _append(
     entry: Composed,
     paths: tuple[str, ...],
     base: Json,
-    places: dict[str, str],
+    origins: dict[str, str],
 ) -> None:
     for path in paths:
         for steps, container in maps_at(node, path):
             where = field_path(steps)
             number = len(into)
-            places[f"spec.{name}[{number}]"] = f"{at}.{where}"
+            origins[f"spec.{name}[{number}]"] = f"{at}.{where}"
             for key in base:
                 if key not in container:
-                    places[f"spec.{name}[{number}].{key}"] = f"{at}.{entry.base}.{key}"
+                    origins[f"spec.{name}[{number}].{key}"] = f"{at}.{entry.base}.{key}"
             default = entry.name if not number else f"{entry.name}-{number}"
             into.append({"name": default, **base, **container})
 
 
-def _main(node: Json, at: str, entry: Composed, places: dict[str, str]) -> Json:
+def _main(node: Json, at: str, entry: Composed, origins: dict[str, str]) -> Json:
     """The container whose fields are the kind's own."""
     found: Json = {}
     for field, path in entry.fields.items():
         value = _value(field, dig(node, *path.split(".")))
         if value is not None:
             found[field] = value
-            places[f"spec.containers[0].{field}"] = f"{at}.{path}"
+            origins[f"spec.containers[0].{field}"] = f"{at}.{path}"
     own = _at(node, entry.main) if entry.main else {}
     for field, value in own.items():
         found[field] = value
-        places[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
-    places["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
+        origins[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
+    origins["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
     return found
 
 
@@ -160,11 +160,11 @@ def _image(value: Any) -> str | None:
 # --- patches -------------------------------------------------------------------------------------
 
 
-def patched_pod(template: Json, at: str, patch: Json, patch_at: str) -> tuple[Json, Places]:
-    """A pod template with a patch merged over it as a strategic merge does, and where its parts are."""
-    places = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
-    merged = merged_map(template, patch, "", patch_at, places)
-    return merged, places
+def patched_pod(template: Json, at: str, patch: Json, patch_at: str) -> tuple[Json, Origins]:
+    """A pod template with a patch merged over it as a strategic merge does, and the origins of its fields."""
+    origins = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+    merged = merged_map(template, patch, "", patch_at, origins)
+    return merged, origins
 
 
 def without_nulls(value: Any) -> Any:
@@ -174,9 +174,9 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def merged_map(base: Json, patch: Json, path: str, at: str, places: dict[str, str]) -> Json:
-    """A map with a patch merged over it; `places` gets the place of each part of the patch. `path` is that of
-    the map in the pod, `at` that of the patch."""
+def merged_map(base: Json, patch: Json, path: str, at: str, origins: dict[str, str]) -> Json:
+    """A map with a patch merged over it, whose fields are added to `origins`. `path` is the field path of the
+    map in the pod, `at` that of the patch."""
     result = dict(base)
     for key, value in patch.items():
         inside, where = _below(path, key), _below(at, key)
@@ -184,16 +184,16 @@ def merged_map(base: Json, patch: Json, path: str, at: str, places: dict[str, st
         if value is None:
             result.pop(key, None)
         elif isinstance(value, dict) and isinstance(old, dict):
-            below = place(inside, places)
+            below = origin_of(inside, origins)
             for each in old:
-                places.setdefault(_below(inside, each), _below(below, each))
-            places[inside] = where  # the map is the patch's, except for keys that only the base has
-            result[key] = merged_map(old, value, inside, where, places)
+                origins.setdefault(_below(inside, each), _below(below, each))
+            origins[inside] = where  # the map is the patch's, except for keys that only the base has
+            result[key] = merged_map(old, value, inside, where, origins)
         elif isinstance(value, list) and isinstance(old, list) and key in _MERGED:
-            result[key] = merged_list(old, value, inside, where, places)
+            result[key] = merged_list(old, value, inside, where, origins)
         else:
             result[key] = value
-            places[inside] = where
+            origins[inside] = where
     return result
 
 
@@ -202,17 +202,17 @@ def _below(path: str, key: str) -> str:
     return f"{path}.{name}" if path and not name.startswith("[") else path + name
 
 
-def merged_list(old: list[Any], new: list[Any], path: str, at: str, places: dict[str, str]) -> list[Any]:
+def merged_list(old: list[Any], new: list[Any], path: str, at: str, origins: dict[str, str]) -> list[Any]:
     """A list with another merged over it by the key of its elements."""
     result = list(old)
     known = {key: number for number, each in enumerate(old) if (key := _key(each))}
     for number, item in enumerate(new):
         same = known.get(_key(item))
         if same is None:
-            places[f"{path}[{len(result)}]"] = f"{at}[{number}]"
+            origins[f"{path}[{len(result)}]"] = f"{at}[{number}]"
             result.append(item)
         else:
-            result[same] = merged_map(old[same], item, f"{path}[{same}]", f"{at}[{number}]", places)
+            result[same] = merged_map(old[same], item, f"{path}[{same}]", f"{at}[{number}]", origins)
     return result
 
 
@@ -223,12 +223,9 @@ def _key(item: Any) -> str:
     return f"{key}" if isinstance(key, (str, int)) else ""
 
 
-# --- places --------------------------------------------------------------------------------------
-
-
-def place(path: str, places: Places) -> str:
-    """The field path in the object of a field path in the pod."""
+def origin_of(path: str, origins: Origins) -> str:
+    """The field path in the object that a field path in the pod comes from."""
     for scope in reversed(tuple(scopes(path))):
-        if scope in places:
-            return places[scope] + path[len(scope) :]
+        if scope in origins:
+            return origins[scope] + path[len(scope) :]
     return path

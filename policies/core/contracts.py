@@ -139,7 +139,7 @@ class Rule:
     def document(self) -> RuleDocument:
         return self.load()
 
-    def mode(self, profile: Profile, certainty: Certainty = Certainty.SURE) -> Mode:
+    def mode(self, profile: Profile, certainty: Certainty = Certainty.CERTAIN) -> Mode:
         """The mode of a finding under a profile, before explicit modes."""
         document = self.document
         if certainty is Certainty.LIKELY and document.likely:

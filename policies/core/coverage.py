@@ -72,7 +72,7 @@ def named(kind: GroupKind) -> str:
 UNKNOWN_KIND: Final = "the kind is not known: `workloads` in webhook.yaml adds it"
 
 
-def left_alone(kind: GroupKind, why: str) -> Coverage:
+def not_reviewed(kind: GroupKind, why: str) -> Coverage:
     """The coverage of an object that is not looked at."""
     return Coverage(kind, Reading.NOT, (Unread("", why),))
 

@@ -16,7 +16,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import labels_of
 
-NONE: Final = Listing()
+NO_OBJECTS: Final = Listing()
 """No objects."""
 
 
@@ -41,7 +41,7 @@ class WholeObjects(Cluster):
 
     def other_pods(self, namespace: str) -> Listing:
         """Pods without a controller, and ReplicationControllers: what else may be behind a Service."""
-        return NONE
+        return NO_OBJECTS
 
 
 class NoCluster:
@@ -105,7 +105,7 @@ class Facts:
 
     def namespace_labels(self) -> Mapping[str, str] | None:
         """The labels of the object's namespace."""
-        found = named_in(self.cluster.listing(Resource.NAMESPACES), self.namespace)
+        found = find_by_name(self.cluster.listing(Resource.NAMESPACES), self.namespace)
         if found is None:
             return None
         labels = found["metadata"].get("labels")
@@ -113,10 +113,10 @@ class Facts:
 
     def model_config(self, name: str) -> Json | None:
         """The model-config ConfigMap of that name in the object's namespace."""
-        return named_in(self.listing(Resource.MODEL_CONFIGS), name)
+        return find_by_name(self.listing(Resource.MODEL_CONFIGS), name)
 
 
-def named_in(listing: Listing | None, name: str) -> Json | None:
+def find_by_name(listing: Listing | None, name: str) -> Json | None:
     """The object of that name; None if there is none, or the listing is not known."""
     return None if listing is None else listing.by(BY_NAME).one(name)
 

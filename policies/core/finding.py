@@ -9,7 +9,7 @@ from enum import Enum
 class Certainty(Enum):
     """How sure a rule is of one finding; it caps the mode in which the finding is answered."""
 
-    SURE = "sure"
+    CERTAIN = "sure"
     """The hazard is certain: the rule's own mode applies."""
     LIKELY = "likely"
     """The W half of a rule marked E/W: the profile's mode for likely findings applies."""
@@ -28,6 +28,6 @@ class Finding:
     path: str
     message: str
     hint: str
-    certainty: Certainty = Certainty.SURE
-    left_to: str = ""
+    certainty: Certainty = Certainty.CERTAIN
+    covered_by: str = ""
     """Id of the rule that reports the same: where that one warns, a mutator's finding is not shown."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from policies.core.facts import Facts, named_in
+from policies.core.facts import Facts, find_by_name
 from policies.core.resources import Resource
 from policies.kube.group_kinds import LEADER_WORKER_SET, kind_of
 from policies.kube.json import Json, dig, integer, text
@@ -24,7 +24,7 @@ LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"
 STARTUP_POLICY: Final = "startupPolicy"
 SIZE: Final = "size"
 LEADER_READY: Final = "LeaderReady"
-GROUP_PATIENCE: Final = 2
+GROUP_FACTOR: Final = 2
 """A restart of one member restarts or stalls its group: liveness waits this many times as long."""
 
 
@@ -57,13 +57,13 @@ def leads(pod: Json, facts: Facts) -> Waits | None:
         return None
     if annotations_of(pod).get(LWS_SIZE) == "1":
         return Waits.NO
-    group = named_in(facts.listing(Resource.GROUPS), labels[LWS_NAME])
+    group = find_by_name(facts.listing(Resource.GROUPS), labels[LWS_NAME])
     if group is None:
         return Waits.UNKNOWN
     return Waits.YES if text(group, "spec", STARTUP_POLICY) == LEADER_READY else Waits.NO
 
 
-def peers_need(pod: Json, facts: Facts) -> Waits:
+def peers_wait(pod: Json, facts: Facts) -> Waits:
     """Whether the other members of a group need this pod to be Ready before they are made or find it: the pod
     of a StatefulSet is found by its headless Service. Other pods are unknown and count as NO."""
     if leads(pod, facts) is not None or LWS_NAME in labels_of(pod):
@@ -81,7 +81,7 @@ def peers_need(pod: Json, facts: Facts) -> Waits:
         return Waits.UNKNOWN
     if text(found, "spec", "podManagementPolicy") != "Parallel":
         return Waits.YES
-    service = named_in(services, text(found, "spec", "serviceName"))
+    service = find_by_name(services, text(found, "spec", "serviceName"))
     if service is None:
         return Waits.UNKNOWN
     return Waits.NO if dig(service, "spec", "publishNotReadyAddresses") is True else Waits.YES

@@ -26,7 +26,7 @@ class PodFeature(Enum):
     HTTP = "a probe with httpGet"
     TCP = "a probe with tcpSocket"
     EXEC = "a probe that runs a command"
-    ELSEWHERE = "a probe that may ask another host: by a command, or with a host"
+    OTHER_HOST = "a probe that may ask another host: by a command, or with a host"
     INIT = "an init container that is no native sidecar"
     COMMAND = "a container with a command or arguments"
     LIFECYCLE = "a container with lifecycle hooks"
@@ -87,9 +87,9 @@ def _add_asked(probe: Any, found: set[PodFeature]) -> None:
         return
     if "exec" in probe:
         found.add(PodFeature.EXEC)
-        found.add(PodFeature.ELSEWHERE)
+        found.add(PodFeature.OTHER_HOST)
     for handler, feature in _HANDLERS:
         if handler in probe:
             found.add(feature)
             if dig(probe, handler, "host"):
-                found.add(PodFeature.ELSEWHERE)
+                found.add(PodFeature.OTHER_HOST)

@@ -15,7 +15,7 @@ from policies.core.pod_features import PodFeature, features_of
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
-from policies.kube.pods import Container, Role, is_ray_node, placed
+from policies.kube.pods import Container, Role, container_specs, is_ray_node
 
 _OURS: Final = f"{DOMAIN}/"
 
@@ -108,12 +108,12 @@ def _same_containers(one: Json, other: Json) -> bool:
 
 
 def _viewed(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:
-    for number, (spec, place, index, role) in enumerate(placed(pod)):
+    for number, (spec, place, index, role) in enumerate(container_specs(pod)):
         old = known[number] if number < len(known) else None
         if old is None or old.index != index or old.role is not role or old.list != place:
             yield Container(spec, place, index, role)
         else:
-            yield old if old.spec is spec else old.edited(spec)
+            yield old if old.spec is spec else old.with_spec(spec)
 
 
 @cache

@@ -127,7 +127,7 @@ def times(factor: float) -> str:
     return "" if factor == 1 else _TIMES.get(factor) or f"{factor:g} times"
 
 
-def lasting(seconds: int) -> str:
+def in_words(seconds: int) -> str:
     """Seconds in words: `45 s`, `115 min`, `20 h`, `14 days`."""
     for unit, size, least in (("days", 86_400, 2), ("h", 3600, 5), ("min", 60, 2)):
         if seconds >= least * size:

@@ -53,7 +53,7 @@ class Resource(StrEnum):
     own ConfigMap for each namespace."""
 
 
-class Known(Model):
+class ResourceKind(Model):
     """A kind of object that a resource is made of, and what of each object is kept."""
 
     resource: Resource
@@ -94,6 +94,6 @@ class Known(Model):
 
 
 @cache
-def known_resources() -> tuple[Known, ...]:
+def resource_kinds() -> tuple[ResourceKind, ...]:
     """The table: the file `resources.yaml`."""
-    return data.load_list(Known, __package__, "resources.yaml")
+    return data.load_list(ResourceKind, __package__, "resources.yaml")

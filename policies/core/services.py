@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from policies.core.facts import BY_NAME, Facts, WholeObjects, named_in
+from policies.core.dns import cluster_host, resolve
+from policies.core.facts import BY_NAME, Facts, WholeObjects, find_by_name
 from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing
-from policies.core.names import asked, destination
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import POD, kind_of
@@ -50,8 +50,8 @@ def _own_service(
 ) -> OwnService | None:
     if not facts.listing(Resource.SERVICES):
         return None
-    named = asked(host, template, container)
-    found = None if named is None else destination(named.host, facts.namespace, facts.cluster)
+    named = cluster_host(host, template, container)
+    found = None if named is None else resolve(named.host, facts.namespace, facts.cluster)
     if named is None or found is None or found.pod or found.namespace != facts.namespace:
         return None
     service = found.service
@@ -65,7 +65,7 @@ def _own_service(
         return None
     # Jobs are clients: the Service's servers may only not be known yet.
     sure = named.certain and len(shared) <= _MOST_SERVICES and not template.completes
-    return OwnService(name, found.headless, Certainty.SURE if sure else Certainty.UNDECIDED)
+    return OwnService(name, found.headless, Certainty.CERTAIN if sure else Certainty.UNDECIDED)
 
 
 def _shared_services() -> dict[str, bool]:
@@ -73,9 +73,9 @@ def _shared_services() -> dict[str, bool]:
     return {}
 
 
-def hides_not_ready(name: str, facts: Facts) -> bool | None:
+def hides_unready(name: str, facts: Facts) -> bool | None:
     """Whether the Service of that name leaves out pods that are not ready; None when it is not known."""
-    service = named_in(facts.listing(Resource.SERVICES), name)
+    service = find_by_name(facts.listing(Resource.SERVICES), name)
     return None if service is None else _hides(service)
 
 
@@ -126,12 +126,12 @@ BY_LABEL: Final = Index(_labels_of_pods)
 """Workloads by each label of their pods."""
 
 
-def leads_only_to(service: Json, target: Target, facts: Facts) -> Certainty | None:
+def selects_only(service: Json, target: Target, facts: Facts) -> Certainty | None:
     """How sure it is that all pods behind a Service are the target's.
 
-    SURE if every pod that the Service selects matches the target's own selector; LIKELY if no other workload
-    is known that it selects; None if there is one, or another version of the target: then files hold
-    variants, of which one is applied.
+    CERTAIN if every pod that the Service selects matches the target's own selector; LIKELY if it selects no
+    other known workload; None if it selects one, or if files contain another version of the target: only one
+    of the variants is applied.
     """
     workloads = facts.listing(Resource.WORKLOADS)
     if workloads is not None and (_has_others(service, target, facts) or _has_variants(target, workloads)):
@@ -140,7 +140,7 @@ def leads_only_to(service: Json, target: Target, facts: Facts) -> Certainty | No
     if own and mapping(target.spec, "selector").keys() == {"matchLabels"}:
         asked_for = mapping(service, "spec", "selector")
         if all(asked_for.get(key) == value for key, value in own.items()):
-            return Certainty.SURE
+            return Certainty.CERTAIN
     return None if workloads is None else Certainty.LIKELY
 
 

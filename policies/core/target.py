@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
-from policies.core.composing import ELSEWHERE, Places, composed_pod, patched_pod, place
+from policies.core.composing import OTHER_OBJECT, Origins, composed_pod, origin_of, patched_pod
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
@@ -38,7 +38,7 @@ class PodTemplate:
     """The path of the only container, if a serving runtime completes it: the runtime may add the missing
     fields."""
     shape: Shape = Shape.TEMPLATE
-    places: Places | None = None
+    origins: Origins | None = None
     """Where the parts of the pod are, if it is put together from several fields of the object."""
     by_shape: bool = False
     """Whether the kind is unknown, and the template was found by its structure."""
@@ -59,25 +59,25 @@ class PodTemplate:
         self.unprojected = self.unprojected or self.pod
         self.cache = Cache()
 
-    def remade(self, view: PodView) -> PodTemplate:
+    def with_view(self, view: PodView) -> PodTemplate:
         """The template with another pod."""
         return replace(self, view=view)
 
     @property
-    def sure(self) -> bool:
+    def is_exact(self) -> bool:
         """Whether the pods will be what the template shows; otherwise findings in it warn at most."""
-        return self.places is None and not self.by_shape
+        return self.origins is None and not self.by_shape
 
     @property
     def metadata_path(self) -> str:
         """Field path of the metadata that the pods carry."""
-        if self.places is not None:
-            found = self.places.get("metadata", "metadata")
-            return self.base.at if self.base is not None and found.startswith(ELSEWHERE) else found
+        if self.origins is not None:
+            found = self.origins.get("metadata", "metadata")
+            return self.base.at if self.base is not None and found.startswith(OTHER_OBJECT) else found
         inline = self.workload is not None and (self.shape is Shape.SPEC or bool(self.container_path))
         return "metadata" if inline or not self.path else f"{self.path}.metadata"
 
-    def at_words(self, container: Container) -> str:
+    def command_path(self, container: Container) -> str:
         """Field path of a container's `command`, or of its `args` if it has only these."""
         return self.at(container, "command" if strings(container.spec, "command") else "args")
 
@@ -96,27 +96,27 @@ class PodTemplate:
 
     def at(self, container: Container, *fields: str) -> str:
         """Field path of a container, or of a field inside it."""
-        place = self.container_path or f"{self.spec_path}.{container.list}[{container.index}]"
-        return ".".join((place, *fields))
+        path = self.container_path or f"{self.spec_path}.{container.list}[{container.index}]"
+        return ".".join((path, *fields))
 
-    def placed(self, path: str) -> str:
+    def path_in_object(self, path: str) -> str:
         """The field path, in the object that holds the template, of a field path in its pod; that of the
         reference, if another object has the field."""
-        if self.places is not None and path.startswith("spec"):
-            found = place(path, self.places)
-            return self.base.at if self.base is not None and found.startswith(ELSEWHERE) else found
+        if self.origins is not None and path.startswith("spec"):
+            found = origin_of(path, self.origins)
+            return self.base.at if self.base is not None and found.startswith(OTHER_OBJECT) else found
         for root, where in (("metadata", self.metadata_path), ("spec", self.spec_path)):
             if path.startswith(root) and path[len(root) : len(root) + 1] in ("", ".", "["):
                 return where + path[len(root) :]
         return path
 
-    def written(self, path: str) -> str:
+    def source_path(self, path: str) -> str:
         """The field path that holds what a rule calls `spec_path` and a field below it; one in the object
         that completes the pod begins with `ELSEWHERE`."""
-        if self.places is None or not path.startswith(self.spec_path):
+        if self.origins is None or not path.startswith(self.spec_path):
             return path
         rest = path[len(self.spec_path) :]
-        return place(f"spec{rest}", self.places) if rest[:1] in ("", ".", "[") else path
+        return origin_of(f"spec{rest}", self.origins) if rest[:1] in ("", ".", "[") else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
     template = PodTemplate(
         view, each.path, each.path, workload, tuple(each.path.split(".")), shape=Shape.SPEC
     )
-    return replace(template, places=each.places, base=base, reads=each.reads)
+    return replace(template, origins=each.origins, base=base, reads=each.reads)
 
 
 def _templates(
@@ -214,12 +214,12 @@ def _templates(
         for steps, node in maps_at(obj, path):
             kind = kind_of(node)
             inner = workloads.get(kind)
-            place = (*above, *steps)
+            steps = (*above, *steps)
             if kind == POD:
-                path = field_path(place)
-                yield PodTemplate(PodView(node), path, f"{path}.spec", workload, place, shape=workload.shape)
+                path = field_path(steps)
+                yield PodTemplate(PodView(node), path, f"{path}.spec", workload, steps, shape=workload.shape)
             elif inner is not None:
-                yield from _templates(node, place, inner, workloads, depth - 1)
+                yield from _templates(node, steps, inner, workloads, depth - 1)
 
 
 def _template(
@@ -232,18 +232,18 @@ def _template(
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
     if workload.gk == LEADER_WORKER_SET:
         pod["metadata"]["ownerReferences"][0] |= leader_of(obj, path)
-    places = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
-    return PodTemplate(PodView(pod), path, f"{path}.spec", workload, steps, shape=shape, places=places)
+    origins = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
+    return PodTemplate(PodView(pod), path, f"{path}.spec", workload, steps, shape=shape, origins=origins)
 
 
 def _composed_template(
     obj: Json, workload: Workload, steps: Steps, node: Json, entry: Composed
 ) -> Iterator[PodTemplate]:
     path = field_path(steps)
-    spec, metadata, places = composed_pod(node, path, entry)
+    spec, metadata, origins = composed_pod(node, path, entry)
     if "containers" in spec:
         pod = _pod(obj, workload, metadata or _inherited(obj), spec, entry.owner)
-        yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, places=places)
+        yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, origins=origins)
 
 
 def _patched_template(
@@ -254,10 +254,10 @@ def _patched_template(
         return
     path = field_path(steps)
     at, patch_at = f"{path}.{override.base}", f"{path}.{override.patch}"
-    merged, places = patched_pod(base, at, patch, patch_at)
+    merged, origins = patched_pod(base, at, patch, patch_at)
     pod = _pod(obj, workload, mapping(merged, "metadata"), mapping(merged, "spec"))
     yield PodTemplate(
-        PodView(pod), patch_at, f"{patch_at}.spec", workload, steps, shape=workload.shape, places=places
+        PodView(pod), patch_at, f"{patch_at}.spec", workload, steps, shape=workload.shape, origins=origins
     )
 
 
@@ -295,7 +295,7 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
     """The object with one template's pod replaced: how a projected pod is shown in its workload."""
     if template.workload is None:
         return pod
-    if not template.sure:
+    if not template.is_exact:
         return obj
     if template.shape is Shape.SPEC:
         return replaced(obj, template.steps, pod["spec"])

@@ -13,7 +13,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.pod_view import PodView
-from policies.core.reasons import UNREAD, Reasons, lasting
+from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.core.settings import Duration, Settings
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
@@ -21,7 +21,7 @@ from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, maps, replaced, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
-from policies.kube.pods import DEFAULT_GRACE, Container, Role, edited
+from policies.kube.pods import DEFAULT_GRACE, Container, Role, with_container
 from policies.probes.serving import serving_containers
 
 GUARDS: Final = {
@@ -97,7 +97,7 @@ def _guarded(pod: Json, settings: DisruptionGuard, why: Reasons) -> Json:
         pod = replaced(pod, DEADLINE, settings.max_duration)
         why.give(
             field_path(DEADLINE),
-            f"a training pod that hangs holds its node for {lasting(settings.max_duration)} at the most",
+            f"a training pod that hangs holds its node for {in_words(settings.max_duration)} at the most",
             setting="addDeadline",
         )
     annotations = dig(pod, "metadata", "annotations")
@@ -152,12 +152,12 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
     sleeps = [short if drain or grace < long + _EXIT else long for drain in known]
     for container, seconds in zip(bare, sleeps, strict=True):
         sleep = {"sleep": {"seconds": seconds}}
-        pod = edited(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
+        pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
         reason = "requests still arrive then"
         if seconds != short:
             reason += ", and this server aborts those under way when it is stopped"
         why.give(
-            f"{container.place}.lifecycle.preStop",
+            f"{container.path}.lifecycle.preStop",
             f"sleeps {seconds} s while Services take it out: {reason}",
             setting="preStopSleep",
         )
@@ -173,7 +173,7 @@ def _is_machinery(view: PodView, container: Container) -> bool:
         view.pod, "spec", "hostNetwork"
     ) is True:
         return True
-    if any(word.startswith(_ELECTS) for word in container.words):
+    if any(word.startswith(_ELECTS) for word in container.argv):
         return True
     names = [text(port, "name") for port in maps(container.spec, "ports")]
     return bool(names) and all(any(part in name for part in _INSIGHT) for name in names)

@@ -9,7 +9,7 @@ from policies.core.annotations import RETRYABLE_EXIT_CODES
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.reasons import UNREAD, Reasons, lasting
+from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.jobs.jobs import (
     DISRUPTION_TARGET,
     JobRetries,
@@ -144,7 +144,7 @@ def _kept(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
         return spec
     why.give(
         f"{path}.ttlSecondsAfterFinished",
-        f"its logs go with it: they stay {lasting(least)} at the least",
+        f"its logs go with it: they stay {in_words(least)} at the least",
         setting="minLogRetention",
     )
     return {**spec, "ttlSecondsAfterFinished": least}

@@ -44,14 +44,14 @@ def never_ending_beside_others(
         others = [each for each in mains if each.name not in known]
         if not others:
             continue
-        stopped = any(_STOPS.search(" ".join(each.words)) for each in others)
+        stopped = any(_STOPS.search(" ".join(each.argv)) for each in others)
         for each in mains:
             if each.name in known:
-                certainty = Certainty.LIKELY if stopped or may_end(each) else Certainty.SURE
+                certainty = Certainty.LIKELY if stopped or may_end(each) else Certainty.CERTAIN
                 yield template, each, known[each.name], certainty
 
 
 def may_end(container: Container) -> bool:
     """Whether it runs another program than its image's, or defines itself when it ends."""
     first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-    return first in SHELLS or is_python(first) or _ENDS.search(" ".join(container.words)) is not None
+    return first in SHELLS or is_python(first) or _ENDS.search(" ".join(container.argv)) is not None

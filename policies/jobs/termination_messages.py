@@ -23,7 +23,7 @@ from policies.jobs.jobs import JobRetries, has_label
 from policies.kube.group_kinds import JOB, GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.pods import Role, edited
+from policies.kube.pods import Role, with_container
 
 FIELD: Final = "terminationMessagePolicy"
 FALLBACK: Final = "FallbackToLogsOnError"
@@ -46,9 +46,9 @@ def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -
     for container in facts.view(pod).containers:
         if container.role is Role.SIDECAR or container.spec.get(FIELD) not in (None, _DEFAULT):
             continue
-        changed = edited(changed, container, {**container.spec, FIELD: FALLBACK})
+        changed = with_container(changed, container, {**container.spec, FIELD: FALLBACK})
         why.give(
-            f"{container.place}.{FIELD}",
+            f"{container.path}.{FIELD}",
             "the end of its log stays in the pod's status if it fails without a message",
             setting="logsOnError",
             annotation=f"{TERMINATION_MESSAGE}=logs",

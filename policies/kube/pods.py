@@ -40,12 +40,12 @@ class Container:
         """Values that depend only on its name, image, command, arguments, environment, ports and mounts."""
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """Its path in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
 
     @property
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """Its `command` and `args`."""
         return [*strings(self.spec, "command"), *strings(self.spec, "args")]
 
@@ -54,7 +54,7 @@ class Container:
         """The declared TCP ports, each with its name (empty when it has none), in order."""
         return self.cache.once(tcp_ports, self.spec)
 
-    def edited(self, spec: Json) -> Container:
+    def with_spec(self, spec: Json) -> Container:
         """The container with another spec, in the same place; its cache is kept if the fields that decide its
         programs are the same."""
         other = Container(spec, self.list, self.index, self.role)
@@ -87,12 +87,12 @@ def port_number(container: Json, port: object) -> int | None:
 
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:
     """The containers of a pod (a map with `spec`), main ones first; of the given roles, or all."""
-    for spec, place, index, role in placed(pod):
+    for spec, place, index, role in container_specs(pod):
         if not roles or role in roles:
             yield Container(spec, place, index, role)
 
 
-def placed(pod: Json) -> Iterator[tuple[Json, str, int, Role]]:
+def container_specs(pod: Json) -> Iterator[tuple[Json, str, int, Role]]:
     """The containers of a pod as JSON, main ones first, each with its list, its index and its role."""
     for index, spec in indexed_maps(pod, "spec", "containers"):
         yield spec, "containers", index, Role.MAIN
@@ -115,7 +115,7 @@ def is_ray_node(pod: Json) -> bool:
     return labels_of(pod).get("ray.io/is-ray-node") == "yes"
 
 
-def edited(pod: Json, container: Container, spec: Json) -> Json:
+def with_container(pod: Json, container: Container, spec: Json) -> Json:
     """A copy of a pod with one container replaced."""
     if spec is container.spec:
         return pod

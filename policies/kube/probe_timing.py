@@ -31,7 +31,7 @@ def give_up(probe: Any) -> int:
     return period(probe) * failures(probe)
 
 
-def kill_budget(probe: Any) -> int:
+def startup_deadline(probe: Any) -> int:
     """Seconds from the container's start in which it must answer, if no other probe guards this one."""
     return initial_delay(probe) + give_up(probe)
 

@@ -17,10 +17,10 @@ def matches(selector: Any, of: Mapping[str, str]) -> bool:
         return False
     if any(of.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
         return False
-    return all(meets(term, of) for term in maps(selector, "matchExpressions"))
+    return all(requirement_matches(term, of) for term in maps(selector, "matchExpressions"))
 
 
-def meets(term: Json, of: Mapping[str, str]) -> bool:
+def requirement_matches(term: Json, of: Mapping[str, str]) -> bool:
     """Whether labels satisfy one requirement; they do not if its operator is unknown."""
     key, values = text(term, "key"), strings(term, "values")
     match term.get("operator"):

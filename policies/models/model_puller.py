@@ -10,7 +10,7 @@ from policies.core.annotations import MODEL_CACHE, MODEL_CLAIM, MODEL_CONFIG, MO
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.groups import GROUP_PATIENCE, Waits, in_leader_worker_set, leads
+from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set, leads
 from policies.core.pod_view import completes
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
@@ -156,7 +156,7 @@ def _give_mounts(why: Reasons, pull: ModelPull, mount: Json) -> None:
     for container in pull.targets:
         if mount_at(container.spec, pull.model_dir) is None:
             why.give(
-                f"{container.place}.volumeMounts[{text(mount, 'name')}]",
+                f"{container.path}.volumeMounts[{text(mount, 'name')}]",
                 f"reads the models at {pull.model_dir}",
                 setting="modelDir",
                 annotation=f"{MODEL_DIR}={pull.model_dir}",
@@ -346,7 +346,7 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
-    patience = GROUP_PATIENCE if in_leader_worker_set(pod) else 1  # its restart recreates the whole group
+    patience = GROUP_FACTOR if in_leader_worker_set(pod) else 1  # its restart recreates the whole group
     probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * patience)}
     if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers are there, and they wait for this pod
@@ -381,7 +381,7 @@ def _past_istio(pod: Json, puller: Container, settings: ModelPuller, why: Reason
         return pod
     command = ["python", "-c", _ASK_READY.format(port=settings.port)]
     kept = {key: value for key, value in probe.items() if key != "httpGet"}
-    why.give(f"{puller.place}.startupProbe", "a command, since Istio's agent starts too late")
+    why.give(f"{puller.path}.startupProbe", "a command, since Istio's agent starts too late")
     return replaced(
         pod, ("spec", puller.list, puller.index, "startupProbe"), {"exec": {"command": command}, **kept}
     )

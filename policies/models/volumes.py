@@ -12,7 +12,7 @@ from typing import Final
 
 from policies.core.annotations import MODEL_DIR
 from policies.kube.json import Json, appended, mapping, maps, text
-from policies.kube.pods import Container, containers, edited
+from policies.kube.pods import Container, containers, with_container
 from policies.models.pulling import ModelPull, PullError
 
 MODELS: Final = "mlchassis-models"
@@ -131,7 +131,7 @@ def with_model_mounts(pod: Json, pull: ModelPull, mount: Json) -> Json:
     for container in pull.targets:
         if mount_at(container.spec, pull.model_dir) is None:
             added = {**mount, "mountPath": pull.model_dir, "readOnly": True}
-            pod = edited(pod, container, appended(container.spec, ("volumeMounts",), added))
+            pod = with_container(pod, container, appended(container.spec, ("volumeMounts",), added))
     return pod
 
 
@@ -173,7 +173,7 @@ def running_puller(pod: Json, config: str) -> Container | None:
             for mount in maps(container.spec, "volumeMounts")
             if text(mount, "name") in volumes
         }
-        said = _said(container.words, "--config-dir")
+        said = _said(container.argv, "--config-dir")
         if said is not None and said.rstrip("/") in mounts:
             return container
     return None
@@ -181,7 +181,7 @@ def running_puller(pod: Json, config: str) -> Container | None:
 
 def models_mount(puller: Container) -> Json | None:
     """The mount of the models in a container that pulls them."""
-    return mount_at(puller.spec, (_said(puller.words, "--model-dir") or "/mnt/models").rstrip("/"))
+    return mount_at(puller.spec, (_said(puller.argv, "--model-dir") or "/mnt/models").rstrip("/"))
 
 
 def _said(words: list[str], flag: str) -> str | None:

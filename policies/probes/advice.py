@@ -183,4 +183,4 @@ def _no_liveness(pod: Json, container: Container, settings: StandardProbes) -> F
         hint = "Write a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
     rule = "readiness-without-liveness" if container.spec.get("readinessProbe") else "liveness-missing"
     sentence = f"Container {container.name} gets no liveness probe: {why}."
-    return Finding(path, sentence, f"{hint}.", left_to=rule)
+    return Finding(path, sentence, f"{hint}.", covered_by=rule)

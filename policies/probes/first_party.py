@@ -128,7 +128,7 @@ def _runs_code(container: Container) -> bool:
 
 def _has_a_model(container: Container) -> bool:
     """Whether a flag, a variable or a mount gives the container a model."""
-    if any(word.partition("=")[0] in _MODEL_FLAGS for word in container.words):
+    if any(word.partition("=")[0] in _MODEL_FLAGS for word in container.argv):
         return True
     if any(text(each, "name") in _MODEL_VARIABLES for each in maps(container.spec, "env")):
         return True

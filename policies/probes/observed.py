@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from policies.core.facts import Facts, named_in
+from policies.core.facts import Facts, find_by_name
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json, mapping, maps, text
@@ -57,7 +57,7 @@ def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observ
 
 def _starts(listing: Listing) -> Mapping[str, Observed]:
     """The observed starts of a namespace, by run."""
-    found = named_in(listing, OBSERVED) or {}
+    found = find_by_name(listing, OBSERVED) or {}
     return {run: Observed(*numbers) for run, numbers in mapping(found, "starts").items()}
 
 

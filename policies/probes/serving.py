@@ -10,7 +10,7 @@ from typing import Final
 
 from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
-from policies.core.groups import Waits, leads, peers_need
+from policies.core.groups import Waits, leads, peers_wait
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
@@ -99,4 +99,4 @@ def waits_for(pod: Json, container: Container, facts: Facts) -> Waits:
     if leader is not None:
         return leader
     server = recognised(container, facts)
-    return peers_need(pod, facts) if server is not None and server.spans_pods else Waits.NO
+    return peers_wait(pod, facts) if server is not None and server.spans_pods else Waits.NO

@@ -18,14 +18,14 @@ from policies.core.annotations import (
 )
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
-from policies.core.groups import GROUP_PATIENCE, Waits, in_leader_worker_set
-from policies.core.reasons import UNREAD, Reasons, lasting, times
+from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
+from policies.core.reasons import UNREAD, Reasons, in_words, times
 from policies.kube import probe_timing
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, dig, integer, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
-from policies.kube.pods import Container, Role, edited
+from policies.kube.pods import Container, Role, with_container
 from policies.probes.advice import advise
 from policies.probes.endpoints import preset_health
 from policies.probes.health import (
@@ -72,7 +72,7 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
         if container.name in serving:
             filled = _with_missing_probes(pod, container, settings, facts, why)
         spec = _with_startup_probe(pod, filled, settings, facts, why)
-        changed = edited(changed, container, spec)
+        changed = with_container(changed, container, spec)
     return changed
 
 
@@ -105,9 +105,9 @@ def _with_missing_probes(
         check = progress_check(pod, container, endpoint, facts, budget.seconds if watches_start else 0)
         program = check.handler if check else None
         if group_waits or in_leader_worker_set(pod):
-            live["failureThreshold"] = min(live["failureThreshold"] * GROUP_PATIENCE, _MAX_FAILURES)
+            live["failureThreshold"] = min(live["failureThreshold"] * GROUP_FACTOR, _MAX_FAILURES)
         if group_waits and startup is None:
-            live["initialDelaySeconds"] = budget.seconds * GROUP_PATIENCE
+            live["initialDelaySeconds"] = budget.seconds * GROUP_FACTOR
         elif startup is None and (found.live_source == MIRRORED or container.role is Role.SIDECAR):
             live["initialDelaySeconds"] = budget.seconds
         elif startup is None and not (watches_start and program):
@@ -121,7 +121,7 @@ def _with_missing_probes(
         _explain(why, pod, container, "livenessProbe", live, found.live_source, check)
     if "readinessProbe" in added:
         _explain(why, pod, container, "readinessProbe", added["readinessProbe"], found.ready_source)
-    return container.edited({**spec, **added}) if added else container
+    return container.with_spec({**spec, **added}) if added else container
 
 
 def _with_startup_probe(
@@ -132,7 +132,7 @@ def _with_startup_probe(
     if container.spec.get("startupProbe") is not None or not handler_of(live) or watched_start(live):
         return container.spec
     expected = expected_start(pod, container, facts)
-    if expected is None or probe_timing.kill_budget(live) >= expected:
+    if expected is None or probe_timing.startup_deadline(live) >= expected:
         return container.spec
     if container.role is not Role.MAIN or is_kuberay_container(pod, container, facts):
         return container.spec
@@ -142,7 +142,7 @@ def _with_startup_probe(
         return container.spec
     budget = budget_of(pod, container, facts)
     probe = _startup(live, settings, budget.seconds)
-    because = f"; its livenessProbe would kill a start of {lasting(expected)}"
+    because = f"; its livenessProbe would kill a start of {in_words(expected)}"
     _explain_startup(why, container, probe, budget, settings, because)
     return {**container.spec, "startupProbe": probe}
 
@@ -200,7 +200,7 @@ def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     """A startupProbe with the handler of liveness that lasts for the startup budget."""
     timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
     period = max(settings.startup_period, timeout)
-    budget = max(budget, probe_timing.kill_budget(live))
+    budget = max(budget, probe_timing.startup_deadline(live))
     return probe_timing.timed(handler_of(live), period, timeout, min(-(-budget // period), _MAX_FAILURES))
 
 
@@ -211,7 +211,7 @@ def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbe
     if budget.seconds >= least:
         return budget
     factor = times(settings.startup_factor)
-    return Budget(least, lambda: f"{factor} the {lasting(delay)} that readiness waits", "startupFactor")
+    return Budget(least, lambda: f"{factor} the {in_words(delay)} that readiness waits", "startupFactor")
 
 
 # --- reasons -----------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _explain(
 
     def reason() -> str:
         action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
-        patience = f"{action} after {lasting(probe_timing.give_up(probe))} of failures"
+        patience = f"{action} after {in_words(probe_timing.give_up(probe))} of failures"
         if source == MIRRORED:
             return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {patience}"
         if source == FALLBACK:
@@ -242,13 +242,15 @@ def _explain(
             asked = "its health, the engine's counters, and one token while these do not move"
             start = watched_start(probe)
             limit = (
-                f"; no startupProbe: a start of at most {lasting(start)} that does something" if start else ""
+                f"; no startupProbe: a start of at most {in_words(start)} that does something"
+                if start
+                else ""
             )
             return f"{asked} ({who}); a restart after 3 to 5 min without progress{limit}"
         blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
         if name == "livenessProbe" and probe_timing.timeout(probe) >= _LONG_TIMEOUT:
-            waits = f", for up to {lasting(probe_timing.timeout(probe))}, since it waits behind inferences"
+            waits = f", for up to {in_words(probe_timing.timeout(probe))}, since it waits behind inferences"
         return f"{_asked(probe)}{waits} ({who}); {patience}{blind}"
 
     def annotation() -> str:
@@ -269,7 +271,7 @@ def _explain(
     setting = {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
     if is_program(probe):
         setting = "liveness"
-    why.give(f"{container.place}.{name}", reason, setting=setting, annotation=annotation)
+    why.give(f"{container.path}.{name}", reason, setting=setting, annotation=annotation)
 
 
 def _explain_startup(
@@ -287,8 +289,8 @@ def _explain_startup(
         return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= LONGEST_START else ""
 
     why.give(
-        f"{container.place}.startupProbe",
-        lambda: f"{lasting(patience)}: {budget.why()}{because}{_cost(patience, budget)}",
+        f"{container.path}.startupProbe",
+        lambda: f"{in_words(patience)}: {budget.why()}{because}{_cost(patience, budget)}",
         setting=budget.setting,
         annotation=annotation,
     )
@@ -300,7 +302,7 @@ def _cost(patience: int, budget: Budget) -> str:
         return ""
     volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
     return (
-        f". If a start hangs, kubelet restarts it only after {lasting(patience)}. "
+        f". If a start hangs, kubelet restarts it only after {in_words(patience)}. "
         f"{volume} annotation {EXPECTED_START} sets it"
     )
 

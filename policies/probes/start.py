@@ -19,7 +19,7 @@ from typing import Final
 from policies.containers.programs import option
 from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
 from policies.core.facts import Facts
-from policies.core.reasons import lasting, times
+from policies.core.reasons import in_words, times
 from policies.kube import quantities as units
 from policies.kube.images import repository, repository_and_tag
 from policies.kube.json import Json, mapping, text
@@ -142,7 +142,7 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     settings = facts.settings(StandardProbes)
     start = _estimate_of(pod, container, facts)
     if start is not None and start.annotated:
-        time, factor = f"{lasting(start.seconds)} ({EXPECTED_START})", settings.startup_factor
+        time, factor = f"{in_words(start.seconds)} ({EXPECTED_START})", settings.startup_factor
         return Budget(
             _multiplied(start.seconds, factor),
             lambda: _product(time, factor),
@@ -202,7 +202,7 @@ def _estimated(pod: Json, container: Container, start: Start | None, settings: S
             filling, lambda: f"filling the {_gigabytes(largest)} it has room for, at {rate}", "loadRate"
         )
     reason, setting = (
-        f"{lasting(settings.default_start)}, the default for an unknown model size",
+        f"{in_words(settings.default_start)}, the default for an unknown model size",
         "defaultStart",
     )
     if start is not None and start.seconds >= settings.default_start:
@@ -216,7 +216,7 @@ def _time(start: Start) -> str:
     if start.usual >= start.loading:
         return start.reason
     size, _, rate = start.reason.partition(" at ")
-    return f"the {lasting(start.seconds)} that {size} take at {rate}"
+    return f"the {in_words(start.seconds)} that {size} take at {rate}"
 
 
 def _product(time: str, factor: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
-from policies.core.facts import Cluster, named_in
+from policies.core.facts import Cluster, find_by_name
 from policies.core.listing import Groups, Index, Listing, is_manifest
 from policies.core.resources import Resource
 from policies.kube.json import Json, maps, text
@@ -103,7 +103,7 @@ class _Tree:
         """The maximum that a cohort can give to one member; None if unknown."""
         if name in below or len(below) > _DEEPEST:
             return None  # Kueue admits nothing in a cycle
-        cohort = named_in(self.cohorts, name) or {}
+        cohort = find_by_name(self.cohorts, name) or {}
         parent = _parent(cohort)
         subtree = self._subtree(name)
         if subtree is None or not parent:
@@ -123,7 +123,7 @@ class _Tree:
         self._left -= len(queues) + len(children)
         if self._left < 0:
             return None
-        total = _limits(named_in(self.cohorts, name) or {}, self.flavor, self.resource).nominal
+        total = _limits(find_by_name(self.cohorts, name) or {}, self.flavor, self.resource).nominal
         for queue in queues:
             own = _limits(queue, self.flavor, self.resource)
             total += own.nominal - own.local_quota(own.nominal)
@@ -152,7 +152,7 @@ def _is_whole(name: str, queues: Listing, cohorts: Listing | None) -> bool:
     """Whether all members of a cohort are known. Manifests with only one queue of it show a part of it."""
     if not is_manifest(queues[0]):
         return cohorts is not None
-    return named_in(cohorts, name) is not None or len(queues.by(_BY_COHORT)[name]) > 1
+    return find_by_name(cohorts, name) is not None or len(queues.by(_BY_COHORT)[name]) > 1
 
 
 _Cache: TypeAlias = dict[tuple[str, str, str], tuple[Listing | None, Decimal | None]]

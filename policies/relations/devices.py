@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from policies.core.facts import Facts, WholeObjects, named_in
+from policies.core.facts import Facts, WholeObjects, find_by_name
 from policies.core.listing import Index, Listing
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
@@ -194,7 +194,7 @@ def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
 def _requests(kind: GroupKind, name: str, facts: Facts) -> list[Json]:
     if kind == _CLAIM:
         return requests_of_claim(name, facts)
-    template = named_in(facts.listing(Resource.CLAIM_TEMPLATES), name)
+    template = find_by_name(facts.listing(Resource.CLAIM_TEMPLATES), name)
     return maps(template or {}, "spec", "spec", "devices", "requests")
 
 
@@ -207,7 +207,7 @@ def requests_of_claim(name: str, facts: Facts) -> list[Json]:
 
 def driver_of(device_class: str, facts: Facts) -> str:
     """The driver of all devices of a class; `ANY` if its expressions do not name one."""
-    found = named_in(facts.cluster.listing(Resource.DEVICE_CLASSES), device_class)
+    found = find_by_name(facts.cluster.listing(Resource.DEVICE_CLASSES), device_class)
     names = (_driver_in(text(each, "cel", "expression")) for each in maps(found or {}, "spec", "selectors"))
     return next(filter(None, names), ANY)
 

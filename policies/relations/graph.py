@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+from policies.core.dns import resolve
 from policies.core.facts import Cluster
 from policies.core.finding import Certainty
-from policies.core.names import destination
 from policies.core.resources import Resource
 from policies.core.services import selects
 from policies.core.target import PodTemplate, Target, pod_templates
@@ -70,7 +70,7 @@ class Edge:
     path: str = ""
     """Field path in the source; empty if the relation follows from labels."""
     who: str = ""
-    certainty: Certainty = Certainty.SURE
+    certainty: Certainty = Certainty.CERTAIN
     limit: float | None = None
     """Seconds after which a wait ends by itself; None: never."""
     tolerates: int | None = None
@@ -250,7 +250,7 @@ class _Builder:
 
     def _node_of_host(self, host: str, namespace: str) -> Node:
         """The Service that a host means in a namespace, or a host outside."""
-        found = destination(host, namespace, self._cluster)
+        found = resolve(host, namespace, self._cluster)
         if found is None:
             return self._node(HOST, "", host)
         return self._node("Service", found.namespace, found.name)

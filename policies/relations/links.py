@@ -13,8 +13,8 @@ from typing import Final
 from policies.commands import Host, Reach, reach_of
 from policies.commands.hosts import is_url, url_hosts
 from policies.containers.commands import container_command, exec_command
+from policies.core.dns import cluster_host, is_address
 from policies.core.finding import Certainty
-from policies.core.names import asked, is_address
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import maps, strings, text
 from policies.kube.pods import Container, Role
@@ -95,15 +95,15 @@ def _blocking(template: PodTemplate) -> Iterator[Link]:
         link = partial(_link, template, container, f"init container {container.name}")
         for wait in init_waits(template, container):
             yield from link(Relation.WAITS, wait.host, wait.path, wait.certainty)
-        path = template.at_words(container)
+        path = template.command_path(container)
         for host, limit in _limited_waits(template, container):
-            yield from link(Relation.WAITS, host, path, Certainty.SURE, limit=limit)
+            yield from link(Relation.WAITS, host, path, Certainty.CERTAIN, limit=limit)
     running = template.containers(Role.MAIN, Role.SIDECAR)
     for container in running:
         link = partial(_link, template, container, f"the command of container {container.name}")
-        sure = Certainty.SURE if len(running) == 1 else Certainty.UNDECIDED
+        sure = Certainty.CERTAIN if len(running) == 1 else Certainty.UNDECIDED
         for host in _command_waits(template, container):
-            yield from link(Relation.WAITS, host, template.at_words(container), sure)
+            yield from link(Relation.WAITS, host, template.command_path(container), sure)
         for probe, wait in probe_waits(template, container):
             if _is_resolved_on_node(wait.host):
                 continue
@@ -146,7 +146,7 @@ def _liveness(template: PodTemplate) -> Iterator[Link]:
             host = Host(name.lower(), reach_of(name), handler)
             if name and not _is_resolved_on_node(host):
                 path = template.at(container, "livenessProbe", handler, "host")
-                yield from link(host, path, Certainty.SURE)
+                yield from link(host, path, Certainty.CERTAIN)
         path = template.at(container, "livenessProbe", "exec.command")
         for host in dict.fromkeys(exec_command(template, container, "livenessProbe").hosts):
             yield from link(host, path, Certainty.UNDECIDED)
@@ -187,7 +187,7 @@ def _link(
     """The link to a host, if it is outside the pod."""
     if host.reach is Reach.LOCAL or not host.name:
         return
-    named = asked(host.name, template, container)
+    named = cluster_host(host.name, template, container)
     if named is None:
         if relation is Relation.CALLS:
             yield Link(relation, host.name, path, who, certainty)

@@ -14,10 +14,10 @@ from typing import Final
 
 from policies.commands import Budget
 from policies.containers.commands import Allowance, affords
+from policies.core.dns import ResolvedService, resolve
 from policies.core.facts import BY_NAME, Cluster
 from policies.core.finding import Certainty
 from policies.core.listing import is_manifest
-from policies.core.names import Destination, destination
 from policies.core.resources import Resource
 from policies.core.services import behind, selects
 from policies.core.target import Target, pod_templates
@@ -124,9 +124,9 @@ class Cycle:
     @property
     def certainty(self) -> Certainty:
         """SURE if none of them can start; LIKELY if that is so only while all of them are down."""
-        if any(step.link.certainty is not Certainty.SURE for step in self.steps):
+        if any(step.link.certainty is not Certainty.CERTAIN for step in self.steps):
             return Certainty.UNDECIDED
-        return Certainty.LIKELY if self.running or self.limit is not None else Certainty.SURE
+        return Certainty.LIKELY if self.running or self.limit is not None else Certainty.CERTAIN
 
     @property
     def running(self) -> Waiter | None:
@@ -161,7 +161,7 @@ def cycle_through(target: Target, namespace: str, cluster: Cluster) -> Cycle | N
 
 
 def _is_certain(link: Link) -> bool:
-    return link.certainty is Certainty.SURE and link.limit is None
+    return link.certainty is Certainty.CERTAIN and link.limit is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class _Search:
             waiter = queue.popleft()
             edges = self._edges[waiter.identity] = []
             for link in waiter.links:
-                found = destination(link.host, waiter.namespace, self._cluster)
+                found = resolve(link.host, waiter.namespace, self._cluster)
                 providers = self._providers(found) if found and _needs_ready_pod(found, link) else []
                 if not found or not providers:
                     continue
@@ -200,7 +200,7 @@ class _Search:
                     return False
         return True
 
-    def _providers(self, found: Destination) -> list[Waiter]:
+    def _providers(self, found: ResolvedService) -> list[Waiter]:
         """The workloads behind a Service: it answers if one of them is ready."""
         listing = self._cluster.listing(Resource.WORKLOADS, found.namespace)
         providers: list[Waiter] = []
@@ -254,7 +254,7 @@ def _steps_to(last: Step, previous: Mapping[Identity, Step]) -> tuple[Step, ...]
     return tuple(reversed(steps))
 
 
-def _needs_ready_pod(found: Destination, link: Link) -> bool:
+def _needs_ready_pod(found: ResolvedService, link: Link) -> bool:
     """Whether a wait for the Service ends only when a pod behind it is ready."""
     publishes = mapping(found.service, "spec").get("publishNotReadyAddresses") is True
     if link.name_lookup:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from policies.core.dns import cluster_host, possible_services
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.groups import LEADER_READY, STARTUP_POLICY
-from policies.core.names import asked, meanings
-from policies.core.services import hides_not_ready
+from policies.core.services import hides_unready
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import JOB_SET, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.json import Json, integer, maps, text
@@ -50,19 +50,19 @@ def peer_finding(
     """
     if target.kind != STATEFUL_SET:
         return _later_finding(target, template, wait, container, who, facts)
-    named = asked(wait.host.name, template, container)
+    named = cluster_host(wait.host.name, template, container)
     peer = _peer(target, named.host, facts.namespace) if named is not None else None
     if named is None or peer is None or target.spec.get("podManagementPolicy") == "Parallel":
         return None
     pod, ordinal = peer
-    certainty = Certainty.SURE if named.certain else Certainty.UNDECIDED
+    certainty = Certainty.CERTAIN if named.certain else Certainty.UNDECIDED
     if _names_itself(template, wait, container):
         return None
     until = "which the StatefulSet (OrderedReady) creates only after this pod is ready"
     if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
         if ".svc." in wait.host.name and wait.host.client in _READ_HOSTS_FILE:
             return None
-        hidden = hides_not_ready(text(target.obj, "spec", "serviceName"), facts)
+        hidden = hides_unready(text(target.obj, "spec", "serviceName"), facts)
         if hidden is False:
             return None
         until = "whose DNS name exists only after that pod is ready"
@@ -80,18 +80,22 @@ def _later_finding(
     target: Target, template: PodTemplate, wait: Wait, container: Container, who: str, facts: Facts
 ) -> Finding | None:
     """A wait for a pod of a group that its operator makes only once this pod is ready."""
-    named = asked(wait.host.name, template, container)
+    named = cluster_host(wait.host.name, template, container)
     if named is None or _names_itself(template, wait, container):
         return None
     network = text(target.obj, "spec", "network", "subdomain") if target.kind == JOB_SET else ""
     here = (network or target.name, facts.namespace)
-    pods = [pod for service, place, pod in meanings(named.host, facts.namespace) if (service, place) == here]
+    pods = [
+        pod
+        for service, place, pod in possible_services(named.host, facts.namespace)
+        if (service, place) == here
+    ]
     later = _after(target, template)
     found = ((pod, why) for pod in pods for prefix, why in later.items() if _is_numbered(pod, prefix))
     pod, reason = next(found, ("", ""))
     if not pod:
         return None
-    certainty = Certainty.SURE if named.certain else Certainty.UNDECIDED
+    certainty = Certainty.CERTAIN if named.certain else Certainty.UNDECIDED
     return Finding(
         wait.path,
         f"{who} container {container.name} waits for pod {pod}, {reason}.",
@@ -128,7 +132,7 @@ def _is_numbered(pod: str, prefix: str) -> bool:
 
 def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
     """The pod of this StatefulSet that a per-pod name such as `pg-0.pg.ns.svc` means, and its ordinal."""
-    for service, place, pod in meanings(host, namespace):
+    for service, place, pod in possible_services(host, namespace):
         owner, _, ordinal = pod.rpartition("-")
         if (
             owner == target.name

@@ -38,7 +38,7 @@ class Wait:
         return service.headless or not self.host.name_lookup
 
     def certainty_of(self, other: Certainty) -> Certainty:
-        return other if self.certainty is Certainty.SURE else self.certainty
+        return other if self.certainty is Certainty.CERTAIN else self.certainty
 
 
 def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[str, Wait]]:
@@ -48,10 +48,13 @@ def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[s
             name = text(container.spec, field, handler, "host")
             if name:
                 host = Host(name.lower(), Reach.EXTERNAL, handler)
-                yield called, Wait(host, template.at(container, field, handler, "host"), Certainty.SURE, "")
+                yield (
+                    called,
+                    Wait(host, template.at(container, field, handler, "host"), Certainty.CERTAIN, ""),
+                )
         summary = exec_command(template, container, field)
         script = "\n".join(strings(container.spec, field, "exec", "command"))
-        certainty = Certainty.UNDECIDED if _is_conditional(script) else Certainty.SURE
+        certainty = Certainty.UNDECIDED if _is_conditional(script) else Certainty.CERTAIN
         for host in dict.fromkeys(summary.hosts):
             yield called, Wait(host, template.at(container, field, "exec.command"), certainty, script)
 
@@ -65,10 +68,10 @@ def _init_waits(template: PodTemplate, container: Container) -> list[Wait]:
     summary = container_command(template, container)
     if not summary.hosts:
         return []
-    script = "\n".join(container.words)
+    script = "\n".join(container.argv)
     polling = _Polling(summary, script)
     return [
-        Wait(host, template.at_words(container), certainty, script)
+        Wait(host, template.command_path(container), certainty, script)
         for host in dict.fromkeys(summary.hosts)
         if (certainty := polling.certainty(host))
     ]
@@ -94,13 +97,13 @@ class _Polling:
     def certainty(self, host: Host) -> Certainty | None:
         """How sure it is that the script goes no further before the host answers; None: it goes on."""
         if host in self._endlessly:
-            return Certainty.UNDECIDED if self._conditional_before else Certainty.SURE
+            return Certainty.UNDECIDED if self._conditional_before else Certainty.CERTAIN
         if host in self._looped:
             if self._limited and not self._conditional:
-                return Certainty.SURE  # it gives up with an error, and kubelet runs it again
+                return Certainty.CERTAIN  # it gives up with an error, and kubelet runs it again
             return Certainty.UNDECIDED if self._fails else None
         if self._single and not self._conditional:
-            return Certainty.SURE  # it fails, and kubelet runs it again
+            return Certainty.CERTAIN  # it fails, and kubelet runs it again
         return Certainty.UNDECIDED if host in self._last or self._stops else None
 
 

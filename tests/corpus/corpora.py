@@ -149,7 +149,7 @@ def _told(probe: Json) -> str:
         asked = f"gRPC :{grpc['port']} {grpc.get('service', '')}".rstrip()
     else:
         asked = f"TCP :{dig(probe, 'tcpSocket', 'port')}"
-    return f"{asked} {probe_timing.kill_budget(probe)} s"
+    return f"{asked} {probe_timing.startup_deadline(probe)} s"
 
 
 def _reason(pod: Json, container: Container, new: Json, added: list[str], facts: Facts) -> str:

@@ -220,7 +220,7 @@ def test_only_this_rule_flags_its_bad_example_and_none_its_good_one(rule: Rule) 
         target, facts = Case.of(example).situation()
         assert {other.id for other in all_rules() if findings(other, target, facts)} == wanted
         certainties = {finding.certainty for finding in findings(rule, target, facts)}
-        assert (Certainty.SURE in certainties) is bool(wanted)
+        assert (Certainty.CERTAIN in certainties) is bool(wanted)
 
 
 def assert_consists_of_sentences(finding: Finding) -> None:

@@ -212,7 +212,7 @@ class Effective:
             return mode.at_most(Mode.WARN)
         return mode
 
-    def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.SURE) -> Mode:
+    def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.CERTAIN) -> Mode:
         """The mode of one finding. An undecided finding never denies."""
         mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
         if certainty is Certainty.UNDECIDED or self.otherwise:

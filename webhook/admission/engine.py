@@ -12,7 +12,7 @@ from itertools import chain
 
 from policies.core.annotations import OVERRIDE, POLICY_LABEL
 from policies.core.completing import Base
-from policies.core.coverage import Coverage, left_alone
+from policies.core.coverage import Coverage, not_reviewed
 from policies.core.facts import Cluster, WholeObjects
 from policies.core.mode import Mode
 from policies.core.pod_view import PodViews
@@ -176,8 +176,8 @@ def _left_alone(request: Request, config: Config) -> Coverage:
     """The coverage of an object that is not looked at: why it is not."""
     kind = kind_of(request.object or {})
     if not config.webhook.namespaces.covers(request.namespace):
-        return left_alone(kind, f"the policy leaves namespace {request.namespace} alone")
-    return left_alone(kind, "it is a mirror pod, a subresource or an object that is being deleted")
+        return not_reviewed(kind, f"the policy leaves namespace {request.namespace} alone")
+    return not_reviewed(kind, "it is a mirror pod, a subresource or an object that is being deleted")
 
 
 def _not_covered(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:

@@ -73,7 +73,7 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
 
 
 def _reported_by_a_rule(finding: Finding, effective: Effective) -> bool:
-    rule = registry.rules().get(finding.left_to)
+    rule = registry.rules().get(finding.covered_by)
     return rule is not None and effective.rule_mode(rule, finding.certainty).strength >= Mode.WARN.strength
 
 
@@ -126,13 +126,13 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
             continue
         folded, view = folding(template, context)
         if template.by_shape:  # judged as its pods will be; additions to them cannot be promised
-            judged.append(template.remade(context.facts.views.keep(view)))
+            judged.append(template.with_view(context.facts.views.keep(view)))
             continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        judged.append(template.remade(context.facts.views.keep(view)))
+        judged.append(template.with_view(context.facts.views.keep(view)))
         changes += [
-            replace(change, template=template.path, why=change.why.placed(template.placed))
+            replace(change, template=template.path, why=change.why.placed(template.path_in_object))
             for change in folded.changes
         ]
         if template.base is None:  # else the object that completes the pods is advised about them
@@ -145,4 +145,4 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
 def _at_template(template: PodTemplate, result: Result) -> Result:
     """A finding about a pod, with its path in the workload that the pod is made from."""
     finding = result.finding
-    return replace(result, finding=replace(finding, path=template.placed(finding.path)))
+    return replace(result, finding=replace(finding, path=template.path_in_object(finding.path)))

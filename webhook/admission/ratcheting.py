@@ -154,7 +154,7 @@ def _surer(certainty: Certainty, other: Certainty) -> bool:
     return _DOUBTS.index(certainty) < _DOUBTS.index(other)
 
 
-_DOUBTS: Final = (Certainty.SURE, Certainty.LIKELY, Certainty.UNDECIDED)
+_DOUBTS: Final = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.UNDECIDED)
 
 
 def warned_about(results: Sequence[Result], why: str) -> list[Result]:

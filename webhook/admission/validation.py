@@ -9,7 +9,7 @@ from functools import lru_cache
 from policies.core import registry
 from policies.core.annotations import EXEMPT
 from policies.core.completing import Base
-from policies.core.composing import ELSEWHERE
+from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
@@ -53,7 +53,7 @@ def findings(
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_of(rule.id, error, denies=denies))
-    if not all(template.sure for template in target.templates):
+    if not all(template.is_exact for template in target.templates):
         known = _remembered(in_base)
         found = [
             (rule, placed)
@@ -72,14 +72,14 @@ def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Fi
     around = [each for each in target.templates if _is_in(finding.path, each.spec_path)]
     template = max(around, key=lambda each: len(each.spec_path), default=None)
     if template is None:
-        sure = any(each.sure for each in target.templates)
+        sure = any(each.is_exact for each in target.templates)
         return finding if sure else replace(finding, certainty=Certainty.UNDECIDED)
-    if template.sure:
+    if template.is_exact:
         return finding
-    path, base = template.written(finding.path), template.base
-    if base is None or not path.startswith(ELSEWHERE):
+    path, base = template.source_path(finding.path), template.base
+    if base is None or not path.startswith(OTHER_OBJECT):
         return replace(finding, path=path, certainty=Certainty.UNDECIDED)
-    path = path.removeprefix(ELSEWHERE)
+    path = path.removeprefix(OTHER_OBJECT)
     if (rule.id, path) in in_base(base):
         return None
     message = f"{base.kind.kind} {base.name}, {path}: {finding.message}"

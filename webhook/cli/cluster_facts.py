@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
-from policies.core.facts import WholeObjects, named_in
-from policies.core.resources import Resource, known_resources
+from policies.core.facts import WholeObjects, find_by_name
+from policies.core.resources import Resource, resource_kinds
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
 from policies.kube.json import Json, text
 from webhook.errors import UserError
@@ -39,7 +39,7 @@ class ClusterSnapshot(ClusterCache, WholeObjects):
             return (namespace, name) not in self.names[kind]
         resource = {SERVICE: Resource.SERVICES, CLAIM: Resource.CLAIMS}.get(kind)
         listing = None if resource is None else self.listing(resource, namespace)
-        return listing is not None and named_in(listing, name) is None
+        return listing is not None and find_by_name(listing, name) is None
 
 
 async def read_facts(api: ApiServer, namespace: str) -> tuple[ClusterSnapshot, list[str]]:
@@ -95,7 +95,7 @@ async def _items(api: ApiServer, path: str, query: Mapping[str, str], namespace:
             raise UserError(f"there is no namespace {namespace}")
         yield one
         return
-    cluster_scoped = {known.plural for known in known_resources() if not known.namespaced}
+    cluster_scoped = {known.plural for known in resource_kinds() if not known.namespaced}
     if namespace and resource not in cluster_scoped and "/namespaces/" not in path:
         path = paths.within(path, namespace)
     async for item in api.objects(path, query):

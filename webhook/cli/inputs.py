@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from policies.core.facts import Cluster
-from policies.core.resources import known_resources
+from policies.core.resources import resource_kinds
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced, text
 from webhook.admission.configuration import Config
@@ -125,7 +125,7 @@ def _with_namespace(document: Document, namespace: str, scan: Scan) -> Document:
         return document
     namespaced = chain(
         (served.kind for served in scan.resources if served.namespaced),
-        (known.group_kind for known in known_resources() if known.namespaced),
+        (known.group_kind for known in resource_kinds() if known.namespaced),
     )
     if kind_of(document.obj) not in namespaced:
         return document

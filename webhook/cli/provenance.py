@@ -122,8 +122,8 @@ def relevant_fields(pod: Json) -> Iterator[str]:
     """The paths of the fields that `chassis why` explains, as far as the pod has them."""
     for container in containers(pod):
         if container.role is not Role.MAIN:
-            yield container.place
-        yield from (f"{container.place}.{name}" for name in _OF_CONTAINER if container.spec.get(name))
+            yield container.path
+        yield from (f"{container.path}.{name}" for name in _OF_CONTAINER if container.spec.get(name))
     yield from (path for path in _OF_POD if value_at(pod, path) is not None)
     for index, _ in enumerate(maps(pod, "spec", "tolerations")):
         key = text(pod, "spec", "tolerations", index, "key")

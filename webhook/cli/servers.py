@@ -17,7 +17,7 @@ from policies.containers.programs import option
 from policies.core import data
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.facts import Facts
-from policies.core.reasons import lasting
+from policies.core.reasons import in_words
 from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
@@ -126,7 +126,7 @@ class Serving:
     def cells(self) -> dict[str, str]:
         """The cells of the table by column."""
         shown = (self.version or "unknown") + (" (verified)" if self.verified else "")
-        drained = "unknown" if self.drain_seconds is None else lasting(self.drain_seconds)
+        drained = "unknown" if self.drain_seconds is None else in_words(self.drain_seconds)
         return {
             "workload": f"{self.namespace}/{self.name} ({self.kind}, {self.container})",
             "server": self.server or "not recognised",
@@ -134,8 +134,10 @@ class Serving:
             "port": str(self.port or "unknown"),
             "health": " ".join(dict.fromkeys(filter(None, (self.live_path, self.ready_path)))) or "unknown",
             "models": ", ".join(self.models) or "unknown",
-            "drain": f"{drained} (grace {lasting(self.grace_seconds)})",
-            "budget": lasting(self.start_budget_seconds) if self.start_budget_seconds is not None else "none",
+            "drain": f"{drained} (grace {in_words(self.grace_seconds)})",
+            "budget": in_words(self.start_budget_seconds)
+            if self.start_budget_seconds is not None
+            else "none",
         }
 
     @property
@@ -212,7 +214,7 @@ def _probes(timeline: Timeline | None) -> dict[str, str]:
     if timeline is None:
         return {}
     seconds = {STARTUP: timeline.startup, READINESS: timeline.readiness, LIVENESS: timeline.liveness}
-    return {name: f"after {lasting(value)}" for name, value in seconds.items() if value is not None}
+    return {name: f"after {in_words(value)}" for name, value in seconds.items() if value is not None}
 
 
 # --- versions --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Final
 
 import yaml
 
-from policies.core.reasons import lasting
+from policies.core.reasons import in_words
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping
 from policies.kube.printable import printable
@@ -145,7 +145,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.namespace,
         row.workload,
         row.container,
-        lasting(row.budget) if row.budget else "-",
+        in_words(row.budget) if row.budget else "-",
         ("mlchassis" if row.injected else "author") if row.budget else "-",
         str(row.starts),
         seconds(row.percentile(0.5)),

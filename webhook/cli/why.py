@@ -218,7 +218,7 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
         kept = {name: value for name, value in mapping(obj, "spec").items() if name in OF_JOB}
         final = {**final, "metadata": obj["metadata"], "spec": {**mapping(final, "spec"), **kept}}
     templates = pod_templates(obj, config.workloads)
-    relevant = [each.placed(path) for each in templates for path in relevant_fields(each.pod)]
+    relevant = [each.path_in_object(path) for each in templates for path in relevant_fields(each.pod)]
     relevant += [
         f"{named_path(obj, job.steps)}.{name}"
         for job in jobs_in(obj)

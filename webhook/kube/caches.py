@@ -15,7 +15,7 @@ from sys import getsizeof
 from typing import Any, TypeVar
 
 from policies.core.listing import Carried, Change, Listing
-from policies.core.resources import Known, Resource, known_resources
+from policies.core.resources import Resource, ResourceKind, resource_kinds
 from policies.kube.json import Json, mapping, maps, text
 from policies.probes.observed import OBSERVED, trimmed
 from policies.relations.devices import OFFER, offer_of
@@ -55,7 +55,7 @@ class ClusterCache:
         self._stores: dict[Resource, list[Store | ObservedStarts]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store | ObservedStarts]] = []
         intern = Interner()
-        for known in known_resources():
+        for known in resource_kinds():
             store = Store(known, intern, on_change=self._tell, changed=self._changed)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
@@ -166,7 +166,7 @@ class Store:
 
     def __init__(
         self,
-        known: Known,
+        known: ResourceKind,
         intern: Interner | None = None,
         *,
         on_change: Callable[[Resource], None] = lambda _: None,

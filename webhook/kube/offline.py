@@ -11,9 +11,9 @@ from operator import eq
 from pathlib import Path
 from typing import Any, Final
 
-from policies.core.facts import NONE, WholeObjects
+from policies.core.facts import NO_OBJECTS, WholeObjects
 from policies.core.listing import Listing
-from policies.core.resources import Resource, known_resources
+from policies.core.resources import Resource, resource_kinds
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.core.suggestions import closest
 from policies.kube.field_paths import named
@@ -272,7 +272,7 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
-        by_kind = {known.group_kind: known for known in known_resources()}
+        by_kind = {known.group_kind: known for known in resource_kinds()}
         found: dict[tuple[Resource, str | None], list[Json]] = {}
         for obj in chain(self._objects, _autoscalers(self._objects)):
             known = by_kind.get(kind_of(obj))
@@ -299,7 +299,7 @@ class ManifestCluster(WholeObjects):
         return self._named.get((kind, namespace or "default"), {}).get(name)
 
     def other_pods(self, namespace: str) -> Listing:
-        return self._others.get(namespace or "default", NONE)
+        return self._others.get(namespace or "default", NO_OBJECTS)
 
     @cached_property
     def _others(self) -> dict[str, Listing]:

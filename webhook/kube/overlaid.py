@@ -12,7 +12,7 @@ from functools import cache
 
 from policies.core.facts import Cluster, WholeObjects
 from policies.core.listing import Listing
-from policies.core.resources import Resource, known_resources
+from policies.core.resources import Resource, resource_kinds
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced, text
 from policies.relations.wait_cycles import CACHED_LINKS
@@ -83,5 +83,5 @@ def _applied(resource: Resource, obj: Json, before: Json | None) -> Json:
 @cache
 def _stays(resource: Resource) -> frozenset[tuple[str, ...]]:
     """The fields of a resource's objects that applying a manifest keeps."""
-    own = (known.stays for known in known_resources() if known.resource is resource)
+    own = (known.stays for known in resource_kinds() if known.resource is resource)
     return frozenset(tuple(path.split(".")) for stays in own for path in stays)

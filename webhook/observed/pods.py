@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from policies.core.facts import Cluster, named_in
+from policies.core.facts import Cluster, find_by_name
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube import probe_timing
@@ -235,7 +235,7 @@ def start_limit(container: Container) -> int:
     """Seconds after which a probe ends a start; 0 if none does."""
     startup = container.spec.get("startupProbe")
     if startup is not None:
-        return probe_timing.kill_budget(startup)
+        return probe_timing.startup_deadline(startup)
     return watched_start(container.spec.get("livenessProbe"))
 
 
@@ -255,7 +255,7 @@ def workload_of(pod: Json) -> str:
 
 def node_type(name: str, cluster: Cluster) -> str:
     """The accelerator or the instance type of a node; empty if it is not known."""
-    labels = labels_of(named_in(cluster.listing(Resource.NODES), name) or {})
+    labels = labels_of(find_by_name(cluster.listing(Resource.NODES), name) or {})
     return next((str(labels[key]) for key in NODE_TYPE_LABELS if labels.get(key)), "")
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from policies.core.annotations import CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
-from policies.core.reasons import lasting
+from policies.core.reasons import in_words
 from policies.kube import probe_timing
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
@@ -207,7 +207,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
         verdicts.append(f"the slowest start took {slowest} s of {budget} s")
         wanted = slowest
     elif budget >= _HOUR and len(loads) >= LEAST_STARTS and budget > MANY * slowest:
-        verdicts.append(f"hangs would last {lasting(budget)}")
+        verdicts.append(f"hangs would last {in_words(budget)}")
         wanted = max(slowest, 1)
     if kills["liveness"]:
         verdicts.append(f"liveness restarted it {kills['liveness']} times")
@@ -291,7 +291,7 @@ def _is_injected(pod: Json, container: Container) -> bool:
     """Whether the webhook set what ends a start."""
     changed = Changed.of(pod)
     paths = {each.path for each in changed.entries} if changed else set()
-    return any(f"{container.place}.{name}" in paths for name in ("startupProbe", "livenessProbe"))
+    return any(f"{container.path}.{name}" in paths for name in ("startupProbe", "livenessProbe"))
 
 
 def _key(container: str) -> str:

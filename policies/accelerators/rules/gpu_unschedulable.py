@@ -14,7 +14,7 @@ def check(target: Target, facts: Facts) -> Findings:
         found = placement(template.pod, facts)
         if found is not None and found.obstacle is not None:
             obstacle = found.obstacle
-            certainty = Certainty.SURE if settings.knows_all_nodes else Certainty.LIKELY
+            certainty = Certainty.CERTAIN if settings.knows_all_nodes else Certainty.LIKELY
             yield Finding(
                 _path(template, obstacle, settings),
                 obstacle.message,

@@ -11,7 +11,7 @@ from policies.kube.pods import Role
 
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
-    certainty = Certainty.SURE if settings.knows_all_nodes else Certainty.LIKELY
+    certainty = Certainty.CERTAIN if settings.knows_all_nodes else Certainty.LIKELY
     for template in target.templates:
         for container in template.containers(Role.MAIN):
             found = misfit(template.pod, container, facts)

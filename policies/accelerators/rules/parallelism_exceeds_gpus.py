@@ -82,7 +82,7 @@ def _finding(template: PodTemplate, container: Container, server: Server, wanted
         f"{given}: the server fails at every start.",
         f"Give the container {wanted} GPUs, or lower the parallelism to {given}. If the server spans nodes, "
         "add the options for that.",
-        Certainty.UNDECIDED if server.has_env_from else Certainty.SURE,
+        Certainty.UNDECIDED if server.has_env_from else Certainty.CERTAIN,
     )
 
 

@@ -66,7 +66,7 @@ def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement,
 def _certainty(facts: Facts) -> Certainty:
     """Sure only if the nodes and pools are all that there can be."""
     settings = facts.settings(GpuAffinity)
-    return Certainty.SURE if settings.knows_all_nodes else Certainty.UNDECIDED
+    return Certainty.CERTAIN if settings.knows_all_nodes else Certainty.UNDECIDED
 
 
 def _compete(one: Placement, other: Placement) -> bool:

@@ -7,7 +7,7 @@ from itertools import islice, product
 from typing import Any, Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import BY_NAME, named_in
+from policies.core.facts import BY_NAME, find_by_name
 from policies.core.listing import Index, is_manifest
 from policies.core.resources import Resource
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
@@ -98,7 +98,7 @@ def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Findings:
         f"{_counted(f'{names}{more}', len(selected), replicas, scaled=scaled)} {_needed(least, replicas)}, "
         f"so no pod can be evicted and node drains block{others}.",
         _HINT,
-        Certainty.UNDECIDED if not counted else Certainty.LIKELY if replicas == 1 else Certainty.SURE,
+        Certainty.UNDECIDED if not counted else Certainty.LIKELY if replicas == 1 else Certainty.CERTAIN,
     )
 
 
@@ -209,7 +209,7 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
     replicas = kept_by(autoscaler)
     most = integer(autoscaler, "spec", "maxReplicas", default=replicas)
     before = facts.listing(Resource.AUTOSCALERS)
-    known = named_in(before, _name(autoscaler))
+    known = find_by_name(before, _name(autoscaler))
     for budget, least in _blocked_by(workload, replicas, facts):
         if not _is_alone(workload, budget, facts) or _was_found(known, budget, least):
             continue
@@ -220,7 +220,7 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
                 f"The autoscaler never runs more than {_replicas(most)} of {what}, so {guard} allows no "
                 "eviction, and node drains block."
             )
-            certainty = Certainty.SURE if most > 1 else Certainty.LIKELY
+            certainty = Certainty.CERTAIN if most > 1 else Certainty.LIKELY
         else:
             message = (
                 f"The autoscaler can reduce {what} to {_replicas(replicas)}. {guard} allows no eviction "

@@ -93,7 +93,7 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         programs = programs_of(summary)
         names += [container.name, repository(container.image).rpartition("/")[2], *programs]
         names += summary.scripts
-        words += container.words
+        words += container.argv
     if not names or any(part in name.lower() for name in names for part in _MEASURES):
         return False
     if target.kind in KUBEFLOW_JOBS or has_label(labels_of(template.pod), (f"{TRAINING}=true",)):
@@ -106,7 +106,7 @@ def _names_storage(template: PodTemplate) -> bool:
     return any(
         scheme in word
         for container in template.containers()
-        for word in (*container.words, *(text(entry, "value") for entry in maps(container.spec, "env")))
+        for word in (*container.argv, *(text(entry, "value") for entry in maps(container.spec, "env")))
         for scheme in _STORAGE
     )
 

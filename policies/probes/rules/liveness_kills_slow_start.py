@@ -6,7 +6,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.mode import Mode
 from policies.kube.json import mapping
 from policies.kube.pods import Role
-from policies.kube.probe_timing import kill_budget
+from policies.kube.probe_timing import startup_deadline
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
 from policies.probes.progress import watched_start
 from policies.probes.settings import StandardProbes
@@ -18,7 +18,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if _is_guarded(probe, facts):
             continue
         start = start_of(probe.template.pod, probe.container, facts)
-        budget = kill_budget(probe.spec)
+        budget = startup_deadline(probe.spec)
         if start is None or budget >= start.seconds:
             continue
         killed = "kubelet kills it" + ("" if probe.template.completes else " again and again")
@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}): {killed}, and it never serves.",
             _slow_start_hint(probe, start.seconds),
-            Certainty.SURE if start.declared or budget < start.usual else Certainty.UNDECIDED,
+            Certainty.CERTAIN if start.declared or budget < start.usual else Certainty.UNDECIDED,
         )
 
 

@@ -47,7 +47,7 @@ _FRAMEWORKS: Final = frozenset(
 )
 
 _CONSEQUENCE: Final = {
-    Certainty.SURE: "under load the check competes with the server, times out, and fails.",
+    Certainty.CERTAIN: "under load the check competes with the server, times out, and fails.",
     Certainty.LIKELY: "its cost is unknown, and under load it may time out and fail.",
 }
 
@@ -74,11 +74,11 @@ def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
     before = ""
     for command in summary.commands:
         if what := _checksum(command, before) or _heavy_work(command):
-            return what, Certainty.SURE
+            return what, Certainty.CERTAIN
         before = command.name
     for script in summary.scripts:
         if _INTEGRITY.search(script):
-            return f"runs {script[:80]}, a check of integrity", Certainty.SURE
+            return f"runs {script[:80]}, a check of integrity", Certainty.CERTAIN
     return None
 
 

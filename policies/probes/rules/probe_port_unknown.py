@@ -42,7 +42,7 @@ def _finding(probe: Probe, handler: str, port: str) -> Finding:
         f"The {probe.name} asks port {port}, a name that no port of this container has{where}: "
         f"{_CONSEQUENCE[probe.field]}.",
         f"{use}, or give the name to a port of container {probe.container.name}.",
-        Certainty.LIKELY if probe.field == LIVENESS else Certainty.SURE,
+        Certainty.LIKELY if probe.field == LIVENESS else Certainty.CERTAIN,
     )
 
 

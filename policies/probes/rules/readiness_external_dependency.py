@@ -9,5 +9,7 @@ from policies.probes.external_hosts import external_dependencies
 from policies.probes.probe import READINESS
 
 RULE = rule(
-    __name__, partial(external_dependencies, READINESS), requires=(PodFeature.READINESS, PodFeature.ELSEWHERE)
+    __name__,
+    partial(external_dependencies, READINESS),
+    requires=(PodFeature.READINESS, PodFeature.OTHER_HOST),
 )

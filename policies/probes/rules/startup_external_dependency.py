@@ -9,5 +9,5 @@ from policies.probes.external_hosts import external_dependencies
 from policies.probes.probe import STARTUP
 
 RULE = rule(
-    __name__, partial(external_dependencies, STARTUP), requires=(PodFeature.STARTUP, PodFeature.ELSEWHERE)
+    __name__, partial(external_dependencies, STARTUP), requires=(PodFeature.STARTUP, PodFeature.OTHER_HOST)
 )

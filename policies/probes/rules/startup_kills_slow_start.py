@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.probe_timing import kill_budget
+from policies.kube.probe_timing import startup_deadline
 from policies.probes.probe import STARTUP, probes
 from policies.probes.start import start_of
 
@@ -13,7 +13,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if probe.template.completes:
             continue
         start = start_of(probe.template.pod, probe.container, facts)
-        budget = kill_budget(probe.spec)
+        budget = startup_deadline(probe.spec)
         # A size gives the amount to load, not the rate. A server's usual start is not enough for a finding.
         margin = 1 if start is not None and start.annotated else 2
         if start is None or budget * margin >= start.loading:
@@ -24,7 +24,7 @@ def check(target: Target, facts: Facts) -> Findings:
             f"until it serves ({start.reason}).",
             f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}. "
             "This does not delay a faster start.",
-            Certainty.SURE if start.declared else Certainty.UNDECIDED,
+            Certainty.CERTAIN if start.declared else Certainty.UNDECIDED,
         )
 
 

@@ -116,7 +116,7 @@ def _finding(path: str, name: str, why: str, certain: bool) -> Finding:
         path,
         f"LimitRange {name} refuses every pod: {why}.",
         "Choose requests and limits within the bounds, or change the LimitRange.",
-        Certainty.SURE if certain else Certainty.LIKELY,
+        Certainty.CERTAIN if certain else Certainty.LIKELY,
     )
 
 

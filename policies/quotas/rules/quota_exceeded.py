@@ -47,7 +47,7 @@ def _findings(target: Target, each: Judged, facts: Facts) -> Findings:
         )
     elif outcome(each.update, float(room.replicas)) is Outcome.SHORT:
         why = f"ResourceQuota {name} has room for {room.such} ({room.terms})"
-        yield _short(each, room, why, Certainty.SURE)
+        yield _short(each, room, why, Certainty.CERTAIN)
     else:
         yield from _next_to_others(target, each, facts)
 

@@ -27,7 +27,7 @@ def _finding(target: Target, each: Judged, facts: Facts) -> Finding | None:
     by_itself = outcome(each.update, float(room.replicas))
     if by_itself is Outcome.STUCK:
         full = f"ResourceQuota {room.quota} has room for {room.such} ({room.terms}), and all of them run"
-        return _stuck(target, full, Certainty.SURE)
+        return _stuck(target, full, Certainty.CERTAIN)
     if by_itself is Outcome.SHORT or each.update.unavailable:
         return None  # quota-exceeded reports the first; in the second an old pod makes room
     used = in_use(each.quota)

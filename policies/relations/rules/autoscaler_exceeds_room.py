@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.accelerators.node_affinity import is_surveyable
+from policies.accelerators.node_affinity import is_within_limits
 from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
@@ -61,7 +61,7 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
     if target.kind == LEADER_WORKER_SET or len(target.templates) != 1 or not nodes:
         return
     [template] = target.templates
-    if text(template.spec, "nodeName") or not is_surveyable(template.pod):
+    if text(template.spec, "nodeName") or not is_within_limits(template.pod):
         return
     found = placement(template.pod, facts)
     if found is not None:

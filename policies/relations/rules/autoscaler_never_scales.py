@@ -85,7 +85,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 template.at(found.container, "resources"),
                 f"HorizontalPodAutoscaler {name} {found.why}: {_effect(found, len(metrics))}.",
                 found.hint,
-                Certainty.SURE if found.sure else Certainty.LIKELY,
+                Certainty.CERTAIN if found.sure else Certainty.LIKELY,
             )
 
 

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.facts import WholeObjects, named_in
-from policies.core.names import is_address, meanings
+from policies.core.dns import is_address, possible_services
+from policies.core.facts import WholeObjects, find_by_name
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
@@ -73,9 +73,9 @@ def _missing_service(host: str, target: Target, namespace: str, cluster: WholeOb
     if not qualified and len(labels) > 1:
         # db.ml may be a host outside the cluster, unless ml is a namespace.
         namespaces = cluster.listing(Resource.NAMESPACES)
-        if len(labels) > 2 or named_in(namespaces, labels[1]) is None:
+        if len(labels) > 2 or find_by_name(namespaces, labels[1]) is None:
             return None
-    found = list(meanings(host, namespace))
+    found = list(possible_services(host, namespace))
     if not found or not all(cluster.lacks(SERVICE, place, name) for name, place, _ in found):
         return None
     name, place, _ = found[0]
@@ -85,7 +85,7 @@ def _missing_service(host: str, target: Target, namespace: str, cluster: WholeOb
 def _as_written(template: PodTemplate) -> PodTemplate:
     """The template without the fields that mutators add to its pods."""
     written = template.unprojected
-    return template if written is template.pod else template.remade(PodView(written))
+    return template if written is template.pod else template.with_view(PodView(written))
 
 
 RULE = rule(__name__, check)

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.dns import resolve
 from policies.core.listing import is_manifest
-from policies.core.names import destination
 from policies.core.resources import Resource
 from policies.core.services import behind
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.has_controller or integer(target.spec, "replicas", default=1) == 0:
         return
     for link in blocking_links(target)[:_MOST]:
-        found = destination(link.host, facts.namespace, facts.cluster)
+        found = resolve(link.host, facts.namespace, facts.cluster)
         # Only manifests have annotations; objects in a cluster were deployed before.
         if found is None or not is_manifest(found.service):
             continue
@@ -67,12 +67,12 @@ def _compared(target: Target, link: Link, service: Json, providers: list[Json]) 
 
 def _certainty(obj: Json, link: Link, service: Json, provider: Json) -> Certainty:
     """SURE for the objects of one release or application: only these are deployed in one order."""
-    if link.certainty is not Certainty.SURE:
+    if link.certainty is not Certainty.CERTAIN:
         return Certainty.UNDECIDED
     instance = labels_of(obj).get(_INSTANCE)
     others = (labels_of(each).get(_INSTANCE) for each in (service, provider))
     together = instance is not None and all(each == instance for each in others)
-    return Certainty.SURE if together and link.limit is None else Certainty.LIKELY
+    return Certainty.CERTAIN if together and link.limit is None else Certainty.LIKELY
 
 
 def _finding(
@@ -81,7 +81,7 @@ def _finding(
     done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
     limit = "" if link.limit is None else f"{link.limit:.0f} s "
     one = "release" if tool == "Helm" else "application"
-    first = "The" if certainty is Certainty.SURE else f"If one {one} has both, the"
+    first = "The" if certainty is Certainty.CERTAIN else f"If one {one} has both, the"
     ends = "never completes" if link.limit is None else "takes that long"
     return Finding(
         link.path,

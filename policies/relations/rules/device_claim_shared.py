@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"{why}, and all of them share ResourceClaim {name}. Its devices are allocated once, on "
                     "one node, so the pods of other nodes stay Pending.",
                     "Use a resourceClaimTemplateName, so that each pod gets a claim and devices.",
-                    Certainty.SURE if _is_on_one_node(name, facts) else Certainty.LIKELY,
+                    Certainty.CERTAIN if _is_on_one_node(name, facts) else Certainty.LIKELY,
                 )
 
 

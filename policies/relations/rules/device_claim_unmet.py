@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import named_in
+from policies.core.facts import find_by_name
 from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.core.suggestions import closest
@@ -36,7 +36,7 @@ def _missing(requests: list[Request], facts: Facts) -> Findings:
     classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
     for request in requests if classes else ():
         for name in request.classes:
-            if classes and named_in(classes, name) is None:
+            if classes and find_by_name(classes, name) is None:
                 similar = closest(name, (text(each, "metadata", "name") for each in classes), _SIMILAR)
                 if similar or not is_manifest(classes[0]):
                     there_is = f"; there is {similar}" if similar else ""
@@ -77,7 +77,7 @@ def _finding(driver: str, count: int, available: Supply, first: Request, facts: 
         f"The claims of a pod ask for {count} {devices}, and the most that one node reaches is "
         f"{available.devices}{where}. The scheduler leaves the pod Pending.",
         f"Ask for at most {available.devices} per pod, or spread the work over several pods.",
-        Certainty.SURE if fixed else Certainty.LIKELY,
+        Certainty.CERTAIN if fixed else Certainty.LIKELY,
     )
 
 

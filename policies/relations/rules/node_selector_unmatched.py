@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.node_affinity import is_surveyable, mentioned_keys
+from policies.accelerators.node_affinity import is_within_limits, required_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -31,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if len(pools) > _MOST_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
     for template in target.templates:
-        if text(template.spec, "nodeName") or not is_surveyable(template.pod):
+        if text(template.spec, "nodeName") or not is_within_limits(template.pod):
             continue
         if placement(template.pod, facts) is not None:
             continue  # gpu-unschedulable judges pods with accelerators
@@ -48,7 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _may_scale_from_zero(pod: Json, settings: GpuAffinity) -> bool:
     """Whether the pod needs a pool that is often empty: by accelerators, or by the pool's own label."""
     requests = settings.catalogue.requests(pod)
-    return bool(requests) or not mentioned_keys(pod).isdisjoint(settings.autoscaler_labels)
+    return bool(requests) or not required_keys(pod).isdisjoint(settings.autoscaler_labels)
 
 
 def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: bool) -> Finding:
@@ -65,7 +65,7 @@ def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: 
         f"{template.spec_path}.{field}",
         f"The pods stay Pending: {count} their node selector and required node affinity, and {future}.",
         "Correct the node selector or affinity, or label a node" + (" or a NodePool." if obstacles else "."),
-        Certainty.SURE if fixed else Certainty.LIKELY,
+        Certainty.CERTAIN if fixed else Certainty.LIKELY,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.facts import named_in
+from policies.core.facts import find_by_name
 from policies.core.listing import Listing, is_manifest
 from policies.core.resources import Resource
 from policies.kube.group_kinds import JOB
@@ -37,14 +37,14 @@ def check(target: Target, facts: Facts) -> Findings:
     if not name or not all_queues or target.has_controller:
         return
     queues = facts.listing(Resource.LOCAL_QUEUES)
-    queue = named_in(queues, name)
+    queue = find_by_name(queues, name)
     if queue is None:
         if queues or not is_manifest(all_queues[0]):
             yield _no_queue(target, name, queues or (), facts.namespace)
         return
     cluster_queues = facts.cluster.listing(Resource.CLUSTER_QUEUES)
     cluster_name = text(queue, "spec", "clusterQueue")
-    cluster_queue = named_in(cluster_queues, cluster_name)
+    cluster_queue = find_by_name(cluster_queues, cluster_name)
     if cluster_queue is not None:
         yield from islice(_not_admitted(target, cluster_queue, facts), 1)
     elif cluster_queues and not is_manifest(cluster_queues[0]):
@@ -86,7 +86,7 @@ def _not_admitted(target: Target, cluster_queue: Json, facts: Facts) -> Findings
                 f"{text(cluster_queue, 'metadata', 'name')} can give that: {shown}. Kueue never admits this "
                 f"{target.kind.kind}.",
                 _HINT_QUOTA if any("quota" in each for each in reasons) else _HINT_FLAVOR,
-                Certainty.SURE,
+                Certainty.CERTAIN,
             )
 
 
@@ -116,7 +116,7 @@ def _obstacles(
                 where = f" in cohort {quota.cohort}" if quota.cohort else ""
                 yield f"{name} has a quota of {quota.amount}{where}"
             else:
-                flavor = named_in(flavors, name)
+                flavor = find_by_name(flavors, name)
                 yield None if flavor is None else _mismatch(template, name, flavor, facts)
 
 

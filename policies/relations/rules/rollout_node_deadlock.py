@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.node_affinity import is_surveyable
+from policies.accelerators.node_affinity import is_within_limits
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
@@ -32,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     if is_manifest(nodes[0]) and not settings.fixed_size:
         return  # manifests contain a part of the cluster's nodes
-    if text(template.spec, "nodeName") or not is_surveyable(template.pod):
+    if text(template.spec, "nodeName") or not is_within_limits(template.pod):
         return
     if placement(template.pod, facts) is not None:
         return  # pods with accelerators are rollout-gpu-deadlock's
@@ -46,7 +46,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if ends is Outcome.SHORT or (ends is Outcome.STUCK and limit.across_revisions):
             # Pods of another workload may count in a spread.
             sure = settings.fixed_size and limit.cause is not Cause.SPREAD
-            yield _finding(update, limit, found, ends, Certainty.SURE if sure else Certainty.LIKELY)
+            yield _finding(update, limit, found, ends, Certainty.CERTAIN if sure else Certainty.LIKELY)
             return
 
 

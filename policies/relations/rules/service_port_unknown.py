@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.resources import Resource
-from policies.core.services import BY_NAMED_PORT, leads_only_to, named_ports, selects
+from policies.core.services import BY_NAMED_PORT, named_ports, selects, selects_only
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import maps, text
 from policies.kube.metadata import annotations_of, labels_of
@@ -32,13 +32,13 @@ def check(target: Target, facts: Facts) -> Findings:
         for service in by_label[label]
         for port in named_ports(service)
         if port not in _names(template)
-        if selects(service, template.pod) and leads_only_to(service, target, facts) is not None
+        if selects(service, template.pod) and selects_only(service, target, facts) is not None
     )
     for service, port in islice(found, _MOST):
         name, main = text(service, "metadata", "name"), next(iter(template.containers(Role.MAIN)), None)
         if main is None:
             return
-        sure = leads_only_to(service, target, facts) is Certainty.SURE and not _is_added_to(template)
+        sure = selects_only(service, target, facts) is Certainty.CERTAIN and not _is_added_to(template)
         known = sorted(filter(None, _names(template)))
         names = f"; they have {listed(known[:4])}" if known else ""
         yield Finding(
@@ -47,7 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
             "Service has no endpoints for that port, and connections to it fail.",
             f"Give the name {port} to a port of container {main.name}, or set the Service's targetPort to a "
             "name or number that the pods have.",
-            Certainty.SURE if sure else Certainty.LIKELY,
+            Certainty.CERTAIN if sure else Certainty.LIKELY,
         )
 
 

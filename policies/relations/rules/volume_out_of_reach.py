@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.accelerators.inventory import Node
-from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, is_surveyable, mentioned_keys
+from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, is_within_limits, required_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.facts import named_in
+from policies.core.facts import find_by_name
 from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.kube.group_kinds import STATEFUL_SET
@@ -44,7 +44,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is None or not 0 < len(found.nodes) <= _MOST_NODES:
             continue
         fixed = settings.pools or settings.fixed_size
-        certainty = Certainty.SURE if fixed else Certainty.LIKELY
+        certainty = Certainty.CERTAIN if fixed else Certainty.LIKELY
         yield from _of_claims(template, found.nodes, facts, certainty)
         if target.kind == STATEFUL_SET:
             for index, claim in indexed_maps(target.spec, "volumeClaimTemplates"):
@@ -56,7 +56,7 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
     claims = facts.listing(Resource.CLAIMS)
     for index, volume in indexed_maps(template.spec, "volumes")[:_MOST_VOLUMES]:
         name = text(volume, "persistentVolumeClaim", "claimName")
-        claim = named_in(claims, name) if name else None
+        claim = find_by_name(claims, name) if name else None
         if claim is None:
             continue
         path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName"
@@ -70,12 +70,12 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
 def _bound(
     claim: str, bound: str, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
 ) -> Findings:
-    volume = named_in(facts.cluster.listing(Resource.VOLUMES), bound)
+    volume = find_by_name(facts.cluster.listing(Resource.VOLUMES), bound)
     required = dig(volume, "spec", "nodeAffinity", "required") if volume is not None else None
     if not isinstance(required, dict):
         return
     pod: Json = replaced({}, REQUIRED, required)  # it has the semantics of a pod's affinity
-    if not is_surveyable(pod):
+    if not is_within_limits(pod):
         return
     different = _different_nodes(pod, nodes)
     if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in different):
@@ -91,7 +91,7 @@ def _bound(
 
 def _different_nodes(pod: Json, nodes: Sequence[Node]) -> Iterator[Node]:
     """One node of each set that an affinity cannot tell apart: thousands of nodes are in a few zones."""
-    keys = sorted(mentioned_keys(pod))
+    keys = sorted(required_keys(pod))
     by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
     seen: set[tuple[object, ...]] = set()
     for node in nodes:
@@ -144,7 +144,7 @@ def _class_of(claim: Json, facts: Facts) -> Json | None:
         return None
     name = dig(claim, "spec", "storageClassName")
     if isinstance(name, str):
-        return named_in(classes, name)
+        return find_by_name(classes, name)
     defaults = [each for each in classes if annotations_of(each).get(_IS_DEFAULT) == "true"]
     return defaults[0] if len(defaults) == 1 else None
 

@@ -8,7 +8,7 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
 from policies.kube.json import Json, integer, mapping
 from policies.kube.pods import Role, containers
-from policies.kube.probe_timing import initial_delay, kill_budget
+from policies.kube.probe_timing import initial_delay, startup_deadline
 from policies.probes.start import Start, start_of
 from policies.rollouts.rollouts import replicas_of
 
@@ -82,7 +82,7 @@ def _slowest_start(pod: Json) -> tuple[str, int] | None:
 
 def _startup_budget(container: Json) -> int:
     probe = mapping(container, "startupProbe")
-    return kill_budget(probe) if probe else 0
+    return startup_deadline(probe) if probe else 0
 
 
 def _time_until_ready(container: Json) -> int:

@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     "Set maxSurge to 0 and maxUnavailable to 1, or drop the host port and use a Service."
                     if found is Outcome.STUCK
                     else "Run 1 replica, or drop the host port and use a Service.",
-                    Certainty.SURE if one_node else Certainty.LIKELY,
+                    Certainty.CERTAIN if one_node else Certainty.LIKELY,
                 )
 
 

@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if waits_for_peer(target, template, container, facts):
                 continue
             yield Finding(
-                template.at_words(container),
+                template.command_path(container),
                 f"Init container {container.name} waits for {host.name or 'a host'} in a loop without a "
                 "limit: if it never answers, the pod stays in Init without an error.",
                 "End the wait with an error after some minutes (timeout 10m …): kubelet tries again, and the "

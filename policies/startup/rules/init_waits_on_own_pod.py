@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if any(command.name not in _WAITS and not command.hosts for command in summary.commands):
                 continue  # it may start the server itself
             yield Finding(
-                template.at_words(container),
+                template.command_path(container),
                 f"Init container {container.name} waits for {loops[0].hosts[0].name or 'a server'} in its "
                 "own pod, and the pod's other containers start only after it has ended.",
                 "Wait in the main container, or make the server a native sidecar: an init container before "

@@ -15,7 +15,7 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             if _ends_at_once(container_command(template, container)):
                 yield Finding(
-                    template.at_words(container),
+                    template.command_path(container),
                     f"Container {container.name} runs `ray start` without --block: the command returns while "
                     "Ray runs in the background, and the container ends and is restarted again and again.",
                     "Add --block.",

@@ -28,4 +28,4 @@ def check(target: Target, facts: Facts) -> Findings:
                     )
 
 
-RULE = rule(__name__, check, requires=(PodFeature.ELSEWHERE,))
+RULE = rule(__name__, check, requires=(PodFeature.OTHER_HOST,))

@@ -102,7 +102,7 @@ def test_a_predictor_is_merged_over_its_runtime() -> None:
     assert pod["metadata"]["annotations"] == {"prometheus.io/port": "8080"}
     assert pod["metadata"]["labels"]["serving.kserve.io/inferenceservice"] == "llm"
     container = template.containers()[0]
-    assert {each: template.written(template.at(container, *each.split("."))) for each in PLACES} == PLACES
+    assert {each: template.source_path(template.at(container, *each.split("."))) for each in PLACES} == PLACES
 
 
 PLACES = {
@@ -198,12 +198,12 @@ def test_a_worker_is_merged_over_that_of_the_runtime() -> None:
     container = worker.containers()[0]
     assert container.image == "example.org/worker:1"
     assert (
-        worker.written(worker.at(container, "livenessProbe", "exec"))
+        worker.source_path(worker.at(container, "livenessProbe", "exec"))
         == "spec.predictor.workerSpec.containers[0].livenessProbe.exec"
     )
-    assert worker.written(worker.at(container, "image")) == "@spec.workerSpec.containers[0].image"
+    assert worker.source_path(worker.at(container, "image")) == "@spec.workerSpec.containers[0].image"
     (alone,) = (each for each in templates(judged, runtime()) if each.path.endswith("workerSpec"))
-    assert alone.places is None, "the runtime has no worker: what the service has is still read"
+    assert alone.origins is None, "the runtime has no worker: what the service has is still read"
 
 
 def test_the_transformer_and_the_others_come_after_the_server() -> None:
@@ -230,9 +230,9 @@ def test_the_transformer_and_the_others_come_after_the_server() -> None:
     ]
     transformer, sidecar = template.containers()[1], template.containers()[3]
     assert transformer.spec["args"] == ["--a", "--b"]
-    assert template.written(template.at(transformer, "image")) == "spec.predictor.containers[1].image"
-    assert template.written(template.at(transformer, "env")) == "@spec.containers[2].env"
-    assert template.written(template.at(sidecar)) == "spec.predictor.containers[0]"
+    assert template.source_path(template.at(transformer, "image")) == "spec.predictor.containers[1].image"
+    assert template.source_path(template.at(transformer, "env")) == "@spec.containers[2].env"
+    assert template.source_path(template.at(sidecar)) == "spec.predictor.containers[0]"
     (only,) = templates(service(containers=own[1:]), runtime())
     assert [each.name for each in only.containers()] == [
         "kserve-container",
@@ -332,7 +332,7 @@ def test_a_train_job_is_merged_over_its_runtime() -> None:
         "env[1]": "spec.podTemplateOverrides[0].spec.containers[0].env[0]",
         "resources.limits": "spec.trainer.resourcesPerNode.limits",
     }
-    assert {each: node.written(node.at(container, each)) for each in places} == places
+    assert {each: node.source_path(node.at(container, each)) for each in places} == places
 
 
 def test_patches_of_a_manager_are_merged_over_the_job_that_they_name() -> None:
@@ -348,7 +348,7 @@ def test_patches_of_a_manager_are_merged_over_the_job_that_they_name() -> None:
     assert node.containers()[0].spec["env"] == [{"name": "A"}, {"name": "B"}]
     job = "spec.runtimePatches[1].trainingRuntimeSpec.template.spec.replicatedJobs[0]"
     at = f"{job}.template.spec.template.spec"
-    assert node.written(f"{node.spec_path}.nodeSelector") == f"{at}.nodeSelector"
+    assert node.source_path(f"{node.spec_path}.nodeSelector") == f"{at}.nodeSelector"
     coverage = decided(judged, training()).coverage
     assert coverage is not None
     assert coverage.reading is Reading.REVIEWED

@@ -18,8 +18,8 @@ def test_modes_have_an_order() -> None:
 @pytest.mark.parametrize(
     ("profile", "certainty", "mode"),
     [
-        (Profile.OBSERVE, Certainty.SURE, Mode.AUDIT),
-        (Profile.STANDARD, Certainty.SURE, Mode.ENFORCE),
+        (Profile.OBSERVE, Certainty.CERTAIN, Mode.AUDIT),
+        (Profile.STANDARD, Certainty.CERTAIN, Mode.ENFORCE),
         (Profile.STANDARD, Certainty.LIKELY, Mode.WARN),
         (Profile.STRICT, Certainty.LIKELY, Mode.ENFORCE),
         (Profile.STRICT, Certainty.UNDECIDED, Mode.WARN),

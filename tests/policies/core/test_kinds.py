@@ -112,11 +112,11 @@ def test_a_field_of_the_kind_s_own_is_read_where_it_is() -> None:
         (template,) = (
             each
             for each in templates
-            if each.places is not None and each.containers()[0].spec.get(field) == value
+            if each.origins is not None and each.containers()[0].spec.get(field) == value
         )
         container = template.containers()[0]
-        assert template.written(template.at(container, field)) == field_path(steps(path)), workload.gk
-        assert not template.sure, workload.gk
+        assert template.source_path(template.at(container, field)) == field_path(steps(path)), workload.gk
+        assert not template.is_exact, workload.gk
 
 
 def test_the_table_names_its_sources() -> None:
@@ -208,7 +208,7 @@ def test_a_step_template_of_tekton_is_under_every_step() -> None:
     (template,) = pod_templates(obj, TABLE)
     container = template.containers()[0]
     assert container.spec["livenessProbe"] == HAZARD
-    assert template.written(template.at(container, "livenessProbe")) == "spec.stepTemplate.livenessProbe"
+    assert template.source_path(template.at(container, "livenessProbe")) == "spec.stepTemplate.livenessProbe"
 
 
 def test_a_patch_is_merged_by_name_and_removes_null_fields() -> None:
@@ -217,11 +217,11 @@ def test_a_patch_is_merged_by_name_and_removes_null_fields() -> None:
     group = TABLE[GroupKind("workloads.x-k8s.io", "RoleBasedGroup")]
     obj = made(group, "spec.roles[*].leaderWorkerPattern", {"template": base, "leaderTemplatePatch": patch})
     below, patched = pod_templates(obj, TABLE)
-    assert not below.sure, "what runs is the patched one"
+    assert not below.is_exact, "what runs is the patched one"
     assert [each.name for each in patched.containers()] == ["a", "c", "d"]
     assert patched.containers()[0].spec == {"name": "a", "image": "b"}
     place = "spec.roles[0].leaderWorkerPattern"
-    assert [patched.written(patched.at(each)) for each in patched.containers()] == [
+    assert [patched.source_path(patched.at(each)) for each in patched.containers()] == [
         f"{place}.template.spec.containers[0]",
         f"{place}.template.spec.containers[1]",
         f"{place}.leaderTemplatePatch.spec.containers[1]",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.core.reasons import LONGEST_REASON, UNREAD, Reason, Reasons, lasting, times
+from policies.core.reasons import LONGEST_REASON, UNREAD, Reason, Reasons, in_words, times
 
 
 def test_words_are_made_when_a_reason_is_read() -> None:
@@ -63,4 +63,4 @@ def test_factors_in_words(factor: float, said: str) -> None:
     ],
 )
 def test_durations_in_words(seconds: int, said: str) -> None:
-    assert lasting(seconds) == said
+    assert in_words(seconds) == said

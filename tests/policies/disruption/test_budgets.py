@@ -76,7 +76,7 @@ OTHER = {**deployment(5), "metadata": {"name": "other", "namespace": "default"}}
         (autoscaler(3), [BUDGET, deployment(5)], []),
         (autoscaler(1), [BUDGET, deployment(5)], LIKELY),
         (autoscaler(0), [BUDGET, deployment(5)], LIKELY),  # while none runs, nothing is blocked; one is
-        (autoscaler(1, 2), [BUDGET, deployment(5)], [Certainty.SURE]),
+        (autoscaler(1, 2), [BUDGET, deployment(5)], [Certainty.CERTAIN]),
         (autoscaler(2), [BUDGET, deployment(5), autoscaler(4)], LIKELY),  # the minimum is lowered
         (autoscaler(2), [BUDGET, deployment(5), autoscaler(1)], []),  # the budget has its own finding
         (autoscaler(2), [BUDGET, deployment(0)], []),  # 0 replicas switch it off

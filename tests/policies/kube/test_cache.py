@@ -26,8 +26,8 @@ def test_a_value_is_computed_once_for_each_function_and_key() -> None:
 
 def test_a_containers_cache_is_kept_after_an_edit_of_its_probes_only() -> None:
     container = Container({"name": "a", "image": "x"}, "containers", 0, Role.MAIN)
-    assert container.edited({**container.spec, "livenessProbe": {}}).cache is container.cache
-    assert container.edited({**container.spec, "image": "y"}).cache is not container.cache
+    assert container.with_spec({**container.spec, "livenessProbe": {}}).cache is container.cache
+    assert container.with_spec({**container.spec, "image": "y"}).cache is not container.cache
 
 
 def test_facts_have_a_cache_for_each_pod_object() -> None:

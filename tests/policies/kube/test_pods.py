@@ -1,5 +1,5 @@
 from policies.core.pod_view import completes
-from policies.kube.pods import Role, containers, edited, is_ray_node
+from policies.kube.pods import Role, containers, is_ray_node, with_container
 
 
 def test_containers_and_their_roles() -> None:
@@ -20,8 +20,8 @@ def test_containers_and_their_roles() -> None:
 def test_a_container_is_edited_in_its_pod() -> None:
     pod = {"spec": {"initContainers": [{"name": "a"}]}}
     (container,) = containers(pod)
-    assert edited(pod, container, container.spec) is pod
-    assert edited(pod, container, {"name": "z"}) == {"spec": {"initContainers": [{"name": "z"}]}}
+    assert with_container(pod, container, container.spec) is pod
+    assert with_container(pod, container, {"name": "z"}) == {"spec": {"initContainers": [{"name": "z"}]}}
 
 
 def test_who_completes_and_who_is_ray() -> None:

@@ -8,7 +8,7 @@ from policies.kube import probe_timing
 
 
 @pytest.mark.parametrize(
-    ("probe", "give_up", "kill_budget"),
+    ("probe", "give_up", "startup_deadline"),
     [
         ({}, 30, 30),
         (None, 30, 30),
@@ -17,8 +17,8 @@ from policies.kube import probe_timing
         ({"periodSeconds": "5", "initialDelaySeconds": True}, 30, 30),
     ],
 )
-def test_budgets(probe: Any, give_up: int, kill_budget: int) -> None:
-    assert (probe_timing.give_up(probe), probe_timing.kill_budget(probe)) == (give_up, kill_budget)
+def test_budgets(probe: Any, give_up: int, startup_deadline: int) -> None:
+    assert (probe_timing.give_up(probe), probe_timing.startup_deadline(probe)) == (give_up, startup_deadline)
 
 
 def test_a_timeout_of_zero_is_a_second() -> None:

@@ -68,7 +68,7 @@ def no_bad_images(target: Target, facts: Facts) -> Iterable[Finding]:
             raise RuntimeError("toy")
         for container in template.containers(Role.MAIN):
             if container.image.startswith("bad"):
-                certainty = Certainty.LIKELY if "maybe" in container.image else Certainty.SURE
+                certainty = Certainty.LIKELY if "maybe" in container.image else Certainty.CERTAIN
                 yield Finding(
                     template.at(container, "image"), f"{container.image} is bad.", "Take another.", certainty
                 )
@@ -563,7 +563,7 @@ def test_an_old_suspicion_does_not_excuse_a_certain_finding(
     def check(target: Target, facts: Facts) -> Iterable[Finding]:
         image = target.templates[0].spec["containers"][0]["image"]
         if image.startswith("bad"):
-            certainty = Certainty.UNDECIDED if "maybe" in image else Certainty.SURE
+            certainty = Certainty.UNDECIDED if "maybe" in image else Certainty.CERTAIN
             yield Finding("spec.selector", image, "", certainty)
 
     monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))

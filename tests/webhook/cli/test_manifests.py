@@ -15,7 +15,7 @@ import yaml
 
 from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
-from policies.core.resources import known_resources
+from policies.core.resources import resource_kinds
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
@@ -386,7 +386,7 @@ def test_the_account_may_read_every_fact_and_write_little(objects: list[Json]) -
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    assert {(known.group_kind.group, known.plural) for known in known_resources()} <= readable
+    assert {(known.group_kind.group, known.plural) for known in resource_kinds()} <= readable
     [facts] = [
         role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"].endswith("-facts")
     ]
@@ -396,7 +396,7 @@ def test_the_account_may_read_every_fact_and_write_little(objects: list[Json]) -
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    asked_for = {(known.group_kind.group, known.plural) for known in known_resources()}
+    asked_for = {(known.group_kind.group, known.plural) for known in resource_kinds()}
     heartbeat = ("coordination.k8s.io", "leases")
     assert granted == asked_for | {heartbeat}, "no more than is asked for"
     writable = {
@@ -454,7 +454,7 @@ def test_the_scan_may_list_just_what_it_reads() -> None:
         for verb in ("get", "list")
     }
     judged = {(kind.group, kind.resource) for kind in kinds_of(each.gk for each in known_workloads())}
-    asked = {(known.group_kind.group, known.plural) for known in known_resources()}
+    asked = {(known.group_kind.group, known.plural) for known in resource_kinds()}
     reports = {(api.group, name) for api in APIS for name in (api.plural, f"cluster{api.plural}")}
     assert granted == {
         "list": judged | asked | reports | {("apiextensions.k8s.io", "customresourcedefinitions")},
@@ -463,7 +463,7 @@ def test_the_scan_may_list_just_what_it_reads() -> None:
 
 
 def test_a_resource_is_the_plural_of_its_kind() -> None:
-    assert all(known.group_kind.resource == known.plural for known in known_resources())
+    assert all(known.group_kind.resource == known.plural for known in resource_kinds())
     assert GroupKind("acme.io", "Policy").resource == "policies"
     assert GroupKind("acme.io", "Ingress").resource == "ingresses"
 

@@ -118,7 +118,7 @@ def effective(files: dict[str, str], **arguments: Any) -> Any:
     return load(files).effective(arguments.pop("obj", {}), **arguments)
 
 
-def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.SURE, **arguments: Any) -> Mode:
+def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.CERTAIN, **arguments: Any) -> Mode:
     mode: Mode = effective(files, **arguments).rule_mode(rules()[RULE], certainty)
     return mode
 

@@ -10,13 +10,13 @@ import pytest
 
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.listing import Listing
-from policies.core.resources import Resource, known_resources
+from policies.core.resources import Resource, resource_kinds
 from policies.kube.json import Json
 from webhook.kube import caches as facts
 from webhook.kube.caches import ClusterCache, Interner, Store
 from webhook.kube.errors import ApiError
 
-[SERVICES] = [known for known in known_resources() if known.resource is Resource.SERVICES]
+[SERVICES] = [known for known in resource_kinds() if known.resource is Resource.SERVICES]
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
@@ -55,7 +55,7 @@ def test_only_the_fields_that_rules_read_are_kept(store: Store) -> None:
 
 
 def test_of_the_ports_of_a_service_only_the_names_that_it_sends_to_are_kept() -> None:
-    store = Store(next(known for known in known_resources() if known.resource is Resource.SERVICES))
+    store = Store(next(known for known in resource_kinds() if known.resource is Resource.SERVICES))
     ports = [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8081}, {"port": 82}, "odd"]
     store.begin()
     store.put({"metadata": {"name": "a"}, "spec": {"clusterIP": "10.0.0.1", "ports": ports}})
@@ -70,8 +70,8 @@ def test_of_the_ports_of_a_service_only_the_names_that_it_sends_to_are_kept() ->
 
 
 def test_every_resource_has_a_source_and_each_kept_object_is_recognisable() -> None:
-    assert {known.resource for known in known_resources()} == set(Resource) - {Resource.OBSERVED}
-    for known in known_resources():
+    assert {known.resource for known in resource_kinds()} == set(Resource) - {Resource.OBSERVED}
+    for known in resource_kinds():
         store = Store(known)
         labels = {known.label: "true"} if known.label else {}
         listed(store, {"metadata": {"name": "a", "labels": labels}})

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.core import dns, services
 from policies.core import facts as known_facts
-from policies.core import names, services
 from policies.core.facts import BY_NAME, Facts
 from policies.core.listing import Carried, Groups, Index, Listing
 from policies.core.resources import Resource
@@ -20,7 +20,7 @@ from policies.rollouts import rollouts
 from webhook.kube.caches import ClusterCache, Store
 
 INDICES: dict[Resource, tuple[Index[Any], ...]] = {
-    Resource.SERVICES: (BY_NAME, names.BY_VARIABLE, names.BY_ADDRESS, services.BY_NAMED_PORT),
+    Resource.SERVICES: (BY_NAME, dns.BY_VARIABLE, dns.BY_ADDRESS, services.BY_NAMED_PORT),
     Resource.CLAIMS: (BY_NAME,),
     Resource.WORKLOADS: (services.BY_LABEL,),
     Resource.BUDGETS: (drain_blocked_by_pdb._BY_LABEL,),

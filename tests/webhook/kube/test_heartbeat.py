@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from policies.core.resources import Resource, known_resources
+from policies.core.resources import Resource, resource_kinds
 from tests.steady import undisturbed
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from webhook.kube import api as cluster
@@ -62,7 +62,7 @@ class Setup:
     def __init__(self, fake: FakeApiServer, api: ApiServer) -> None:
         self.fake, self.kubelet, self.health = fake, Kubelet(fake), WatchHealth()
         self.services = Store(
-            next(known for known in known_resources() if known.resource is Resource.SERVICES)
+            next(known for known in resource_kinds() if known.resource is Resource.SERVICES)
         )
         self.works = [
             Reflector(api, SERVICES, self.services, watch_seconds=SHORT_SECONDS, health=self.health).run(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.resources import Resource, known_resources
+from policies.core.resources import Resource, resource_kinds
 from tests.webhook.kube.apiserver import running, until
 from webhook.kube import api as cluster
 from webhook.kube import reflector
@@ -39,7 +39,7 @@ async def test_a_strange_answer_is_no_empty_list_and_no_end(
 ) -> None:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(cluster, "LARGEST_ANSWER", 8_000)
-    store = Store(next(known for known in known_resources() if known.resource is Resource.SERVICES))
+    store = Store(next(known for known in resource_kinds() if known.resource is Resource.SERVICES))
     async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         fake.spoilt[SERVICES] = answer
         task = asyncio.create_task(Reflector(api, SERVICES, store, longest_pause=0.05).run())
@@ -74,7 +74,7 @@ async def test_watches_that_all_end_with_410_are_tried_again_ever_more_slowly(
 ) -> None:
     """Each time costs the API server a list."""
     monkeypatch.setattr(reflector, "random", pauses := Pauses())
-    store = Store(next(known for known in known_resources() if known.resource is Resource.SERVICES))
+    store = Store(next(known for known in resource_kinds() if known.resource is Resource.SERVICES))
     async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         if begins:
             fake.gone = True
@@ -100,7 +100,7 @@ async def test_watches_that_end_at_once_are_tried_again_ever_more_slowly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "random", pauses := Pauses())
-    store = Store(next(known for known in known_resources() if known.resource is Resource.SERVICES))
+    store = Store(next(known for known in resource_kinds() if known.resource is Resource.SERVICES))
     async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         monkeypatch.setattr(reflector, "SHORT_SECONDS", 3600.0)  # however slow this machine is
         task = asyncio.create_task(Reflector(api, SERVICES, store).run())

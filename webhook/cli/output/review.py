@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from policies.core.coverage import Coverage, left_alone
+from policies.core.coverage import Coverage, not_reviewed
 from policies.core.facts import Cluster, Facts
 from policies.core.fragments import is_fragment
 from policies.core.mode import Mode
@@ -132,7 +132,7 @@ class Review:
     @property
     def coverage(self) -> Coverage:
         """How much of the object was read."""
-        return self.decision.coverage or left_alone(kind_of(self.document.obj), "it was not decided")
+        return self.decision.coverage or not_reviewed(kind_of(self.document.obj), "it was not decided")
 
     @property
     def unread(self) -> str:

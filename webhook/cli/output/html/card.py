@@ -9,7 +9,7 @@ from typing import Final
 from policies.core.annotations import EXEMPT
 from policies.core.facts import Facts
 from policies.core.mode import Mode
-from policies.core.reasons import lasting
+from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import kind_of
@@ -54,7 +54,7 @@ def card(review: Review, strict: Decision, pods: Iterable[tuple[PodTemplate, Fac
             {
                 "container": each.container,
                 **{
-                    name: seconds if seconds is None else [seconds, lasting(seconds)]
+                    name: seconds if seconds is None else [seconds, in_words(seconds)]
                     for name, seconds in (
                         ("expected", each.expected),
                         ("startup", each.startup),

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from policies.core.facts import Facts
-from policies.core.reasons import lasting
+from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container, Role
-from policies.kube.probe_timing import give_up, kill_budget
+from policies.kube.probe_timing import give_up, startup_deadline
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.progress import watched_start
 from policies.probes.start import Start, start_of
@@ -52,16 +52,16 @@ class Timeline:
 
     def _start(self) -> Iterator[str]:
         if self.expected is not None:
-            yield f"Expected to serve {lasting(self.expected)} after its start ({self.reason})."
+            yield f"Expected to serve {in_words(self.expected)} after its start ({self.reason})."
         else:
             yield "The expected start is unknown."
         if self.startup is not None:
-            until = lasting(self.startup)
+            until = in_words(self.startup)
             yield f"It is killed if it has not answered {until} after its start."
         elif self.liveness_only is not None:
             yield (
                 "There is no startup probe: the liveness probe kills it if it has not answered "
-                f"{lasting(self.liveness_only)} after its start."
+                f"{in_words(self.liveness_only)} after its start."
             )
         else:
             yield "No probe ends a start that hangs."
@@ -70,11 +70,11 @@ class Timeline:
 
     def _later(self) -> Iterator[str]:
         if self.readiness is not None:
-            yield f"Readiness gives up {lasting(self.readiness)} after it stops answering: no more traffic."
+            yield f"Readiness gives up {in_words(self.readiness)} after it stops answering: no more traffic."
         else:
             yield "There is no readiness probe: it gets traffic whether it answers or not."
         if self.liveness is not None:
-            yield f"Liveness gives up {lasting(self.liveness)} after it stops answering: it is restarted."
+            yield f"Liveness gives up {in_words(self.liveness)} after it stops answering: it is restarted."
         else:
             yield "There is no liveness probe: if it hangs, kubelet does not restart it."
         if self.restarts_first:
@@ -103,8 +103,8 @@ def _timeline(
         container=container.name,
         expected=start.seconds if start else None,
         reason=start.reason if start else "",
-        startup=kill_budget(startup) if startup else watched or None,
-        liveness_only=kill_budget(liveness) if liveness and not startup and not watched else None,
+        startup=startup_deadline(startup) if startup else watched or None,
+        liveness_only=startup_deadline(liveness) if liveness and not startup and not watched else None,
         readiness=give_up(readiness) if readiness and not template.completes else None,
         liveness=give_up(liveness) if liveness else None,
     )

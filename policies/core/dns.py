@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import Cluster, named_in
+from policies.core.facts import Cluster, find_by_name
 from policies.core.listing import Index
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
@@ -37,7 +37,7 @@ def is_address(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClusterHost:
     """The host that a container's text means, as `destination` reads it."""
 
     host: str
@@ -47,13 +47,13 @@ class Asked:
     """Whether nothing but this can be meant."""
 
 
-def asked(host: str, template: PodTemplate, container: Container) -> Asked | None:
+def cluster_host(host: str, template: PodTemplate, container: Container) -> ClusterHost | None:
     """What a host in the text of a container means to the cluster; None if that cannot be a Service."""
     host = host.rstrip(".")
     if host.startswith("$"):
-        return Asked(host, True) if _is_set_by_kubelet(host, template, container) else None
+        return ClusterHost(host, True) if _is_set_by_kubelet(host, template, container) else None
     if is_address(host):
-        return Asked(host, True)
+        return ClusterHost(host, True)
     host = host.lower()
     if not resolves_services(template) or host in _own_hosts(template):
         return None
@@ -63,11 +63,12 @@ def asked(host: str, template: PodTemplate, container: Container) -> Asked | Non
             [],
             ["svc"],
         ):
-            return Asked(".".join(labels[:index]), _is_own_namespace(labels[index], container))
+            return ClusterHost(".".join(labels[:index]), _is_own_namespace(labels[index], container))
     for index in (2, 3):
         if labels[index : index + 1] == ["svc"] and labels[index + 1 :] not in ([], _CLUSTER_DOMAIN):
-            return Asked(".".join(labels[: index + 1]), False)  # the cluster's domain, or another cluster's
-    return Asked(host, True)
+            # The domain of this cluster or of another one.
+            return ClusterHost(".".join(labels[: index + 1]), False)
+    return ClusterHost(host, True)
 
 
 def _is_set_by_kubelet(host: str, template: PodTemplate, container: Container) -> bool:
@@ -109,7 +110,7 @@ def _own_hosts(template: PodTemplate) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class ResolvedService:
     """A Service that a name leads to."""
 
     service: Json
@@ -126,23 +127,23 @@ class Destination:
         return text(self.service, "spec", "clusterIP") == "None"
 
 
-def destination(host: str, namespace: str, cluster: Cluster) -> Destination | None:
+def resolve(host: str, namespace: str, cluster: Cluster) -> ResolvedService | None:
     """The Service that a pod in `namespace` reaches under a name or an address.
 
     None if the name is not that of a Service that is known.
     """
-    found = _destination(host, namespace, cluster)
+    found = _resolve_once(host, namespace, cluster)
     for _ in range(_MOST_ALIASES):
         if found is None or text(found.service, "spec", "type") != "ExternalName":
             return found
         # DNS follows an alias as a full name: kubelet's search domains do not count.
         alias = text(found.service, "spec", "externalName").lower().rstrip(".")
         full = alias.endswith(".svc." + ".".join(_CLUSTER_DOMAIN))
-        found = _destination(alias, found.namespace, cluster) if full else None
+        found = _resolve_once(alias, found.namespace, cluster) if full else None
     return None
 
 
-def _destination(host: str, namespace: str, cluster: Cluster) -> Destination | None:
+def _resolve_once(host: str, namespace: str, cluster: Cluster) -> ResolvedService | None:
     own = cluster.listing(Resource.SERVICES, namespace)
     if own is None or not host:
         return None
@@ -151,24 +152,24 @@ def _destination(host: str, namespace: str, cluster: Cluster) -> Destination | N
         if not variable.endswith(_SERVICE_HOST):
             return None
         found = own.by(BY_VARIABLE).one(variable.removesuffix(_SERVICE_HOST))
-        return None if found is None else Destination(found, namespace)
+        return None if found is None else ResolvedService(found, namespace)
     if is_address(host):
         found = own.by(BY_ADDRESS).one(host)
         if found is None and (every := cluster.listing(Resource.SERVICES)) is not None:
             found = every.by(BY_ADDRESS).one(host)
         if found is None:
             return None
-        return Destination(found, text(found, "metadata", "namespace") or namespace)
-    for service, place, pod in meanings(host, namespace):
-        found = named_in(cluster.listing(Resource.SERVICES, place), service)
+        return ResolvedService(found, text(found, "metadata", "namespace") or namespace)
+    for service, place, pod in possible_services(host, namespace):
+        found = find_by_name(cluster.listing(Resource.SERVICES, place), service)
         if found is not None:
-            meant = Destination(found, place, pod)
+            meant = ResolvedService(found, place, pod)
             if not pod or meant.headless:
                 return meant
     return None
 
 
-def meanings(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
+def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
     """(Service, namespace, pod or None) that a name can mean, in the order of kubelet's search domains."""
     labels, qualified = host.lower().rstrip(".").split("."), False
     if labels[-2:] == _CLUSTER_DOMAIN:

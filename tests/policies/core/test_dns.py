@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.names import Asked, asked, destination
+from policies.core.dns import ClusterHost, cluster_host, resolve
 from policies.core.target import PodTemplate, Target, pod_templates
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
@@ -66,18 +66,18 @@ CLUSTER = offline.ManifestCluster(
     ],
 )
 def test_name_leads_to_its_service(host: str, found: tuple[str, str, str] | None) -> None:
-    there = destination(host, "ml", CLUSTER)
+    there = resolve(host, "ml", CLUSTER)
     assert (there and (there.namespace, there.name, there.pod)) == found
 
 
 def test_pod_of_an_own_headless_service_comes_before_a_service_of_another_namespace() -> None:
-    there = destination("web-0.ring", "ml", CLUSTER)
+    there = resolve("web-0.ring", "ml", CLUSTER)
     assert there is not None
     assert (there.namespace, there.name, there.pod) == ("ml", "ring", "web-0")
 
 
 def test_nothing_is_known_without_services() -> None:
-    assert destination("db", "ml", offline.ManifestCluster([])) is None
+    assert resolve("db", "ml", offline.ManifestCluster([])) is None
 
 
 def template(container: Json | None = None, **spec: Any) -> PodTemplate:
@@ -91,24 +91,24 @@ OWN = {"env": [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.
 @pytest.mark.parametrize(
     ("host", "found", "container"),
     [
-        ("DB.ml.", Asked("db.ml", True), {}),
-        ("db.$NS", Asked("db", True), OWN),
-        ("db.${NS}.svc.cluster.local", Asked("db", True), OWN),
-        ("ring-0.ring.$(NS).svc", Asked("ring-0.ring", True), OWN),
-        ("db.$(cat).svc", Asked("db", True), {}),
-        ("db.$ELSE.svc", Asked("db", False), OWN),
-        ("db.ml.svc.corp.example", Asked("db.ml.svc", False), {}),
-        ("ring-0.ring.ml.svc.clusterset.local", Asked("ring-0.ring.ml.svc", False), {}),
-        ("$DB_SERVICE_HOST", Asked("$DB_SERVICE_HOST", True), {}),
+        ("DB.ml.", ClusterHost("db.ml", True), {}),
+        ("db.$NS", ClusterHost("db", True), OWN),
+        ("db.${NS}.svc.cluster.local", ClusterHost("db", True), OWN),
+        ("ring-0.ring.$(NS).svc", ClusterHost("ring-0.ring", True), OWN),
+        ("db.$(cat).svc", ClusterHost("db", True), {}),
+        ("db.$ELSE.svc", ClusterHost("db", False), OWN),
+        ("db.ml.svc.corp.example", ClusterHost("db.ml.svc", False), {}),
+        ("ring-0.ring.ml.svc.clusterset.local", ClusterHost("ring-0.ring.ml.svc", False), {}),
+        ("$DB_SERVICE_HOST", ClusterHost("$DB_SERVICE_HOST", True), {}),
         ("$DB_SERVICE_HOST", None, {"envFrom": [{"secretRef": {"name": "s"}}]}),
         ("$DB_SERVICE_HOST", None, {"env": [{"name": "DB_SERVICE_HOST", "valueFrom": {}}]}),
         ("$DB", None, {}),
-        ("fd00::7", Asked("fd00::7", True), {}),
+        ("fd00::7", ClusterHost("fd00::7", True), {}),
     ],
 )
-def test_text_of_a_container_means_a_host(host: str, found: Asked | None, container: Json) -> None:
+def test_text_of_a_container_means_a_host(host: str, found: ClusterHost | None, container: Json) -> None:
     pod = template(container)
-    assert asked(host, pod, pod.containers()[0]) == found
+    assert cluster_host(host, pod, pod.containers()[0]) == found
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_text_of_a_container_means_a_host(host: str, found: Asked | None, contai
 def test_pod_decides_what_resolves(spec: Json, name: bool, address: bool, variable: bool) -> None:
     pod = template(**spec)
     hosts = ("db", "10.0.0.7", "$DB_SERVICE_HOST")
-    assert tuple(asked(host, pod, pod.containers()[0]) is not None for host in hosts) == (
+    assert tuple(cluster_host(host, pod, pod.containers()[0]) is not None for host in hosts) == (
         name,
         address,
         variable,
