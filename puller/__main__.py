@@ -17,27 +17,26 @@ def main() -> int:
 
 
 def _supervised(arguments: list[str], env: Mapping[str, str]) -> bool:
-    """The value of `--supervise`. The parser is not imported, to save its memory."""
-    said = env.get("CHASSIS_PULLER_SUPERVISE", "false")
+    """The value of `--supervise`. The parser is not imported, to save memory."""
+    result = env.get("CHASSIS_PULLER_SUPERVISE", "false")
     for flag, value in zip(arguments, [*arguments[1:], ""], strict=False):
         if flag == "--supervise":
-            said = value
+            result = value
         elif flag.startswith("--supervise="):
-            said = flag.partition("=")[2]
-    return said == "true"
+            result = flag.partition("=")[2]
+    return result == "true"
 
 
 def _run() -> int:
-    """The puller itself.
+    """Run the puller in this process.
 
-    Importing it takes a while. A SIGTERM that comes meanwhile ends the process; without a
-    handler, the first process of a container would not even get it.
+    A SIGTERM during the import ends the process; the first process of a container needs a handler for it.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     gc.disable()
     from puller import cli
 
-    # Imported objects live for ever, and a collection for every 700 new objects costs more than it frees.
+    # Imported objects are never freed, and a collection after every 700 new objects costs more than it frees.
     gc.freeze()
     gc.set_threshold(10_000)
     gc.enable()

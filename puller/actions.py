@@ -1,5 +1,5 @@
-"""Carrying out one step for one model. Each method changes the world first and the Model last, so that
-a step that fails, or is cancelled, leaves the Model telling the truth."""
+"""The steps for one model. Each method changes the disk or the server first and the Model last, so the Model
+is still correct if the step fails or is cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from puller.plan import Act, Loaded, Model, same
+from puller.plan import Loaded, Model, Step, same_content
 from puller.reasons import Reason
 from puller.servers.base import ModelServer, Pauses, ServerError
 from puller.spec import ModelSpec
@@ -20,9 +20,9 @@ from puller.store import ModelStore, Stored
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """A load whose end was not seen. `digest`: of the tree that it loads. `first`: the server had no version
-    of the model when it began, so a version that it has later is this one."""
+class UnfinishedLoad:
+    """A load whose end was not seen. `digest`: of the loaded tree. `first`: the server had no version of the
+    model before, so if the model is ready later, this load succeeded."""
 
     digest: str
     first: bool
@@ -30,63 +30,62 @@ class Doubt:
 
 @dataclass
 class Actions:
-    """The hands of the reconciler. `complete` names what a declarative server is to have; `pause` lets other
-    models use the slot of a download for some seconds."""
+    """Carries out steps. `declared`: the models for a declarative server. `yield_slot`: gives the slot of a
+    download to other models for some seconds."""
 
     store: ModelStore
     storage: Storage
     server: ModelServer
-    complete: Callable[[], frozenset[str]]
-    pause: Callable[[str, float], Awaitable[None]]
+    declared: Callable[[], frozenset[str]]
+    yield_slot: Callable[[str, float], Awaitable[None]]
     fetches: dict[str, Fetch] = field(default_factory=dict)
-    settle: float = 5.0
-    """Seconds to wait for an abandoned load before the server gets the next call."""
-    _noted: set[str] = field(default_factory=set)
-    _in_doubt: dict[str, Doubt] = field(default_factory=dict)
-    """Models whose load may still be going on in the server."""
+    load_wait: float = 5.0
+    """Seconds to wait for an unfinished load before the next call."""
+    _loaded_trees: set[str] = field(default_factory=set)
+    """Models with a tree on disk that the server has loaded."""
+    _unfinished: dict[str, UnfinishedLoad] = field(default_factory=dict)
 
-    def found(self, model: Model, stored: Stored | None) -> None:
-        """Take over what an audit saw on disk."""
+    def set_stored(self, model: Model, stored: Stored | None) -> None:
+        """Set the tree on disk of a model."""
         model.stored, model.size = (stored.spec, stored.size) if stored else (None, 0)
-        self._noted.discard(model.name)
+        self._loaded_trees.discard(model.name)
         if stored is None:
             self.storage.budget.release(model.name)
             return
-        self.storage.budget.hold(model.name, stored.size)
+        self.storage.budget.set_used(model.name, stored.size)
         if stored.loaded:
-            self._noted.add(model.name)
+            self._loaded_trees.add(model.name)
         if stored.loading:
-            self._in_doubt[model.name] = Doubt(stored.spec.digest, first=False)
+            self._unfinished[model.name] = UnfinishedLoad(stored.spec.digest, first=False)
 
-    def server_gone(self) -> None:
-        """The server restarted: no load is in doubt any more."""
-        self._in_doubt.clear()
+    def server_stopped(self) -> None:
+        self._unfinished.clear()
 
-    async def run(self, act: Act, model: Model) -> None:
+    async def run(self, step: Step, model: Model) -> None:
         """Raises StorageError, ServerError or OSError."""
-        steps = {
-            Act.DOWNLOAD: self.download,
-            Act.CHECK: self.check,
-            Act.LOAD: self.load,
-            Act.UNLOAD: self.unload,
-            Act.DELETE: self.delete,
-            Act.DISCARD: self.discard,
+        methods = {
+            Step.DOWNLOAD: self.download,
+            Step.CHECK: self.check,
+            Step.LOAD: self.load,
+            Step.UNLOAD: self.unload,
+            Step.DELETE: self.delete,
+            Step.DISCARD: self.discard,
         }
-        await steps[act](model)
+        await methods[step](model)
 
     async def download(self, model: Model) -> None:
-        """Fetch the wanted tree, and let it replace the present one if it is still wanted."""
-        spec = model.wanted
+        """Fetch the desired tree. It replaces the present one unless the config changed meanwhile."""
+        spec = model.desired
         if spec is None:
             return
         fetch = await self._fetch(model, spec)
-        begun = False
+        installing = False
 
         def install(tree: Path) -> Stored | None:
-            nonlocal begun
-            if not same(model.wanted, spec):
+            nonlocal installing
+            if not same_content(model.desired, spec):
                 return None
-            begun = True
+            installing = True
             stored = self.store.install(spec, tree)
             self.store.discard(spec.name)
             return stored
@@ -94,107 +93,106 @@ class Actions:
         try:
             stored = await fetch.run(install)
         except asyncio.CancelledError:
-            if begun:
-                self.found(model, await in_thread(lambda: self.store.read(spec.name)))
+            if installing:
+                self.set_stored(model, await in_thread(self.store.read, spec.name))
             raise
         finally:
-            if begun and model.loaded is Loaded.YES:
+            if installing and model.loaded is Loaded.YES:
                 model.loaded = Loaded.STALE
         if stored is not None:
-            model.fresh = model.stored is None and not model.available
-            self.found(model, stored)
-            self._drop(model)
+            model.first_install = model.stored is None and not model.available
+            self.set_stored(model, stored)
+            self._forget_staged(model)
 
     async def check(self, model: Model) -> None:
         """Ask the server whether it has the model."""
         ready = await self.server.ready(model.name)
-        if ready and self._in_doubt.get(model.name) == Doubt(_digest(model), first=True):
-            del self._in_doubt[model.name]
-            await self._note_loaded(model)
-        noted = model.name in self._noted
-        model.loaded = (Loaded.YES if noted else Loaded.STALE) if ready else Loaded.NO
+        if ready and self._unfinished.get(model.name) == UnfinishedLoad(_digest(model), first=True):
+            del self._unfinished[model.name]
+            await self._record_loaded(model)
+        current = model.name in self._loaded_trees
+        model.loaded = (Loaded.YES if current else Loaded.STALE) if ready else Loaded.NO
         model.checked = True
-        model.fresh = False
+        model.first_install = False
 
     async def load(self, model: Model) -> None:
-        """Have the server serve the tree on disk."""
-        if model.fresh:
+        """Load the tree on disk into the server."""
+        if model.first_install:
             await self.check(model)
         await self._declare()
-        if not await self._settled(model):
-            await self._note_loading(model, loading=True)
+        if not await self._unfinished_load_succeeds(model):
+            await self._record_loading(model, True)
             try:
                 await self.server.load(model.name, was_ready=model.available)
             except ServerError as error:
                 if error.reason is Reason.SERVER_TIMEOUT:
-                    self._in_doubt[model.name] = Doubt(_digest(model), first=not model.available)
-                await self._note_loading(model, loading=False)
+                    self._unfinished[model.name] = UnfinishedLoad(_digest(model), first=not model.available)
+                await self._record_loading(model, False)
                 raise
         model.loaded = Loaded.YES
-        await self._note_loaded(model)
+        await self._record_loaded(model)
 
-    async def _note_loaded(self, model: Model) -> None:
-        # The note lies in the tree it is about, so it need never be taken back: another tree has none.
+    async def _record_loaded(self, model: Model) -> None:
+        # The record is a file in the tree, so it needs no removal: another tree has none.
         with suppress(OSError):
-            await in_thread(lambda: self.store.note_loaded(model.name))
-        self._noted.add(model.name)
+            await in_thread(self.store.record_loaded, model.name)
+        self._loaded_trees.add(model.name)
 
-    async def _settled(self, model: Model) -> bool:
-        """Whether a load that an earlier call (or an earlier life) began has come to its end: two at once
-        in the server help nobody. False once it makes no sense to wait any longer. Raises ServerError while
-        the server is too busy to answer; the doubt remains."""
-        doubt = self._in_doubt.get(model.name)
-        if doubt is None:
+    async def _record_loading(self, model: Model, loading: bool) -> None:
+        with suppress(OSError):
+            await in_thread(self.store.record_loading, model.name, loading)
+
+    async def _unfinished_load_succeeds(self, model: Model) -> bool:
+        """Wait for a load that an earlier call, or an earlier run of the puller, began: two at once in the
+        server would disturb each other. False if there is none, or it did not succeed in `load_wait`. Raises
+        ServerError if the server does not answer."""
+        load = self._unfinished.get(model.name)
+        if load is None:
             return False
-        telling = not model.available and doubt.digest == _digest(model)
-        settled = False
-        pauses = Pauses(self.settle)
-        while not settled and await pauses.more():
-            settled = telling and await self.server.ready(model.name)
-        self._in_doubt.pop(model.name, None)
-        return settled
-
-    async def _note_loading(self, model: Model, *, loading: bool) -> None:
-        with suppress(OSError):
-            await in_thread(lambda: self.store.note_loading(model.name, loading))
+        observable = not model.available and load.digest == _digest(model)
+        ready = False
+        pauses = Pauses(self.load_wait)
+        while not ready and await pauses.more():
+            ready = observable and await self.server.ready(model.name)
+        self._unfinished.pop(model.name, None)
+        return ready
 
     async def unload(self, model: Model) -> None:
-        """Have the server drop the model, while its files are still there."""
+        """Unload the model from the server, while its files still exist."""
         await self._declare()
         await self.server.unload(model.name)
         model.loaded = Loaded.NO
 
     async def delete(self, model: Model) -> None:
-        """Off the disk."""
-        await in_thread(lambda: self.store.remove(model.name))
-        self.found(model, None)
-        self._in_doubt.pop(model.name, None)
+        """Delete the model from the disk."""
+        await in_thread(self.store.remove, model.name)
+        self.set_stored(model, None)
+        self._unfinished.pop(model.name, None)
 
     async def discard(self, model: Model) -> None:
-        """Delete the rest of an unwanted download. Files that cannot be deleted now go at the next start."""
+        """Delete a staged tree. If that fails, the next start deletes it."""
         with suppress(OSError):
-            await in_thread(lambda: self.store.discard(model.name))
-        self._drop(model)
+            await in_thread(self.store.discard, model.name)
+        self._forget_staged(model)
 
     async def _fetch(self, model: Model, spec: ModelSpec) -> Fetch:
         """The fetch of this content that an earlier attempt began, or a new one."""
         fetch = self.fetches.get(model.name)
-        if fetch is None or fetch.spec.content != spec.content or fetch.lost:
-            renew = model.staged or not self.store.root.exists()
-            model.staged = True  # before it is: a cancellation may come in between
-            if renew:
-                await in_thread(lambda: self.store.renew(spec.name))
-            pause = partial(self.pause, spec.name)
-            fetch = Fetch(spec, self.store.staging(spec.name), self.storage, pause)
+        if fetch is None or fetch.spec.content != spec.content or fetch.files_lost:
+            clean = model.staged or not self.store.root.exists()
+            model.staged = True  # set before the first await, which may be cancelled
+            if clean:
+                await in_thread(self.store.prepare_staging, spec.name)
+            yield_slot = partial(self.yield_slot, spec.name)
+            fetch = Fetch(spec, self.store.staging(spec.name), self.storage, yield_slot)
             self.fetches[model.name] = fetch
         return fetch
 
     async def _declare(self) -> None:
         if self.server.declarative:
-            await self.server.declare(self.complete())
+            await self.server.declare(self.declared())
 
-    def _drop(self, model: Model) -> None:
-        """Forget the staged tree, which is deleted."""
+    def _forget_staged(self, model: Model) -> None:
         fetch = self.fetches.pop(model.name, None)
         if fetch is not None:
             self.storage.budget.release(fetch.key)

@@ -34,7 +34,7 @@ _ENV = "CHASSIS_PULLER_"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 when the port cannot be had."""
+    """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 1 if the port is not available."""
     arguments = parser(os.environ).parse_args(argv)
     logger.configure(arguments.log_level)
     options = options_of(arguments)
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(options: Options, env: Mapping[str, str]) -> int:
-    """The puller, with its HTTP port and its signal handlers."""
+    """Run the reconciler, its HTTP port and its signal handlers."""
     loop = asyncio.get_running_loop()
-    threads = 16 + 2 * options.downloads + options.limits.connections  # a request holds one while it waits
+    threads = 16 + 2 * options.num_workers + options.limits.connections  # each waiting request takes one
     loop.set_default_executor(ThreadPoolExecutor(threads, "puller"))
     server = server_of(options)
     reconciler = Reconciler(options, server, storage_of(options, env))
@@ -69,33 +69,33 @@ async def serve(options: Options, env: Mapping[str, str]) -> int:
 
 
 def storage_of(options: Options, env: Mapping[str, str]) -> Storage:
-    """What all downloads share."""
+    """The storage for all downloads."""
     budget = DiskBudget(options.model_dir, options.max_disk)
     connections = asyncio.Semaphore(options.limits.connections)
     cache = Cache(options.cache_dir, options.cache_size) if options.cache_dir is not None else None
-    return Storage(env, options.limits, budget, options.claims_dir, connections, linger=5.0, cache=cache)
+    return Storage(env, options.limits, budget, options.pvc_dir, connections, linger=5.0, cache=cache)
 
 
 def server_of(options: Options) -> ModelServer:
-    """The protocol that `--server` names."""
+    """The client for `--server`."""
     if options.server == "none":
         return NoServer()
-    seen = options.server_model_dir or options.model_dir
+    server_dir = options.server_model_dir or options.model_dir
     if options.server in ("vllm", "sglang"):
-        lora = LoraServer if options.server == "vllm" else SglangServer
-        return lora(options.server_url, options.timeouts, options.model_dir, seen, options.server_api_key)
+        adapters = LoraServer if options.server == "vllm" else SglangServer
+        return adapters(
+            options.server_url, options.timeouts, options.model_dir, server_dir, options.server_api_key
+        )
     if options.server == "tfserving":
-        return TfServing(options.server_url, options.timeouts, options.model_dir, seen)
-    kind = TritonServer if options.server == "triton" else V2Server
-    return kind(options.server_url, options.timeouts)
+        return TfServing(options.server_url, options.timeouts, options.model_dir, server_dir)
+    v2 = TritonServer if options.server == "triton" else V2Server
+    return v2(options.server_url, options.timeouts)
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
-    given = {
+    """The settings of parsed arguments."""
+    values = {
         **vars(arguments),
-        "claims_dir": arguments.pvc_dir,
-        "downloads": arguments.num_workers,
-        "loads": arguments.load_workers,
         "server_url": arguments.server_url or f"http://127.0.0.1:{arguments.component_port}",
         "schemes": tuple(dict.fromkeys((*arguments.schemes, *arguments.further_schemes))),
         "plain_registries": frozenset(arguments.plain_registries),
@@ -103,72 +103,67 @@ def options_of(arguments: argparse.Namespace) -> Options:
         "max_expansion": arguments.max_archive_expansion,
         "timeouts": Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
     }
-    return Options(**_of(Options, given), limits=Limits(**_of(Limits, given)))
+    return Options(**_fields(Options, values), limits=Limits(**_fields(Limits, values)))
 
 
-def _of(kind: type[Options | Limits], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
+def _fields(kind: type[Options | Limits], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
 def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    """Every flag may also be given as CHASSIS_PULLER_<FLAG>; the command line wins."""
-    made = argparse.ArgumentParser(
+    """Each flag can also be set as CHASSIS_PULLER_<FLAG>; the command line has precedence."""
+    result = argparse.ArgumentParser(
         prog="chassis-puller",
         description="Keeps a pod's models equal to a ConfigMap.",
         allow_abbrev=False,
     )
-    flag = _flag(made, Flags(_ENV, env))
-    flag("--config-dir", Path, Options.config_dir, "where the model ConfigMap is mounted")
-    flag("--model-dir", Path, Options.model_dir, "where models go, one directory each")
-    flag("--pvc-dir", Path, Options.claims_dir, "where claims named by pvc:// URIs are mounted")
+    flag = _flag(result, Flags(_ENV, env))
+    flag("--config-dir", Path, Options.config_dir, "mount path of the model ConfigMap")
+    flag("--model-dir", Path, Options.model_dir, "directory of the models, one subdirectory each")
+    flag("--pvc-dir", Path, Options.pvc_dir, "mount path of the claims in pvc:// URIs")
     flag("--server", str, "v2", "protocol of the model server", choices=SERVERS)
     flag("--server-url", str, "", "the model server (default: http://127.0.0.1:<component port>)")
-    flag("--component-port", _port, 8080, "port of the model server, when --server-url is not given")
-    flag(
-        "--server-model-dir",
-        Path,
-        None,
-        "the model directory as the server sees it (tfserving, vllm, sglang)",
-    )
-    flag("--server-api-key", _key, "", "API key of the model server (vllm, sglang); better as a variable")
+    flag("--component-port", _port, 8080, "port of the model server, without --server-url")
+    flag("--server-model-dir", Path, None, "the model directory in the container of the server")
+    flag("--server-api-key", _key, "", "API key of the model server (vllm, sglang); set it as a variable")
     flag("--host", str, Options.host, "address of the puller's HTTP port (default: all)")
     flag("--port", _port, Options.port, "the puller's HTTP port: /healthz, /readyz, /v1/models, /metrics")
-    flag("--ready-when", str, "all", "what /readyz waits for", choices=("first", "all", "any"))
-    flag("--schemes", _schemes, ",".join(SCHEMES), "storage schemes that a storageUri may have")
-    flag("--further-schemes", _further, "", "schemes to add to these; unknown ones are passed over")
-    flag("--plain-registries", _listed, "", "registries, as host:port, that oci:// asks over http")
-    flag("--num-workers", _count, Options.downloads, "models downloaded at a time", alias="--workers")
-    flag("--load-workers", _count, Options.loads, "load and unload calls at a time")
+    flag("--ready-when", str, "all", "condition of /readyz", choices=("first", "all", "any"))
+    flag("--schemes", _schemes, ",".join(SCHEMES), "allowed schemes of a storageUri")
+    flag("--further-schemes", _known_schemes, "", "schemes to add to these; unknown ones are ignored")
+    flag("--plain-registries", _items, "", "registries, as host:port, that oci:// calls over http")
+    flag("--num-workers", _count, Options.num_workers, "models downloaded at a time", alias="--workers")
+    flag("--load-workers", _count, Options.load_workers, "load and unload calls at a time")
     flag("--connections", _count, Limits().connections, "storage requests at a time, over all models")
-    flag("--max-disk", _size, 0, "most disk space for models, such as 200Gi (0: all free space)")
-    flag("--max-memory", _size, 0, "most memory for loaded models, by their spec (0: no limit)")
-    flag("--max-archive-entries", _count, Limits().max_entries, "entries of an archive")
-    flag("--max-archive-expansion", _count, Limits().max_expansion, "unpacked bytes per byte of archive")
+    flag("--max-disk", _size, 0, "maximum disk space for models, such as 200Gi (0: all free space)")
+    flag("--max-memory", _size, 0, "maximum memory for loaded models, by their spec (0: no limit)")
+    flag("--max-archive-entries", _count, Limits().max_entries, "maximum entries of an archive")
+    flag("--max-archive-expansion", _count, Limits().max_expansion, "maximum bytes per byte of archive")
     flag("--resync", _seconds, Options.resync, "seconds between full comparisons")
     flag("--config-poll", _seconds, Options.config_poll, "seconds between reads of the config directory")
-    flag("--server-poll", _seconds, Options.server_poll, "seconds between looks at the model server")
-    flag("--allow-link-local", boolean, "false", "whether link-local addresses may be downloaded from")
+    flag("--server-poll", _seconds, Options.server_poll, "seconds between probes of the model server")
+    flag("--allow-link-local", boolean, "false", "allow downloads from link-local addresses")
     flag("--connect-timeout", _seconds, Limits().connect_timeout, "seconds to reach the storage")
     flag("--stall-timeout", _seconds, Limits().stall_timeout, "seconds without a byte from the storage")
     flag("--probe-timeout", _seconds, Timeouts().probe, "seconds for a health or ready call")
     flag("--load-timeout", _seconds, Timeouts().load, "seconds for a load, until the model is ready")
     flag("--unload-timeout", _seconds, Timeouts().unload, "seconds for an unload")
     flag("--backoff-initial", _seconds, Options.backoff_initial, "seconds before the first retry")
-    flag("--backoff-max", _seconds, Options.backoff_max, "seconds between retries at most")
-    flag("--grace", _seconds, Options.grace, "seconds a load in flight may finish in after SIGTERM")
-    flag("--pod-uid", str, "", "UID of this pod; a puller that restarts in it is ready if it was before")
+    flag("--backoff-max", _seconds, Options.backoff_max, "maximum seconds between retries")
+    flag("--grace", _seconds, Options.grace, "seconds for a load in flight to finish after SIGTERM")
+    flag("--pod-uid", str, "", "UID of this pod; a puller that restarts in it stays ready")
     flag("--cache-dir", Path, None, "directory on a volume that pods share, for models (default: none)")
-    flag("--cache-size", _size, "0", "bytes, or a quantity, that the cache may take; 0: no limit")
-    flag("--supervise", boolean, "false", "restart a crashed puller inside this container")
-    flag("--log-level", str, "info", "least level logged", choices=LEVELS)
-    made.add_argument(
-        "--enable-puller", nargs="?", const="true", help="accepted, as KServe's agent takes it; always on"
+    flag("--cache-size", _size, "0", "maximum bytes of the cache (0: no limit)")
+    flag("--supervise", boolean, "false", "restart a crashed puller in this container")
+    flag("--log-level", str, "info", "minimum level of log lines", choices=LEVELS)
+    result.add_argument(
+        "--enable-puller", nargs="?", const="true", help="accepted for KServe's agent; always on"
     )
-    return made
+    return result
 
 
-def _flag(made: argparse.ArgumentParser, flags: Flags) -> Callable[..., None]:
-    """A line of the table above: name, type, default, help."""
+def _flag(parser: argparse.ArgumentParser, flags: Flags) -> Callable[..., None]:
+    """A function that adds a flag: name, type, default, help."""
 
     def flag(
         name: str,
@@ -182,7 +177,7 @@ def _flag(made: argparse.ArgumentParser, flags: Flags) -> Callable[..., None]:
         shown = "" if default in (None, "") or "default" in text else f" (default: {default})"
         options = {"choices": choices} if choices else {"type": kind}
         names = [name, alias] if alias else [name]
-        flags.add(made, *names, default=default, help=f"{text}{shown}", **options)
+        flags.add(parser, *names, default=default, help=f"{text}{shown}", **options)
 
     return flag
 
@@ -202,18 +197,18 @@ def _port(text: str) -> int:
 
 
 def _schemes(text: str) -> tuple[str, ...]:
-    found = _listed(text)
+    found = _items(text)
     if not found or not set(found) <= set(SCHEMES):
         raise argparse.ArgumentTypeError(f"must be some of {','.join(SCHEMES)}")
     return found
 
 
-def _further(text: str) -> tuple[str, ...]:
-    """Webhooks of later versions may name schemes that this puller does not know."""
-    return tuple(scheme for scheme in _listed(text) if scheme in SCHEMES)
+def _known_schemes(text: str) -> tuple[str, ...]:
+    """Webhooks of later versions may pass schemes that this version does not know."""
+    return tuple(scheme for scheme in _items(text) if scheme in SCHEMES)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _items(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
@@ -242,7 +237,7 @@ def _size(text: str) -> int:
 
 
 def _raise_file_limit() -> None:
-    """A model of a thousand files and a thousand models need more than the usual 1,024 descriptors."""
+    """Many files and connections need more than the usual 1,024 descriptors."""
     with suppress(OSError, ValueError):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 65536 if hard == resource.RLIM_INFINITY else min(65536, hard)

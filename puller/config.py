@@ -1,7 +1,6 @@
-"""The config directory: read whole, as kubelet means it to be read, and watched.
+"""The config directory: read as a whole, and watched.
 
-Kubelet writes a ConfigMap into a fresh directory and swaps the link `..data` to it. All values read here
-come from one such directory. The watch only saves time: the directory is read every `poll` seconds anyway.
+The watch only saves time: the directory is also read every `poll` seconds.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from watchfiles import awatch
 from puller.mounted import UnstableError, read_mounted
 
 MAX_BYTES = 2 << 20
-"""Of one key. The API server stops at 1 MiB for the whole ConfigMap."""
+"""Of one key. The API server allows 1 MiB for the whole ConfigMap."""
 
 
 class ConfigUnreadableError(Exception):
-    """The directory is missing, or does not hold still. The message is one sentence."""
+    """The directory is missing, or changes all the time. The message is one sentence."""
 
 
 def read(directory: Path) -> dict[str, str]:
-    """ConfigMap data (key -> text) as of one moment. Raises ConfigUnreadableError.
+    """ConfigMap data (key -> text) at one moment. Raises ConfigUnreadableError.
 
-    Text that is not UTF-8 comes with surrogates in it, which no value of a config may hold.
+    Text that is not UTF-8 contains surrogates, which `spec.parse` refuses.
     """
     try:
         files = read_mounted(directory, lambda name: name.endswith(".json") and name[:2] != "..", MAX_BYTES)
@@ -47,7 +46,7 @@ def read(directory: Path) -> dict[str, str]:
 
 
 async def changes(directory: Path, poll: float) -> AsyncGenerator[None]:
-    """Yields at once, then whenever the directory may have changed, and every `poll` seconds at least."""
+    """Yields at once, then after each change of the directory, and at least every `poll` seconds."""
     changed = asyncio.Event()
     watcher = asyncio.create_task(_watch(directory, changed))
     try:
@@ -62,7 +61,7 @@ async def changes(directory: Path, poll: float) -> AsyncGenerator[None]:
 
 
 async def _watch(directory: Path, changed: asyncio.Event) -> None:
-    """Sets `changed` on every event; starts over when the directory goes away, or the watch breaks."""
+    """Set `changed` on every event. Start again if the directory is removed or the watch fails."""
     stop = asyncio.Event()
     try:
         while True:

@@ -1,8 +1,8 @@
-"""Flags that may also be given in the environment. Shared by the puller and the webhook; imports only the
+"""Flags that can also be set in the environment. Shared by the puller and the webhook; imports only the
 standard library.
 
-`--log-level` under the prefix `CHASSIS_` is also `CHASSIS_LOG_LEVEL`. The command line wins. Values from the
-environment are checked like arguments.
+With the prefix `CHASSIS_`, `--log-level` can be set as `CHASSIS_LOG_LEVEL`. The command line has precedence.
+Values from the environment are checked like arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Flags:
         variable = self.variable(names[0])
         value = self._env.get(variable)
         if value is not None:
-            # argparse converts a default that is text by the flag's own type, but asks for no choice.
+            # argparse converts a default of type str, but does not check it against `choices`.
             options["default"] = value.split(",") if options.get("action") == "append" else value
         if (choices := options.pop("choices", None)) is not None:
             options |= {"type": one_of(choices), "metavar": f"{{{','.join(choices)}}}"}
@@ -42,12 +42,12 @@ class Flags:
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:
     """Like argparse's `choices`, but also for values from the environment."""
 
-    def chosen(text: str) -> str:
+    def check(text: str) -> str:
         if text not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
         return text
 
-    return chosen
+    return check
 
 
 def boolean(text: str) -> bool:
@@ -59,4 +59,4 @@ def boolean(text: str) -> bool:
 
 
 SWITCHED: Final[Mapping[str, Any]] = {"type": boolean, "nargs": "?", "const": True, "default": False}
-"""A flag without a value that is off unless given; `true` or `false` in the environment."""
+"""A flag that is off by default and needs no value; `true` or `false` in the environment."""

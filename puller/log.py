@@ -1,7 +1,6 @@
-"""Logging: one JSON line for each change of state; for a person at a terminal, readable ones.
+"""Logging: one JSON line for each change of state, or a readable one on a terminal.
 
-This small module exists because the sidecar runs in many pods: importing structlog takes as long as importing
-all of the puller's modules.
+structlog is not used: its import takes as long as that of all modules of the puller.
 """
 
 from __future__ import annotations
@@ -17,41 +16,41 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class Logger:
-    """Writes an event, a few words, and its fields as one whole line to stderr."""
+    """Writes an event and its fields as one line to stderr."""
 
     def __init__(self) -> None:
-        self._least = LEVELS.index("info")
+        self._level = LEVELS.index("info")
         self._terminal = False
 
     def configure(self, level: str) -> None:
-        """The least of LEVELS that is written."""
-        self._least = LEVELS.index(level)
+        """`level`: the lowest of LEVELS that is written."""
+        self._level = LEVELS.index(level)
         self._terminal = sys.stderr.isatty()
 
     def debug(self, event: str, **fields: Any) -> None:
-        if self._least == 0:
+        if self._level == 0:
             self.write("debug", event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        if self._least <= 1:
+        if self._level <= 1:
             self.write("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        if self._least <= 2:
+        if self._level <= 2:
             self.write("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
         self.write("error", event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error, with the traceback of the exception that is being handled."""
+        """An error with the traceback of the current exception."""
         self.write("error", event, fields | {"exception": traceback.format_exc()})
 
     def write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         if self._terminal:
-            said = " ".join(f"{name}={value}" for name, value in fields.items())
-            line = f"{now} [{level}] {event} {said}".rstrip()
+            pairs = " ".join(f"{name}={value}" for name, value in fields.items())
+            line = f"{now} [{level}] {event} {pairs}".rstrip()
         else:
             line = _json(fields | {"event": event, "level": level, "timestamp": now})
         sys.stderr.write(f"{line}\n")
@@ -63,10 +62,10 @@ def _json(fields: dict[str, Any]) -> str:
     try:
         return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except orjson.JSONEncodeError:
-        sound = {
+        escaped = {
             name: str(value).encode(errors="backslashreplace").decode() for name, value in fields.items()
         }
-        return orjson.dumps(sound).decode()
+        return orjson.dumps(escaped).decode()
 
 
 logger = Logger()

@@ -1,7 +1,4 @@
-"""Prometheus metrics of the puller: plain numbers, which become metrics when somebody asks for them.
-
-A sidecar is scraped now and then, or never; prometheus_client is imported by the first who asks.
-"""
+"""Prometheus metrics of the puller: plain numbers until the first scrape, which imports prometheus_client."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _PREFIX = "chassis_puller"
 
 @dataclass
 class Durations:
-    """How long steps took: how many per bucket of _SECONDS (and beyond), and seconds in all."""
+    """A histogram of the durations of steps: counts by bucket of _SECONDS, and the sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
     seconds: float = 0.0
@@ -32,7 +29,7 @@ class Durations:
         self.seconds += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, how many took at most as long)."""
+        """(upper bound, number of steps up to it)."""
         bounds = [*map(str, map(float, _SECONDS)), "+Inf"]
         return [(bound, sum(self.counts[: index + 1])) for index, bound in enumerate(bounds)]
 
@@ -46,7 +43,7 @@ class Metrics:
     durations: dict[str, Durations] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
     failed: list[tuple[str, str]] = field(default_factory=list)
-    """Name and reason of models that fail now; the first ones, since each is a series."""
+    """Names and reasons of failed models, limited in number: each is a series."""
     received: int = 0
     expected: int = 0
     disk: int = 0
@@ -55,7 +52,7 @@ class Metrics:
     server_up: bool = False
 
     def step(self, step: str, seconds: float, failure: str | None) -> None:
-        """A step ended; `failure`: the reason, if it failed."""
+        """Count a step. `failure`: the reason, if it failed."""
         self.steps[step, "failed" if failure else "done"] += 1
         self.durations.setdefault(step, Durations()).observe(seconds)
         if failure:
@@ -72,12 +69,12 @@ class Metrics:
         """A registry with only these metrics."""
         from prometheus_client import CollectorRegistry
 
-        made = CollectorRegistry(auto_describe=False)
-        made.register(self)
-        return made
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return registry
 
     def collect(self) -> Iterator[Metric]:
-        """What a registry of prometheus_client asks for."""
+        """Called by the registry for each scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         models = GaugeMetricFamily(f"{_PREFIX}_models", "Models by state.", labels=["state"])

@@ -1,9 +1,8 @@
-"""A mounted ConfigMap, read as of one moment. Standard library only: the webhook reads its policy with it.
+"""A mounted ConfigMap, read at one moment. Standard library only: the webhook reads its policy with it.
 
-Kubelet writes every version into a new directory, swaps the link `..data` to it and then removes the
-files of the old one, one by one. A reader that has listed the old one finds fewer and fewer of them, and
-a missing file would look like one that was never written. So files that were read while the link changed do
-not count.
+Kubelet writes each version into a new directory, renames the link `..data` to it, and then removes the files
+of the old directory one by one. A reader of the old directory could miss files. So files that were read while
+the link changed are read again.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ _TRIES = 10
 
 
 class UnstableError(OSError):
-    """The directory does not hold still, or its link leads nowhere."""
+    """The directory changes all the time, or its link is broken."""
 
 
 def linked(directory: Path) -> bool:
-    """Whether kubelet keeps this directory: then it may be empty because the ConfigMap is."""
+    """Whether this is a volume of kubelet: if it is empty, so is the ConfigMap."""
     return (directory / DATA).is_symlink()
 
 
-def read_mounted(directory: Path, wanted: Callable[[str], bool], largest: int) -> dict[str, bytes]:
-    """The regular files of those names as of one moment, at most `largest` bytes of each and one more.
+def read_mounted(directory: Path, selected: Callable[[str], bool], limit: int) -> dict[str, bytes]:
+    """The selected regular files at one moment, by name; at most `limit` + 1 bytes of each.
 
-    A directory that is no volume is read likewise: its files may be edited in place, but not while they are
-    read. FileNotFoundError if there is none, UnstableError if it never holds still, or another OSError.
+    Ordinary directories are read in the same way. Raises FileNotFoundError if there is no directory,
+    UnstableError if it changes during each attempt, or another OSError.
     """
     for _ in range(_TRIES):
         try:
             before = _version(directory)
-            files = _files(directory / DATA if linked(directory) else directory, wanted, largest)
+            files = _files(directory / DATA if linked(directory) else directory, selected, limit)
             if before == _version(directory):
                 return files
         except FileNotFoundError:
@@ -45,19 +44,19 @@ def read_mounted(directory: Path, wanted: Callable[[str], bool], largest: int) -
 
 
 def _version(directory: Path) -> object:
-    """Something that differs when the content may."""
+    """A value that changes with the content."""
     if linked(directory):
         return (directory / DATA).readlink()
     with os.scandir(directory) as entries:
         return sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in entries)
 
 
-def _files(directory: Path, wanted: Callable[[str], bool], largest: int) -> dict[str, bytes]:
+def _files(directory: Path, selected: Callable[[str], bool], limit: int) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for path in sorted(directory.iterdir()):
-        if wanted(path.name):
+        if selected(path.name):
             found = path.stat()
             if stat.S_ISREG(found.st_mode):
                 with path.open("rb") as file:
-                    files[path.name] = file.read(largest + 1)
+                    files[path.name] = file.read(limit + 1)
     return files

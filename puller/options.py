@@ -1,4 +1,4 @@
-"""What the command line decides, as one immutable value."""
+"""The settings from the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Options:
 
     config_dir: Path = Path("/mnt/configs")
     model_dir: Path = Path("/mnt/models")
-    claims_dir: Path = Path("/mnt/pvc")
+    pvc_dir: Path = Path("/mnt/pvc")
     server: str = "v2"
     server_url: str = "http://127.0.0.1:8080"
     server_model_dir: Path | None = None
@@ -24,9 +24,8 @@ class Options:
     host: str = ""
     port: int = 9081
     ready_when: str = "all"
-    downloads: int = 4
-    loads: int = 4
-    checks: int = 16
+    num_workers: int = 4
+    load_workers: int = 4
     max_disk: int = 0
     max_memory: int = 0
     resync: float = 60.0

@@ -1,6 +1,6 @@
-"""Kubernetes quantities (`500m`, `40Gi`, `1e3`) as exact numbers: the one parser that there is.
+"""Kubernetes quantities (`500m`, `40Gi`, `1e3`) as exact numbers: the only parser in the project.
 
-Law: a pure leaf. Standard library only, bounded in length.
+Law: pure. Standard library only; the length of the text is limited.
 Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
 
@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Final
 
 MOST_CHARACTERS: Final = 64
-"""Of a quantity: none that can be counted needs more."""
+"""Longer quantities are refused."""
 
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?", re.ASCII
@@ -25,10 +25,7 @@ _SUFFIX: Final[dict[str | None, Decimal]] = {
 
 
 def decimal_of(text: str) -> Decimal | None:
-    """The exact number of a quantity; None if the API server would refuse the text.
-
-    Blanks are refused, as there.
-    """
+    """The exact number of a quantity; None if the API server would refuse the text."""
     match = _QUANTITY.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
     if match is None:
         return None

@@ -1,6 +1,6 @@
-"""Why a step failed, or why a model is not loaded yet: the words of the status and the metrics.
+"""The reasons in the status and the metrics: why a step failed, or why a model is not loaded yet.
 
-Law: the words are public. docs/puller.md explains each, and a test holds it to that.
+Law: the reasons are public. docs/puller.md explains each, which a test checks.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """One CamelCase word each."""
-
     # The config.
     INVALID_SPEC = "InvalidSpec"
 
@@ -51,7 +49,7 @@ class Reason(StrEnum):
     SERVER_TIMEOUT = "ServerTimeout"
     WAITING_FOR_SERVER = "WaitingForServer"
 
-    # Neither failed nor done.
+    # Others.
     QUEUED = "Queued"
     INTERNAL_ERROR = "InternalError"
 
@@ -65,9 +63,9 @@ BAD_CONTENT = frozenset(
         Reason.ARCHIVE_BOMB,
     }
 )
-"""The bytes are at fault: they stay bad until the object is replaced."""
+"""The content is bad until the object is replaced."""
 
 NO_ROOM = frozenset({Reason.DISK_FULL, Reason.OVER_MAX_DISK})
 
 SERVER_SILENT = frozenset({Reason.SERVER_UNAVAILABLE, Reason.SERVER_LOST, Reason.SERVER_TIMEOUT})
-"""The model server gave no answer; the model is not the cause."""
+"""The model server did not respond."""

@@ -1,9 +1,9 @@
 """The loop: keeps every model's actual state equal to its desired state.
 
-A work queue of model names, not of events: each event (an edit, a step that ended, a server that came
-back, a timer) only marks names as worth another look, and `plan.next_step` looks at the whole state.
-One step per model is in flight, and a bounded number of each kind; the rest wait by priority. A download
-that waits for another puller gives its slot back in the meantime.
+The queue holds names of models, not events. An event (an edit, the end of a step, a server that restarted, a
+timer) only marks models as dirty, and `plan.next_step` decides by the whole state. One step per model is in
+flight, and a limited number of each kind; the others wait by priority. A download that waits for another
+puller gives its slot back in the meantime.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from puller import config, plan
 from puller.actions import Actions
 from puller.log import logger
 from puller.options import Options
-from puller.plan import Act, Doing, Failure, Loaded, Model, next_step, wake_at
+from puller.plan import NEVER, Failure, InFlight, Loaded, Model, Step, next_step, wake_at
 from puller.reasons import SERVER_SILENT, Reason
 from puller.servers.base import Health, ModelServer, ServerError
 from puller.spec import LIST_KEY, Desired, carry_over, parse
@@ -32,19 +32,21 @@ from puller.store import ModelStore, StoreBusyError
 from puller.workqueue import Timers, WorkQueue
 
 _SLOT = {
-    Act.DOWNLOAD: "downloads",
-    Act.LOAD: "loads",
-    Act.UNLOAD: "loads",
-    Act.CHECK: "checks",
-    Act.DELETE: "checks",
-    Act.DISCARD: "checks",
+    Step.DOWNLOAD: "downloads",
+    Step.LOAD: "loads",
+    Step.UNLOAD: "loads",
+    Step.CHECK: "checks",
+    Step.DELETE: "checks",
+    Step.DISCARD: "checks",
 }
-_LEFT_ALONE = (Act.LOAD, Act.UNLOAD, Act.DELETE, Act.CANCEL)
-_SERVER_ACTS = (Act.LOAD, Act.UNLOAD, Act.CHECK)
-_DOUBT_INTERVAL = 5.0
+_CHECKS = 16
+"""Checks, and deletions, at a time."""
+_FINISHED_ON_STOP = (Step.LOAD, Step.UNLOAD, Step.DELETE, Step.CANCEL)
+_SERVER_STEPS = (Step.LOAD, Step.UNLOAD, Step.CHECK)
+_CHECK_ALL_INTERVAL = 5.0
 _MAX_EXPONENT = 20
 _HEARTBEAT = 5.0
-"""The loop turns this often (seconds) even when there is nothing to do, for /healthz to see."""
+"""The loop runs at least this often (seconds), also when idle, for /healthz."""
 
 
 class Reconciler:
@@ -57,30 +59,30 @@ class Reconciler:
         self.health = Health.HUNG
         self._store = ModelStore(options.model_dir)
         self._server = server
-        self.actions = Actions(self._store, storage, server, self._complete, self._pause)
+        self.actions = Actions(self._store, storage, server, self._declared_models, self._yield_slot)
         self._config: Desired | None = None
         self._dirty: set[str] = set()
         self._queue = WorkQueue(
-            {"downloads": options.downloads, "loads": options.loads, "checks": options.checks}
+            {"downloads": options.num_workers, "loads": options.load_workers, "checks": _CHECKS}
         )
         self._timers = Timers()
         self._tasks: dict[str, asyncio.Task[Failure | None]] = {}
-        self._paused: dict[str, asyncio.Event] = {}
-        """Downloads in flight without a slot, each with the event that is set when it has one again."""
-        self._awake = asyncio.Event()
+        self._without_slot: dict[str, asyncio.Event] = {}
+        """Downloads in flight that gave their slot back. The event is set when they have one again."""
+        self._wake = asyncio.Event()
         self._probe_now = asyncio.Event()
-        self._rolling: Iterator[str] = iter(())
-        self._doubted_at = float("-inf")
+        self._next_checks: Iterator[str] = iter(())
+        self._all_checked_at = -NEVER
         self._stopping = False
 
     async def run(self) -> None:
-        """Converge until `stop` is called; then finish what the grace allows and leave the disk clean."""
-        ticker = asyncio.create_task(_forever(self._tick))
-        helpers = [ticker]
+        """Converge until `stop` is called, then finish steps within the grace period and clean up the
+        disk."""
+        helpers = [asyncio.create_task(_restarted(self._publish_status))]
         try:
-            if await self._open():
+            if await self._open_store():
                 helpers += [
-                    asyncio.create_task(_forever(helper))
+                    asyncio.create_task(_restarted(helper))
                     for helper in (self._follow_config, self._follow_server, self._resync)
                 ]
                 await self._loop()
@@ -88,212 +90,208 @@ class Reconciler:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            await self._wind_down()
+            await self._shut_down()
 
     def stop(self) -> None:
-        """Take no more work. Safe to call from a signal handler of the loop."""
+        """Start no more steps. Safe to call from a signal handler of the event loop."""
         self._stopping = True
-        self._awake.set()
+        self._wake.set()
 
     def apply(self, desired: Desired) -> None:
-        """Make this the desired state, but for what cannot be read in it."""
+        """Make this the desired state. Unreadable parts keep their previous content."""
         new = carry_over(desired, self._config or Desired())
         now = time.monotonic()
         refused = new.refused
         for name in new.models.keys() | self.models.keys():
             model = self.models.get(name) or self.models.setdefault(name, Model(name))
-            wanted = new.models.get(name)
-            held = wanted is None and (new.blind or name in refused)
-            if (wanted, held) != (model.wanted, model.held) or self._config is None:
-                model.wanted, model.held = wanted, held
-                model.doing = _superseded(model, now)
+            spec = new.models.get(name)
+            retained = spec is None and (new.blind or name in refused)
+            if (spec, retained) != (model.desired, model.retained) or self._config is None:
+                model.desired, model.retained = spec, retained
+                _mark_superseded(model, now)
                 self._dirty.add(name)
         self._config = new
         self._retry_memory()
         self.status.configured(new)
-        self._awake.set()
+        self._wake.set()
 
-    async def _open(self) -> bool:
-        """Open the model directory, however long that takes; False if `stop` is called meanwhile."""
+    async def _open_store(self) -> bool:
+        """Open the model directory, with retries; False if `stop` is called meanwhile."""
         attempts = 0
         while not self._stopping:
             try:
                 await in_thread(self._store.open)
                 audit = await in_thread(self._store.audit)
-            except Exception as error:  # a bug, too, is waited for and reported: it ends no process
+            except Exception as error:  # also a bug is reported and retried: the process goes on
                 attempts += 1
                 expected = isinstance(error, OSError | StoreBusyError)
-                trouble = str(error) if expected else f"{type(error).__name__}: {error}"
-                self.status.model_dir_trouble = trouble
-                logger.warning("model directory not usable", error=trouble, attempts=attempts)
+                message = str(error) if expected else f"{type(error).__name__}: {error}"
+                self.status.model_dir_error = message
+                logger.warning("model directory not usable", error=message, attempts=attempts)
                 await self._sleep(self._backoff(min(attempts, 4)))
                 continue
-            self.status.model_dir_trouble = ""
-            self.status.was_ready = await in_thread(partial(self._store.was_ready, self.options.pod_uid))
+            self.status.model_dir_error = ""
+            self.status.was_ready = await in_thread(self._store.was_ready, self.options.pod_uid)
             for name, stored in audit.items():
-                self.models[name] = Model(name, held=True)
-                self.actions.found(self.models[name], stored)
+                self.models[name] = Model(name, retained=True)
+                self.actions.set_stored(self.models[name], stored)
             return True
         return False
 
     async def _loop(self) -> None:
         while not self._stopping:
-            self._awake.clear()
+            self._wake.clear()
             now = time.monotonic()
             self._dirty.update(self._timers.due(now))
             if self._config is not None:
                 while self._dirty:
-                    self._look(self._dirty.pop(), now)
-                self._start(now)
-            self.status.turned(self.health)
+                    self._plan_step(self._dirty.pop(), now)
+                self._start_steps(now)
+            self.status.loop_ran(self.health)
             await self._sleep(self._timers.pause(time.monotonic()))
 
     async def _sleep(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._awake.wait(), min(max(seconds, 0), _HEARTBEAT))
+            await asyncio.wait_for(self._wake.wait(), min(max(seconds, 0), _HEARTBEAT))
 
-    def _look(self, name: str, now: float) -> None:
+    def _plan_step(self, name: str, now: float) -> None:
         """Decide the next step of one model, and queue it."""
         model = self.models.get(name)
         if model is None:
             return
-        if plan.outlived(model, self.health):
+        if plan.failure_obsolete(model, self.health):
             model.failure = None
         step = next_step(model, self.health, now)
-        if step is Act.CANCEL:
-            model.doing = Doing(Act.CANCEL)
+        if step is Step.CANCEL:
+            model.in_flight = InFlight(Step.CANCEL)
             self._tasks[name].cancel()
-        elif step is Act.FORGET:
+        elif step is Step.FORGET:
             del self.models[name]
-            self.status.forgotten(name)
+            self.status.removed(name)
             return
         elif step is not None:
             self._queue.push(_SLOT[step], _priority(model), name)
-        elif now < (when := wake_at(model, self.health)) < float("inf"):
+        elif now < (when := wake_at(model, self.health)) < NEVER:
             self._timers.arm(name, when)
-        self.status.note(model, now)
+        self.status.report(model, now)
 
-    def _start(self, now: float) -> None:
-        """Begin queued steps while slots are free. A queued step is decided again: things change."""
+    def _start_steps(self, now: float) -> None:
+        """Start queued steps while slots are free. The step is decided again: the state may have changed."""
         used: int | None = None
         for slot, name in self._queue.startable():
-            if slot == "downloads" and name in self._paused:
+            if slot == "downloads" and name in self._without_slot:
                 self._queue.take(slot)
-                self._paused.pop(name).set()
+                self._without_slot.pop(name).set()
                 continue
             model = self.models.get(name)
             step = next_step(model, self.health, now) if model else None
             if model is None or step is None or _SLOT.get(step) != slot:
                 continue
-            if step is Act.LOAD and self.options.max_memory:
-                used = sum(map(plan.memory_of, self.models.values())) if used is None else used
-                others = used - plan.memory_of(model)
-                if refusal := plan.over_memory(model, others, self.options.max_memory):
-                    model.failure = refusal
-                    self.status.note(model, now)
+            if step is Step.LOAD and self.options.max_memory:
+                used = sum(each.memory for each in self.models.values()) if used is None else used
+                others = used - model.memory
+                if failure := plan.over_memory(model, others, self.options.max_memory):
+                    model.failure = failure
+                    self.status.report(model, now)
                     continue
-                model.doing = Doing(step)
-                used = others + plan.memory_of(model)
-            model.doing = Doing(step, model.wanted if step is Act.DOWNLOAD else None)
+                model.in_flight = InFlight(step)
+                used = others + model.memory
+            model.in_flight = InFlight(step, model.desired if step is Step.DOWNLOAD else None)
             self._queue.take(slot)
-            task = self._tasks[name] = asyncio.create_task(self._attempt(step, model))
-            task.add_done_callback(partial(self._ended, step, model, model.loaded, now))
-            self.status.note(model, now)
+            task = self._tasks[name] = asyncio.create_task(self._run_step(step, model))
+            task.add_done_callback(partial(self._step_ended, step, model, model.loaded, now))
+            self.status.report(model, now)
 
-    async def _pause(self, name: str, seconds: float) -> None:
-        """Give a download's slot to other models for some seconds, then wait for one as they do."""
-        turn = self._paused[name] = asyncio.Event()
+    async def _yield_slot(self, name: str, seconds: float) -> None:
+        """Give a download's slot to other models for some seconds, then queue for a slot again."""
+        slot_taken = self._without_slot[name] = asyncio.Event()
         self._queue.give_back("downloads")
-        self._awake.set()
+        self._wake.set()
         await asyncio.sleep(seconds)
         self._queue.push("downloads", _priority(self.models[name]), name)
-        self._awake.set()
-        await turn.wait()
+        self._wake.set()
+        await slot_taken.wait()
 
-    async def _attempt(self, step: Act, model: Model) -> Failure | None:
-        """One step; None when it succeeded."""
+    async def _run_step(self, step: Step, model: Model) -> Failure | None:
         try:
             await self.actions.run(step, model)
         except (StorageError, ServerError) as error:
-            return self._failed(step, model, error.reason, str(error))
+            return self._failure(step, model, error.reason, str(error))
         except OSError as error:
-            return self._failed(step, model, Reason.MODEL_DIR_UNUSABLE, str(error))
+            return self._failure(step, model, Reason.MODEL_DIR_UNUSABLE, str(error))
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of the storage library is no Exception
+        except BaseException as error:  # a panic of the storage library is not an Exception
             logger.exception("step failed unexpectedly", model=model.name, step=step.value)
-            return self._failed(step, model, Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+            return self._failure(step, model, Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
         return None
 
-    def _ended(
-        self, step: Act, model: Model, was: Loaded, began: float, task: asyncio.Task[Failure | None]
+    def _step_ended(
+        self, step: Step, model: Model, loaded: Loaded, began: float, task: asyncio.Task[Failure | None]
     ) -> None:
-        """The bookkeeping of a step that succeeded, failed or was cancelled (perhaps before it began)."""
+        """Record the end of a step that succeeded, failed or was cancelled, perhaps before it began.
+        `loaded`: the model's state before the step."""
         failure = None if task.cancelled() else task.result()
-        model.doing = None
-        if self._paused.pop(model.name, None) is None:
+        model.in_flight = None
+        if self._without_slot.pop(model.name, None) is None:
             self._queue.give_back(_SLOT[step])
         del self._tasks[model.name]
-        if failure is not None or (model.failure is not None and model.failure.act is step):
+        if failure is not None or (model.failure is not None and model.failure.step is step):
             model.failure = failure
         if not task.cancelled():
-            self.status.finished(step, model, time.monotonic() - began)
-        self._after(step, model, was)
-        self._dirty.add(model.name)
-        self._awake.set()
-
-    def _after(self, step: Act, model: Model, was_loaded: Loaded) -> None:
-        """Apply the effects of one model's step on the others and on the server."""
-        if step is Act.UNLOAD:
+            self.status.step_ended(step, model, time.monotonic() - began)
+        if step is Step.UNLOAD:
             self._retry_memory()
-            model.checked = model.failure is None  # an unload that failed may have been carried out
-        if step is Act.CHECK and was_loaded is Loaded.YES and not model.available:
-            self._doubt()
-        if step in _SERVER_ACTS and model.failure is not None and model.failure.reason in SERVER_SILENT:
+            model.checked = model.failure is None  # an unload that failed may still have had its effect
+        if step is Step.CHECK and loaded is Loaded.YES and not model.available:
+            self._check_all()
+        if step in _SERVER_STEPS and model.failure is not None and model.failure.reason in SERVER_SILENT:
             self._probe_now.set()
+        self._dirty.add(model.name)
+        self._wake.set()
 
-    def _failed(self, step: Act, model: Model, reason: Reason, message: str) -> Failure:
-        before = model.failure
-        again = before is not None and before.act is step and plan.same(before.spec, model.wanted)
-        attempts = before.attempts + 1 if again and before is not None else 1
+    def _failure(self, step: Step, model: Model, reason: Reason, message: str) -> Failure:
+        last = model.failure
+        repeated = last is not None and last.step is step and plan.same_content(last.spec, model.desired)
+        attempts = last.attempts + 1 if last is not None and repeated else 1
         retry_at = time.monotonic() + self._backoff(attempts)
-        return Failure(step, model.wanted, attempts, retry_at, reason, message)
+        return Failure(step, model.desired, attempts, retry_at, reason, message)
 
     def _backoff(self, attempts: int) -> float:
         delay = self.options.backoff_initial * 2.0 ** min(attempts - 1, _MAX_EXPONENT)
         return min(delay, self.options.backoff_max) * random.uniform(0.5, 1)  # noqa: S311  (jitter)
 
     def _retry_memory(self) -> None:
-        """Let the models that lacked memory try again. They stay Failed until loaded: most fail again."""
+        """Retry models that did not fit into memory. They stay Failed until loaded: most fail again."""
         for model in self.models.values():
             if model.failure is not None and model.failure.reason is Reason.OVER_MAX_MEMORY:
                 model.failure = replace(model.failure, retry_at=0.0)
                 self._dirty.add(model.name)
 
-    def _complete(self) -> frozenset[str]:
+    def _declared_models(self) -> frozenset[str]:
         """The models for a declarative server: those on disk that it has, may have, or is to load now."""
         return frozenset(
             model.name
             for model in self.models.values()
-            if model.stored is not None and (model.available or not model.checked or plan.loading(model))
+            if model.stored is not None and (model.available or not model.checked or model.loading)
         )
 
     async def _follow_config(self) -> None:
         last: dict[str, str] | None = None
         async for _ in config.changes(self.options.config_dir, self.options.config_poll):
             try:
-                files = await in_thread(partial(config.read, self.options.config_dir))
+                files = await in_thread(config.read, self.options.config_dir)
             except config.ConfigUnreadableError as error:
-                if self.status.config_trouble != str(error):
+                if self.status.config_error != str(error):
                     logger.warning("config not readable", error=str(error))
-                self.status.config_trouble = str(error)
-                if self._config is None:  # the wanted models are unknown: keep and serve the present ones
+                self.status.config_error = str(error)
+                if self._config is None:  # the listed models are unknown: keep and serve the present ones
                     self.apply(Desired(unreadable=frozenset({LIST_KEY})))
                 continue
-            self.status.config_trouble = ""
+            self.status.config_error = ""
             if files != last:
                 last = files
-                self.apply(await in_thread(partial(parse, files, self.options.schemes)))
+                self.apply(await in_thread(parse, files, self.options.schemes))
 
     async def _follow_server(self) -> None:
         while True:
@@ -311,96 +309,93 @@ class Reconciler:
         logger.info("model server", health=health.value)
         self.health = health
         if health is Health.DOWN:
-            self.actions.server_gone()
+            self.actions.server_stopped()
         for model in self.models.values():
             if health is Health.DOWN:
                 model.loaded = Loaded.NO
             if health is not Health.HUNG:
-                model.checked = model.fresh = False
-            if (
-                health is Health.UP
-                and model.failure is not None
-                and model.failure.reason is Reason.SERVER_UNAVAILABLE
-            ):
+                model.checked = model.first_install = False
+            failure = model.failure
+            if health is Health.UP and failure is not None and failure.reason is Reason.SERVER_UNAVAILABLE:
                 model.failure = None
         self._dirty.update(self.models)
         self._retry_memory()
-        self._awake.set()
+        self._wake.set()
 
     def _check_some(self) -> None:
-        """Look at a few loaded models in turn, so that each is seen once per resync, and a server that
-        restarted between two probes is found out within a few seconds."""
+        """Check a few loaded models in turn, each once per resync. So a server that restarted between two
+        probes is noticed within a few seconds."""
         count = -(-len(self.models) * self.options.server_poll // max(self.options.resync, 1))
-        names = list(islice(self._rolling, int(count)))
+        names = list(islice(self._next_checks, int(count)))
         if not names:
-            self._rolling = iter(sorted(self.models))
-            names = list(islice(self._rolling, int(count)))
-        self._recheck(names)
+            self._next_checks = iter(sorted(self.models))
+            names = list(islice(self._next_checks, int(count)))
+        self._check(names)
 
-    def _doubt(self) -> None:
-        """One model was dropped behind our back: the server restarted. Look at all of them."""
-        if time.monotonic() - self._doubted_at > _DOUBT_INTERVAL:
-            self._doubted_at = time.monotonic()
-            self._recheck(self.models)
+    def _check_all(self) -> None:
+        """The server lost a model without an unload, so it restarted: check all models."""
+        if time.monotonic() - self._all_checked_at > _CHECK_ALL_INTERVAL:
+            self._all_checked_at = time.monotonic()
+            self._check(self.models)
 
-    def _recheck(self, names: list[str] | dict[str, Model]) -> None:
+    def _check(self, names: Iterable[str]) -> None:
         for name in names:
             model = self.models.get(name)
-            if model is not None and model.doing is None and model.loaded is not Loaded.NO:
+            if model is not None and model.in_flight is None and model.available:
                 model.checked = False
                 self._dirty.add(name)
-        self._awake.set()
+        self._wake.set()
 
     async def _resync(self) -> None:
-        """From time to time, compare the disk with our record of it."""
+        """Every `--resync` seconds, compare the disk with `models`."""
         while True:
             await asyncio.sleep(self.options.resync)
             for name, model in list(self.models.items()):
-                if model.doing is None:
-                    believed = model.stored
-                    stored = await in_thread(partial(self._store.read, name))
-                    untouched = model.doing is None and model.stored is believed
-                    if untouched and (stored.spec if stored else None) != believed:
+                if model.in_flight is None:
+                    expected = model.stored
+                    stored = await in_thread(self._store.read, name)
+                    unchanged = model.in_flight is None and model.stored is expected
+                    if unchanged and (stored.spec if stored else None) != expected:
                         logger.warning("model directory changed behind our back", model=name)
-                        self.actions.found(model, stored)
+                        self.actions.set_stored(model, stored)
                         model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
             self._dirty.update(self.models)
-            self._awake.set()
+            self._wake.set()
 
-    async def _tick(self) -> None:
-        """Publishes the status, at most once a second, as long as the loop turns."""
+    async def _publish_status(self) -> None:
+        """Publish the status once a second."""
         while True:
             was_ready = self.status.was_ready
             await self.status.publish(self.models, self.actions.fetches)
             if self.status.was_ready and not was_ready and self.options.pod_uid:
                 with suppress(OSError):
-                    await in_thread(partial(self._store.note_ready, self.options.pod_uid))
+                    await in_thread(self._store.record_ready, self.options.pod_uid)
             await asyncio.sleep(1)
 
-    async def _wind_down(self) -> None:
-        """Downloads end now; calls to the server and deletions may finish within the grace."""
+    async def _shut_down(self) -> None:
+        """Cancel downloads; calls to the server and deletions may finish within the grace period."""
         self._stopping = True
         for name, task in self._tasks.items():
-            doing = self.models[name].doing
-            if doing is None or doing.act not in _LEFT_ALONE:
+            in_flight = self.models[name].in_flight
+            if in_flight is None or in_flight.step not in _FINISHED_ON_STOP:
                 task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=self.options.grace)
-        leftover = list(self._tasks.values())
-        for task in leftover:
+        unfinished = list(self._tasks.values())
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
+        await asyncio.gather(*unfinished, return_exceptions=True)
         with suppress(Exception):
             await in_thread(self._store.sweep)
         for model in self.models.values():
-            self.status.note(model, time.monotonic())
+            self.status.report(model, time.monotonic())
         await self.status.publish(self.models, self.actions.fetches)
         await self.actions.storage.close()
         self._store.close()
 
 
-async def _forever(helper: Callable[[], Awaitable[None]]) -> None:
-    """Begin again after a bug: a puller that no longer looks is worse than one that complains."""
+async def _restarted(helper: Callable[[], Awaitable[None]]) -> None:
+    """Run a helper again after a bug, which is logged: the puller must not stop watching."""
     while True:
         try:
             await helper()
@@ -410,14 +405,13 @@ async def _forever(helper: Callable[[], Awaitable[None]]) -> None:
 
 
 def _priority(model: Model) -> int:
-    return model.wanted.priority if model.wanted is not None else 0
+    return model.desired.priority if model.desired is not None else 0
 
 
-def _superseded(model: Model, now: float) -> Doing | None:
-    """The step in flight, with the moment noted at which it ceased to be for the wanted content."""
-    doing = model.doing
-    if doing is None or doing.act is not Act.DOWNLOAD:
-        return doing
-    if plan.same(doing.spec, model.wanted):
-        return Doing(doing.act, doing.spec)
-    return Doing(doing.act, doing.spec, now if doing.superseded_at is None else doing.superseded_at)
+def _mark_superseded(model: Model, now: float) -> None:
+    """Note when the download in flight stopped being for the desired content."""
+    download = model.in_flight
+    if download is not None and download.step is Step.DOWNLOAD:
+        current = plan.same_content(download.spec, model.desired)
+        since = now if download.superseded_at is None else download.superseded_at
+        model.in_flight = replace(download, superseded_at=None if current else since)

@@ -1,8 +1,8 @@
-"""What models are wanted: the text of a model ConfigMap -> specs, and one error for each that is refused.
+"""The desired models: the text of a model ConfigMap -> specs, and an error for each refused model.
 
-Law: pure. Standard library only, no I/O, no clock, no other module of this package but quantities: the
-webhook judges a ConfigMap at admission with the very parser the sidecar runs. One bad model never takes
-another one with it, and no input, however hostile, raises.
+Law: pure. Standard library only, no I/O, no clock, no other module of this package except quantities: the
+webhook validates ConfigMaps with the parser of the sidecar. A bad model does not affect the others, and no
+input raises.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from puller.quantities import decimal_of
 
 LIST_KEY = "models.json"
-"""The key that holds an array of models; every other `<name>.json` key holds one."""
+"""The key with an array of models; every other key `<name>.json` has one model."""
 
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "oci", "file", "pvc")
 
@@ -27,15 +27,15 @@ MAX_NAME = 253
 MAX_URI = 4096
 MAX_TEXT = 253
 MAX_MEMORY = 1 << 50
-"""One pebibyte: a larger `memory` is a slip of the pen, not a model."""
+"""One pebibyte: a larger `memory` is a typing error."""
 MAX_PRIORITY = 1_000_000
 MAX_MODELS = 20_000
-"""Of one list; no ConfigMap has room for more that are sound."""
+"""Of one list; no ConfigMap has room for more valid ones."""
 MAX_UNKNOWN = 8
-"""Unknown fields of one model that warnings name."""
+"""Warnings about unknown fields of one model."""
 MAX_GLOBS = 1000
 MAX_GLOB = 1024
-"""Characters: no key of a store is longer."""
+"""Characters; keys of stores are not longer."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _HF_PATH = re.compile(r"/[^/:]+(:[^/:]+)?/?")
@@ -45,14 +45,14 @@ OCI_REFERENCE = re.compile(
 )
 """The path of an oci:// URI."""
 _BUCKET = re.compile(r"[a-zA-Z0-9_$][a-zA-Z0-9._$-]{0,254}")
-"""Not quite any store's grammar, and no character with which a bucket could become another host."""
+"""More than any store allows, but no character that could turn the bucket into another host."""
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _FIELDS = frozenset({"storageUri", "framework", "memory", "sha256", "version", "files", "priority"})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One wanted model. `memory` is in bytes, 0 where none is given; `files` are globs, empty for all."""
+    """One desired model. `memory` is in bytes (0: unknown); `files` are globs (empty: all files)."""
 
     name: str
     storage_uri: str
@@ -65,31 +65,31 @@ class ModelSpec:
 
     @property
     def content(self) -> tuple[str, str, str, str, tuple[str, ...]]:
-        """The fields on which the files and the loaded model depend. `memory` and `priority` only steer the
-        puller: an edit of these two causes neither a download nor a reload."""
+        """The fields that determine the files and the loaded model. An edit of the others, `memory` and
+        `priority`, causes no download and no reload."""
         return (self.storage_uri, self.framework, self.sha256, self.version, self.files)
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of `content`; it names the marker file on disk."""
+        """Hex SHA-256 of `content`; part of the name of the marker file on disk."""
         return sha256(json.dumps(self.content).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """The modelSpec object; `from_json` reads it back to an equal spec."""
-        always = {"storageUri": self.storage_uri, "framework": self.framework, "memory": str(self.memory)}
+        """The modelSpec object; `from_json` reads an equal spec from it."""
+        required = {"storageUri": self.storage_uri, "framework": self.framework, "memory": str(self.memory)}
         optional = {
             "sha256": self.sha256,
             "version": self.version,
             "files": list(self.files),
             "priority": self.priority,
         }
-        return always | {name: value for name, value in optional.items() if value}
+        return required | {name: value for name, value in optional.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class SpecError:
-    """One refusal, in one sentence. `path` is the JSON path within the key, empty for the whole text;
-    `model` the model it concerns, empty if unknown."""
+    """One error, in one sentence. `path`: the JSON path in the key, empty for the whole text. `model`: the
+    name of the model, empty if unknown."""
 
     key: str
     path: str
@@ -106,11 +106,11 @@ class SpecError:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The models that a config asks for.
+    """The models of a config.
 
-    `models`: the sound ones, by name. `errors`: why others are refused. `warnings`: unknown fields.
-    `keys`: the key of the ConfigMap that lists each of `models`. `unreadable`: keys whose text is not a list
-    of models (or a model) at all.
+    `models`: the valid ones, by name. `errors`: why others are refused. `warnings`: unknown fields. `keys`:
+    the key of the ConfigMap for each of `models`. `unreadable`: keys whose text is not a list of models (or a
+    model).
     """
 
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
@@ -121,17 +121,17 @@ class Desired:
 
     @property
     def refused(self) -> frozenset[str]:
-        """Models that the config names but whose entry cannot be used."""
+        """Models whose entries cannot be used."""
         return frozenset(error.model for error in self.errors if error.model) - self.models.keys()
 
     @property
     def blind(self) -> bool:
-        """Whether the list itself is unreadable, so that any model may be a wanted one."""
+        """Whether the list is unreadable, so that any model may be listed."""
         return LIST_KEY in self.unreadable
 
 
 class RefusedError(ValueError):
-    """A refused value: where (relative to the value being read) and why."""
+    """A refused value. `path`: relative to the value that is read."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -140,10 +140,8 @@ class RefusedError(ValueError):
 
 
 def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> Desired:
-    """The models that ConfigMap data (key -> text) asks for, in time and memory linear in its length.
-    Never raises. `schemes`: those a storageUri may have.
-
-    Keys that do not end in `.json` are none of ours and are passed over.
+    """The models in ConfigMap data (key -> text), in time and memory linear in its length. Never raises.
+    `schemes`: the allowed schemes of a storageUri. Keys that do not end in `.json` are ignored.
     """
     found: dict[str, list[tuple[str, str, ModelSpec]]] = {}
     errors: list[SpecError] = []
@@ -153,8 +151,8 @@ def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> Desir
         try:
             entries = _entries(key, files[key])
         except RefusedError as refusal:
-            named = key.removesuffix(".json")
-            model = named if key != LIST_KEY and valid_name(named) else ""
+            name = key.removesuffix(".json")
+            model = name if key != LIST_KEY and valid_name(name) else ""
             errors.append(SpecError(key, refusal.path, refusal.message, model))
             unreadable.add(key)
             continue
@@ -163,29 +161,26 @@ def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> Desir
             try:
                 name, raw, at = _named(key, entry)
                 spec = from_json(name, raw, at)
-                _check_scheme(spec.storage_uri, schemes, f"{at}.storageUri")
+                scheme = urlsplit(spec.storage_uri).scheme
+                if scheme not in schemes:
+                    message = f"{scheme}:// is not allowed here; {', '.join(schemes)} are."
+                    raise RefusedError(f"{at}.storageUri", message)  # noqa: TRY301
             except RefusedError as refusal:
                 errors.append(SpecError(key, base + refusal.path, refusal.message, name))
                 continue
             found.setdefault(name, []).append((key, base, spec))
             warnings += [
                 SpecError(
-                    key, f"{base}{at}{_member(unknown)}", "this field is not known and has no effect.", name
+                    key, f"{base}{at}{_member(unknown)}", "this field is unknown and has no effect.", name
                 )
                 for unknown in sorted(raw.keys() - _FIELDS)[:MAX_UNKNOWN]
             ]
-    return _settle(found, errors, warnings, unreadable)
-
-
-def _check_scheme(uri: str, schemes: Collection[str], path: str) -> None:
-    scheme = urlsplit(uri).scheme
-    if scheme not in schemes:
-        raise RefusedError(path, f"{scheme}:// is not allowed here; {', '.join(schemes)} are.")
+    return _without_duplicates(found, errors, warnings, unreadable)
 
 
 def carry_over(new: Desired, last_good: Desired) -> Desired:
-    """`new`, with what it could not read filled in from `last_good`: a slip in an edit stops that edit,
-    not the model that is being served."""
+    """`new`, with the unreadable entries replaced from `last_good`: a bad edit does not remove a served
+    model."""
     models = dict(new.models)
     keys = dict(new.keys)
     refused = new.refused
@@ -242,9 +237,9 @@ def _entries(key: str, text: str) -> list[tuple[str, Any]]:
     if key != LIST_KEY:
         return [("", data)]
     if not isinstance(data, list):
-        raise RefusedError("", f"must hold an array of models, not {_kind(data)}.")
+        raise RefusedError("", f"must be an array of models, not {_kind(data)}.")
     if len(data) > MAX_MODELS:
-        raise RefusedError("", f"holds {len(data)} entries; the maximum is {MAX_MODELS}.")
+        raise RefusedError("", f"has {len(data)} entries; the maximum is {MAX_MODELS}.")
     return [(f"[{index}]", entry) for index, entry in enumerate(data)]
 
 
@@ -258,7 +253,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise RefusedError("", f"holds {name}, which is not JSON.")
+    raise RefusedError("", f"contains {name}, which is not JSON.")
 
 
 def _named(key: str, entry: Any) -> tuple[str, Any, str]:
@@ -271,18 +266,20 @@ def _named(key: str, entry: Any) -> tuple[str, Any, str]:
         name, name_path = entry.get("modelName"), ".modelName"
         raw, spec_path = entry.get("modelSpec"), ".modelSpec"
     if not valid_name(name):
-        message = f"{_shown(name)} is no model name: use 1 to {MAX_NAME} of the characters a-z A-Z 0-9 _ -."
+        message = (
+            f"{_shown(name)} is not a model name: use 1 to {MAX_NAME} of the characters a-z A-Z 0-9 _ -."
+        )
         raise RefusedError(name_path, message)
     return name, raw, spec_path
 
 
-def _settle(
+def _without_duplicates(
     found: Mapping[str, list[tuple[str, str, ModelSpec]]],
     errors: list[SpecError],
     warnings: list[SpecError],
     unreadable: Iterable[str],
 ) -> Desired:
-    """Refuse names that are listed more than once; two equal specs are served as one."""
+    """Refuse names that are listed more than once, unless their specs are equal."""
     models: dict[str, ModelSpec] = {}
     keys: dict[str, str] = {}
     refused = {error.model for error in errors}
@@ -301,13 +298,12 @@ def _settle(
 
 
 def valid_name(name: object) -> bool:
-    """Whether a model may be called that."""
     return isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
 
 
 def _storage_uri(value: object, path: str) -> str:
     if not isinstance(value, str) or not value:
-        raise RefusedError(path, "is required: where the model's files are, such as s3://bucket/path.")
+        raise RefusedError(path, "is required: the URI of the model's files, such as s3://bucket/path.")
     if len(value) > MAX_URI or not value.isprintable() or value != value.strip():
         raise RefusedError(path, f"must be at most {MAX_URI} printable characters with no space around them.")
     try:
@@ -320,8 +316,7 @@ def _storage_uri(value: object, path: str) -> str:
 
 
 def without_secrets(uri: str) -> str:
-    """The URI without secrets: without credentials before the host, and without the query, which may hold a
-    signature. If the parts of a URI cannot be separated, no part counts as harmless."""
+    """The URI without credentials before the host and without the query, which may contain a signature."""
     head = uri.partition("?")[0]
     scheme, separator, rest = head.partition("://")
     authority, slash, path = rest.partition("/")
@@ -329,14 +324,14 @@ def without_secrets(uri: str) -> str:
 
 
 def _check_uri(uri: SplitResult) -> None:
-    """Raises ValueError, with the reason, for a URI that names no place a model can be."""
+    """Raises ValueError with the reason for a URI that no model can have."""
     if uri.scheme not in SCHEMES:
         raise ValueError(f"the scheme must be one of {', '.join(SCHEMES)}.")
     if uri.username is not None or uri.password is not None:
-        raise ValueError("credentials do not belong in a URI; give them in the environment or a Secret.")
+        raise ValueError("credentials do not belong in a URI; set them in the environment or a Secret.")
     if ".." in unquote(uri.path).replace("\\", "/").split("/"):
         raise ValueError('the path must not contain "..".')
-    _ = uri.port  # raises ValueError for a port that is none
+    _ = uri.port  # raises ValueError for an invalid port
     if uri.scheme == "file":
         if uri.netloc not in ("", "localhost") or not uri.path.strip("/"):
             raise ValueError("it must be file:///absolute/path.")
@@ -350,7 +345,7 @@ def _check_uri(uri: SplitResult) -> None:
     if uri.scheme == "oci" and not OCI_REFERENCE.fullmatch(uri.path):
         raise ValueError("it must be oci://registry/repository, with :tag or @sha256:digest after it.")
     if uri.scheme == "hf" and not _HF_PATH.fullmatch(uri.path):
-        raise ValueError("it must be hf://organisation/model, with :revision after it if need be.")
+        raise ValueError("it must be hf://organisation/model, with an optional :revision after it.")
 
 
 _AUTHORITY = {
@@ -401,10 +396,10 @@ def _globs(value: object, path: str) -> tuple[str, ...]:
             path, f'must be an array of globs such as ["*.json", "weights/**"], not {_kind(value)}.'
         )
     if len(value) > MAX_GLOBS:
-        raise RefusedError(path, f"holds {len(value)} globs; the maximum is {MAX_GLOBS}.")
+        raise RefusedError(path, f"has {len(value)} globs; the maximum is {MAX_GLOBS}.")
     for index, glob in enumerate(value):
-        sound = isinstance(glob, str) and 0 < len(glob) <= MAX_GLOB and glob.isprintable()
-        if not sound or glob.startswith("/") or ".." in glob.split("/"):
+        valid = isinstance(glob, str) and 0 < len(glob) <= MAX_GLOB and glob.isprintable()
+        if not valid or glob.startswith("/") or ".." in glob.split("/"):
             raise RefusedError(
                 f"{path}[{index}]", "must be a glob below the model's directory, such as weights/**."
             )
@@ -426,7 +421,7 @@ def _kind(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """The first 80 characters of a value as JSON, at no more cost than these."""
+    """The first 80 characters of a value as JSON."""
     if isinstance(value, dict | list) and value:
         return _kind(value)
     text = json.dumps(value[:80] if isinstance(value, str) else value)

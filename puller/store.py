@@ -1,8 +1,8 @@
-"""Models on disk: `<root>/<name>/` is complete and marked, or it is not there.
+"""Models on disk: `<root>/<name>/` is complete and has a marker, or it does not exist.
 
 Law: a tree gets its final name by one rename, after its bytes and its marker are on stable storage.
-Everything unfinished lives below `<root>/.puller/`, on the same file system, and is swept at the next
-start. All calls block; the reconciler runs them in threads, never two at once for one model.
+Unfinished trees are below `<root>/.puller/`, on the same file system, and the next start deletes them. All
+calls block; the reconciler runs them in threads, never two at once for one model.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ _BATCH = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A complete model on disk: the spec in its marker, its size in bytes, and whether the model server
-    took exactly this tree (so that a restart of the puller need not load it again), or was loading it
-    when the puller ended."""
+    """A complete model on disk. `spec`: from its marker. `size`: in bytes. `loaded`: the model server has
+    loaded exactly this tree, so a restarted puller need not load it again. `loading`: a load began."""
 
     spec: ModelSpec
     size: int
@@ -48,11 +47,11 @@ class Stored:
 
 
 class StoreBusyError(RuntimeError):
-    """Another puller holds this model directory."""
+    """Another puller uses this model directory."""
 
 
-def reserved(path: str) -> bool:
-    """Whether a file of a model (relative path) has the name of one of our notes."""
+def is_reserved(path: str) -> bool:
+    """Whether a relative path is that of a marker or record of the puller: models have no such files."""
     return path.startswith(MARKER) or path in (LOADED, LOADING)
 
 
@@ -67,19 +66,19 @@ class ModelStore:
     def open(self) -> None:
         """Create missing directories, take the lock, delete unfinished trees of an earlier run.
 
-        Raises OSError for a directory that cannot be used, StoreBusyError while another puller has it.
+        Raises OSError for a directory that cannot be used, StoreBusyError while another puller uses it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         self._work.mkdir(exist_ok=True)
         if self._lock is None:
-            self._lock = _locked(self._work / "lock")
+            self._lock = _lock_file(self._work / "lock")
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove everything unfinished. No step may be in flight. No effect before `open`.
+        """Delete all unfinished trees. No step may be in flight. No effect before `open`.
 
-        One tree that cannot be removed is reported, and keeps no other. Raises OSError where the directory
-        itself cannot be used.
+        A tree that cannot be deleted is logged; the others are still deleted. Raises OSError if the
+        directory itself cannot be used.
         """
         if self._lock is not None:
             for part in ("new", "old"):
@@ -88,7 +87,7 @@ class ModelStore:
                 with os.scandir(directory) as entries:
                     leftovers = [entry.name for entry in entries]
                 for name in leftovers:
-                    _swept(directory / name)
+                    _remove_leftover(directory / name)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -96,8 +95,8 @@ class ModelStore:
             self._lock = None
 
     def audit(self) -> dict[str, Stored]:
-        """The complete models, by name. Directories under a model's name that are not complete are
-        removed; all other entries (such as `lost+found`) stay."""
+        """The complete models, by name. Incomplete directories with a model's name are removed; all other
+        entries (such as `lost+found`) stay."""
         complete: dict[str, Stored] = {}
         with os.scandir(self.root) as entries:
             directories = [
@@ -107,20 +106,16 @@ class ModelStore:
             ]
         for name in directories:
             stored = self.read(name)
-            if stored is None:
-                self._remove_incomplete(name)
-            else:
+            if stored is not None:
                 complete[name] = stored
+                continue
+            try:
+                self.remove(name)
+            except OSError as error:
+                if error.errno == errno.EROFS:
+                    raise
+                logger.warning("directory not removed", model=name, error=str(error))
         return complete
-
-    def _remove_incomplete(self, name: str) -> None:
-        """A directory that cannot be removed is reported, and keeps no other model from being served."""
-        try:
-            self.remove(name)
-        except OSError as error:
-            if error.errno == errno.EROFS:
-                raise
-            logger.warning("directory not removed", model=name, error=str(error))
 
     def read(self, name: str) -> Stored | None:
         """The complete model of that name, or None."""
@@ -136,7 +131,7 @@ class ModelStore:
             found
             for marker in names
             if marker.startswith(MARKER)
-            if (found := _marker(name, directory / marker))
+            if (found := _read_marker(name, directory / marker))
         ]
         if len(marked) != 1:
             return None
@@ -145,77 +140,77 @@ class ModelStore:
         return Stored(spec, size, LOADED in names, LOADING in names)
 
     def staging(self, name: str) -> Path:
-        """Where to build a model: a free name on the same file system. An archive may lie next to it."""
+        """Where to build a model, on the same file system."""
         return self._work / "new" / name
 
     def discard(self, name: str) -> None:
         """Delete the staged tree."""
         staging = self.staging(name)
         remove_tree(staging)
-        remove_tree(beside(staging))
+        remove_tree(archive_dir(staging))
 
-    def renew(self, name: str) -> None:
-        """The same, and create the directory around it again if it was removed."""
+    def prepare_staging(self, name: str) -> None:
+        """Delete the staged tree, and create the parent directory if it was removed."""
         self.discard(name)
         self.staging(name).parent.mkdir(parents=True, exist_ok=True)
 
     def install(self, spec: ModelSpec, tree: Path) -> Stored:
-        """Make a staged tree the model of that name, in one step, replacing the one that is there."""
+        """Make a staged tree the model of that name, in one step; it replaces the present one."""
         size = flush_tree(tree)
         write_file(tree / f"{MARKER}{spec.digest}", json.dumps(spec.to_json() | {"bytes": size}).encode())
         sync(tree)
         final = self.root / spec.name
         if os.path.lexists(final):
-            replaced = self._grave()
+            replaced = self._trash_path()
             _replace(tree, final, replaced)
             sync(self.root)  # before the old tree goes
-            _bury(replaced)
+            _delete_trash(replaced)
         else:
             tree.rename(final)  # if a power cut undoes the rename, the model is fetched again
         return Stored(spec, size, loaded=False)
 
     def remove(self, name: str) -> None:
-        """Delete a model: gone under its name at once, its bytes a moment later."""
+        """Delete a model: first its name, in one step, then its files."""
         final = self.root / name
         if os.path.lexists(final):
-            grave = self._grave()
-            final.rename(grave)
+            trash = self._trash_path()
+            final.rename(trash)
             sync(self.root)
-            _bury(grave)
+            _delete_trash(trash)
 
-    def note_loaded(self, name: str) -> None:
-        """Keep in mind, across restarts, that the model server took this tree."""
+    def record_loaded(self, name: str) -> None:
+        """Record, for the next start, that the model server has loaded this tree."""
         (self.root / name / LOADING).rename(self.root / name / LOADED)
 
-    def note_loading(self, name: str, loading: bool) -> None:
-        """Keep in mind, across restarts, that a load of this tree is (or is no longer) under way."""
-        note = self.root / name / LOADING
+    def record_loading(self, name: str, loading: bool) -> None:
+        """Record, for the next start, whether a load of this tree is in progress."""
+        record = self.root / name / LOADING
         if loading:
-            os.close(os.open(note, os.O_WRONLY | os.O_CREAT, 0o644))
+            record.touch(0o644)
         else:
-            note.unlink(missing_ok=True)
+            record.unlink(missing_ok=True)
 
-    def note_ready(self, pod: str) -> None:
-        """Note, for a puller that restarts in the same pod, that all models were loaded."""
+    def record_ready(self, pod: str) -> None:
+        """Record, for a puller that restarts in the same pod, that all models were loaded."""
         write_atomically(self._work / "ready", pod.encode(), durable=False)
 
     def was_ready(self, pod: str) -> bool:
-        """Whether that was noted for this pod."""
+        """Whether `record_ready` was called for this pod."""
         try:
             with (self._work / "ready").open("rb") as file:
                 return pod != "" and file.read(1024) == pod.encode()
         except OSError:
             return False
 
-    def _grave(self) -> Path:
-        """A free name in a new directory, to move a doomed tree to."""
-        graves = self._work / "old"
-        graves.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=graves)) / "tree"
+    def _trash_path(self) -> Path:
+        """A free name in a new directory, for a tree that is to be deleted."""
+        parent = self._work / "old"
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=parent)) / "tree"
 
 
-def beside(staging: Path) -> Path:
-    """A directory for what a staged model is made from; no model has its name."""
+def archive_dir(staging: Path) -> Path:
+    """The directory of the archive that a staged model is unpacked from; no model has its name."""
     return staging.with_name(f"{staging.name}.archive")
 
 
@@ -225,7 +220,8 @@ def tree_size(directory: Path) -> int:
 
 
 def flush_tree(directory: Path) -> int:
-    """Flush every file and directory below to stable storage, but not this one; the bytes in the files."""
+    """Flush every file and directory below to stable storage, except `directory` itself. Returns the bytes
+    in the files."""
     size = 0
     waiting = [os.fspath(directory)]
     while waiting:
@@ -262,18 +258,18 @@ def write_file(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-def read_regular(path: Path, most: int) -> tuple[bytes, os.stat_result]:
-    """The first `most` bytes of a file. No link is followed and no pipe waited for. Raises OSError."""
+def read_regular(path: Path, limit: int) -> tuple[bytes, os.stat_result]:
+    """The first `limit` bytes of a regular file. Raises OSError, also for links and pipes."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123  (a descriptor, not a path)
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return file.read(most), found
+        return file.read(limit), found
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file's content; a reader sees the old or the new, never a part."""
+    """Replace a file's content; readers see the old or the new content, never a part."""
     scratch = path.with_name(f".{path.name}.new")
     with scratch.open("wb") as file:
         file.write(data)
@@ -283,18 +279,17 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     scratch.replace(path)
 
 
-def _swept(leftover: Path) -> None:
+def _remove_leftover(leftover: Path) -> None:
     try:
         remove_tree(leftover)
-    except Exception as error:  # no error here may keep the models from being served
-        logger.warning(
-            "leftover not removed", directory=leftover.name, error=f"{type(error).__name__}: {error}"
-        )
+    except Exception as error:  # models must be served in spite of it
+        message = f"{type(error).__name__}: {error}"
+        logger.warning("leftover not removed", directory=leftover.name, error=message)
 
 
 def _replace(tree: Path, final: Path, replaced: Path) -> None:
-    """`tree` becomes `final`, the old `final` becomes `replaced`: atomically if the file system can,
-    else by two renames, between which the model is absent (but never partial)."""
+    """Rename `tree` to `final` and the old `final` to `replaced`: atomically if the file system can, else by
+    two renames, between which the model is absent (but never partial)."""
     try:
         _exchange(tree, final)
     except OSError as error:
@@ -306,15 +301,14 @@ def _replace(tree: Path, final: Path, replaced: Path) -> None:
         tree.rename(replaced)
 
 
-def _bury(grave: Path) -> None:
-    """Free the space of a doomed tree; what cannot be deleted now is swept at the next start."""
+def _delete_trash(trash: Path) -> None:
+    """Delete a replaced or removed tree. If that fails, the next start deletes it."""
     with suppress(OSError):
-        remove_tree(grave.parent)
+        remove_tree(trash.parent)
 
 
 def _sizes(directory: Path) -> Iterator[int]:
-    """The sizes of the files below. An entry that cannot be read, or whose path is too long, is left out; the
-    others of its directory are not."""
+    """The sizes of the files below. Entries that cannot be read, or whose path is too long, are skipped."""
     waiting = [os.fspath(directory)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -326,8 +320,8 @@ def _sizes(directory: Path) -> Iterator[int]:
                         yield entry.stat(follow_symlinks=False).st_size
 
 
-def _marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
-    """(spec, size if we wrote it) of a sound marker, ours or KServe's; None for an empty or broken one."""
+def _read_marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
+    """(spec, size if the puller wrote it) of a marker, also of KServe's; None for an empty or broken one."""
     try:
         raw = json.loads(read_regular(path, _MAX_MARKER)[0])
         size = raw.get("bytes") if isinstance(raw, dict) else None
@@ -348,8 +342,8 @@ def _exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code), str(one))
 
 
-def _locked(path: Path) -> int:
-    """An open, locked file. The kernel drops the lock with the process, however that ends."""
+def _lock_file(path: Path) -> int:
+    """An open, locked file. The kernel releases the lock when the process ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -362,26 +356,27 @@ def _locked(path: Path) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a file, a link or a tree of any depth; directories that an archive made unwritable included.
+    """Delete a file, a link or a tree of any depth, also with directories that an archive made unwritable.
 
-    No recursion, and no path below the tree: each directory is emptied by moving those in it up to the top,
-    where their turn comes. Two descriptors are open at a time, one batch of names is in memory.
+    The depth may exceed the limits of recursion, paths and descriptors. So the subdirectories of each
+    directory are moved to the top of the tree and emptied there. Two descriptors are open at a time, and one
+    batch of names is in memory.
     """
     try:
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
             return
-        top = _opened(os.fspath(path))
+        top = _open_directory(os.fspath(path))
     except FileNotFoundError:
         return
-    doomed = _Doomed()
+    moved = _MovedDirectories()
     try:
-        _empty(top, top, doomed)
-        while doomed.names:
-            name = doomed.names.pop()
-            directory = _opened(name, top)
+        _empty_directory(top, top, moved)
+        while moved.names:
+            name = moved.names.pop()
+            directory = _open_directory(name, top)
             try:
-                _empty(directory, top, doomed)
+                _empty_directory(directory, top, moved)
             finally:
                 os.close(directory)
             os.rmdir(name, dir_fd=top)
@@ -391,10 +386,10 @@ def remove_tree(path: Path) -> None:
 
 
 @dataclass(slots=True)
-class _Doomed:
-    """Directories at the top of a tree that is being deleted, under names that are like no other."""
+class _MovedDirectories:
+    """Directories that were moved to the top of a tree, under unique names."""
 
-    prefix: str = field(default_factory=lambda: f".doomed-{secrets.token_hex(8)}-")
+    prefix: str = field(default_factory=lambda: f".moved-{secrets.token_hex(8)}-")
     names: list[str] = field(default_factory=list)
     count: int = 0
 
@@ -404,11 +399,11 @@ class _Doomed:
         return self.names[-1]
 
 
-def _empty(directory: int, top: int, doomed: _Doomed) -> None:
-    """Unlink the files of an open directory; move its directories to the top."""
+def _empty_directory(directory: int, top: int, moved: _MovedDirectories) -> None:
+    """Unlink the files of an open directory; move its subdirectories to the top."""
     while True:
         with os.scandir(directory) as entries:
-            others = (entry for entry in entries if not entry.name.startswith(doomed.prefix))
+            others = (entry for entry in entries if not entry.name.startswith(moved.prefix))
             batch = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(others, _BATCH)]
         if not batch:
             return
@@ -417,12 +412,12 @@ def _empty(directory: int, top: int, doomed: _Doomed) -> None:
                 os.unlink(name, dir_fd=directory)
                 continue
             with suppress(PermissionError):
-                os.chmod(name, 0o700, dir_fd=directory)  # it cannot be moved unless it can be written
-            os.rename(name, doomed.add(), src_dir_fd=directory, dst_dir_fd=top)
+                os.chmod(name, 0o700, dir_fd=directory)  # only a writable directory can be moved
+            os.rename(name, moved.add(), src_dir_fd=directory, dst_dir_fd=top)
 
 
-def _opened(name: str, parent: int | None = None) -> int:
-    """A descriptor of a directory that may be emptied."""
+def _open_directory(name: str, parent: int | None = None) -> int:
+    """A descriptor of a directory, which is made writable."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(PermissionError):
         os.chmod(name, 0o700, dir_fd=parent)

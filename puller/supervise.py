@@ -1,9 +1,9 @@
-"""A parent that begins the puller again when it dies, so that its container does not end.
+"""A parent process that restarts the puller when it crashes, so that its container does not end.
 
-A pod is ready only while each of its sidecars runs: the kubelet takes a pod out of its Services the moment a
-native sidecar's container ends, with or without probes, and starts it again only after a pause that grows to
-five minutes. The models that the server has loaded need no puller. So the puller is the child of a process
-that only restarts it: standard library only, a few megabytes, forked before any large import.
+A pod is ready only while each of its sidecars runs: kubelet removes a pod from its Services as soon as the
+container of a native sidecar ends, and restarts it only after a pause of up to five minutes. Loaded models
+need no puller. So the puller runs as the child of a process that only restarts it: standard library only,
+a few megabytes, forked before any large import.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ import traceback
 from collections.abc import Callable
 
 CRASHED = 70
-"""The exit status of a child that ended by an exception (EX_SOFTWARE)."""
+"""The exit status of a child that raised an exception (EX_SOFTWARE)."""
 
 _PR_SET_PDEATHSIG = 1
 _STOP = {signal.SIGTERM, signal.SIGINT}
-_LONGEST_PAUSE = 30.0
-_STEADY = 60.0
-"""Seconds after which a child counts as having started well."""
+_MAX_PAUSE = 30.0
+_STABLE = 60.0
+"""Seconds after which a child counts as stable, and the pause starts from 0 again."""
 
 
 def supervise(work: Callable[[], int]) -> int:
-    """Run `work` in a child until it returns, or until SIGTERM or SIGINT, which are passed on to it. A child
-    that is killed or crashes is replaced, at once at first, then after growing pauses. Returns the exit
-    status for the process."""
+    """Run `work` in a child until it returns, or until SIGTERM or SIGINT, which are forwarded. A child that
+    is killed or crashes is restarted, first at once, then after growing pauses. Returns the exit status."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP | {signal.SIGCHLD})
     pause = 0.0
     while True:
@@ -37,20 +36,20 @@ def supervise(work: Callable[[], int]) -> int:
         child = _child(work)
         stopping, status = _wait(child)
         if stopping and -status in _STOP:
-            return 0  # it had not come as far as to take signals
+            return 0  # it had no signal handlers yet
         if stopping or 0 <= status < CRASHED:
             return status if status >= 0 else 128 - status
-        pause = 0.0 if time.monotonic() - began > _STEADY else pause
+        pause = 0.0 if time.monotonic() - began > _STABLE else pause
         print(
             f'{{"event": "puller died", "level": "error", "status": {status}}}', file=sys.stderr, flush=True
         )
         if pause and signal.sigtimedwait(_STOP, pause) is not None:
             return 0
-        pause = min(max(pause * 2, 0.5), _LONGEST_PAUSE)
+        pause = min(max(pause * 2, 0.5), _MAX_PAUSE)
 
 
 def _child(work: Callable[[], int]) -> int:
-    """Fork; the child runs `work` and does not outlive its parent."""
+    """Fork; the child runs `work`, and ends with its parent."""
     parent = os.getpid()
     child = os.fork()
     if child:
@@ -72,8 +71,8 @@ def _child(work: Callable[[], int]) -> int:
 
 
 def _wait(child: int) -> tuple[bool, int]:
-    """(whether it was asked to stop, its exit status: negative for a signal). As the first process of a
-    container we get the orphans of others, too."""
+    """(whether a stop was requested, the exit status, negative for a signal). The first process of a
+    container also waits for orphans of other processes."""
     stopping = False
     while True:
         number = signal.sigwaitinfo(_STOP | {signal.SIGCHLD}).si_signo

@@ -1,4 +1,4 @@
-"""Model servers: one class for each protocol, all alike to the reconciler.
+"""Model servers: one class for each protocol, with one interface for the reconciler.
 
 Imports: `puller`.
 """

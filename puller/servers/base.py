@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import orjson
 
 from puller.reasons import Reason
-from puller.servers.client import MAX_BODY, BrokenError, Client, NotListeningError
+from puller.servers.client import MAX_BODY, Client, ConnectionLostError, NotListeningError
 
 
 class Health(enum.Enum):
-    """UP: it answers. DOWN: no process listens, so no model is loaded. HUNG: no answer on an open port."""
+    """UP: it responds. DOWN: no process listens, so no model is loaded. HUNG: no response on an open port."""
 
     UP = "up"
     DOWN = "down"
@@ -24,8 +24,8 @@ class Health(enum.Enum):
 class ServerError(Exception):
     """A call that failed. The message is one sentence.
 
-    ServerUnavailable: no process listens; the model may be sound. ServerLost: the server went away during the
-    call, perhaps because of it. ServerTimeout: no answer in time.
+    ServerUnavailable: no process listens; the model may be good. ServerLost: the connection broke during the
+    call, perhaps because of the call. ServerTimeout: no response in time.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -34,28 +34,28 @@ class ServerError(Exception):
 
 
 class ModelServer(Protocol):
-    """Every call is bounded in time. A model is loaded if `ready` returns True. `declarative`: the server
-    needs the whole set of models at once, by `declare`, before a load or an unload."""
+    """Every call has a timeout. A model is loaded if `ready` returns True. `declarative`: the server needs
+    the whole set of models, by `declare`, before each load or unload."""
 
     declarative: bool
 
     async def health(self) -> Health: ...
 
     async def ready(self, name: str) -> bool:
-        """Whether the model serves. Raises ServerError when there is no telling."""
+        """Whether the server can answer requests for the model. Raises ServerError if unknown."""
         ...
 
     async def load(self, name: str, *, was_ready: bool) -> None:
-        """Load, or load again, the tree on disk; returns once the model serves it. `was_ready`: the model
-        served before, perhaps from another tree. Raises ServerError."""
+        """Load the tree on disk, or load it again. Returns once the model is ready. `was_ready`: the model
+        was ready before, perhaps from another tree. Raises ServerError."""
         ...
 
     async def unload(self, name: str) -> None:
-        """Returns once the model does not serve. Raises ServerError."""
+        """Returns once the model is not ready. Raises ServerError."""
         ...
 
     async def declare(self, names: frozenset[str]) -> None:
-        """The whole set of models that the server is to have. Raises ServerError."""
+        """Set the whole set of models. Raises ServerError."""
         ...
 
     async def close(self) -> None: ...
@@ -63,7 +63,7 @@ class ModelServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a call may take, in seconds."""
+    """Timeouts of calls, in seconds."""
 
     probe: float = 5.0
     load: float = 600.0
@@ -87,35 +87,38 @@ class HttpServer:
         path: str,
         timeout: float,  # noqa: ASYNC109
         body: bytes = b"{}",
-        most: int = MAX_BODY,
+        limit: int = MAX_BODY,
     ) -> tuple[int, bytes]:
-        """(status, the first `most` bytes of the body). `body`: of a POST. Raises ServerError when no answer
+        """(status, the first `limit` bytes of the body). `body`: of a POST. Raises ServerError if no response
         comes in `timeout` s."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._client.call(method, path, body if method == "POST" else None, most)
+                return await self._client.call(method, path, body if method == "POST" else None, limit)
         except NotListeningError as error:
             reason, why = Reason.SERVER_UNAVAILABLE, error.strerror or "no connection"
-        except BrokenError as error:
+        except ConnectionLostError as error:
             reason, why = Reason.SERVER_LOST, str(error)
         except TimeoutError:
-            reason, why = Reason.SERVER_TIMEOUT, f"no answer in {timeout:g} s"
+            reason, why = Reason.SERVER_TIMEOUT, f"no response in {timeout:g} s"
         raise ServerError(reason, f"{method} {self.url}{path}: {why}.")
 
     async def probe(self, path: str) -> Health:
-        """Any answer at all means UP."""
+        """Any response means UP."""
         try:
             await self.call("GET", path, self.timeouts.probe)
         except ServerError as error:
             return Health.DOWN if error.reason is Reason.SERVER_UNAVAILABLE else Health.HUNG
         return Health.UP
 
+    async def declare(self, names: frozenset[str]) -> None:
+        """Only declarative servers need it."""
+
     async def close(self) -> None:
         await self._client.close()
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in an answer; empty if the answer is no object."""
+    """The JSON object in a body; empty if the body is not an object."""
     try:
         value = orjson.loads(body)
     except ValueError:
@@ -124,14 +127,14 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 class Pauses:
-    """Growing pauses for asking again: 20 ms at first, a second at most, until `limit` s are over."""
+    """Growing pauses between polls, from 20 ms to a second, for `limit` s."""
 
     def __init__(self, limit: float) -> None:
         self._end = asyncio.get_running_loop().time() + limit
         self._next = 0.02
 
     async def more(self) -> bool:
-        """Wait; False once the time is over."""
+        """Pause; False once the time is over."""
         if asyncio.get_running_loop().time() >= self._end:
             return False
         await asyncio.sleep(self._next)

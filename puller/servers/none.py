@@ -1,4 +1,4 @@
-"""No model server to talk to: one that watches the model directory by itself, or none at all."""
+"""No calls: the server watches the model directory itself, or there is no server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from puller.servers.base import Health
 
 
 class NoServer:
-    """On disk is loaded."""
+    """A model on disk counts as loaded."""
 
     declarative = False
 

@@ -17,16 +17,16 @@ CONFIG_NAME = "models.config"
 
 
 class TfServing(HttpServer):
-    """`seen_dir`: the model directory as the server's container sees it."""
+    """`server_dir`: the path of the model directory in the server's container."""
 
     declarative = True
 
-    def __init__(self, url: str, timeouts: Timeouts, model_dir: Path, seen_dir: Path) -> None:
+    def __init__(self, url: str, timeouts: Timeouts, model_dir: Path, server_dir: Path) -> None:
         super().__init__(url, timeouts)
         self._model_dir = model_dir
-        self._seen_dir = seen_dir
+        self._server_dir = server_dir
         self._declared: frozenset[str] = frozenset()
-        self._withheld: set[str] = set()
+        self._unlisted: set[str] = set()
         self._written: bytes | None = None
         self._writing = asyncio.Lock()
 
@@ -43,13 +43,13 @@ class TfServing(HttpServer):
                 Reason.NO_VERSION, "TensorFlow Serving needs a numbered directory in the model."
             )
         if was_ready and versions & await self._available(name):
-            # A version that is being served is never read again under its number: take it away first.
-            self._withheld.add(name)
+            # The server never reads a served version number again: remove the model first.
+            self._unlisted.add(name)
             try:
                 await self._write()
                 await self._until(name, frozenset(), self.timeouts.unload)
             finally:
-                self._withheld.discard(name)
+                self._unlisted.discard(name)
         await self._write()
         await self._until(name, frozenset({max(versions)}), self.timeouts.load)
 
@@ -64,7 +64,7 @@ class TfServing(HttpServer):
 
     async def _write(self) -> None:
         async with self._writing:
-            text = render(sorted(self._declared - self._withheld), self._seen_dir).encode()
+            text = render(sorted(self._declared - self._unlisted), self._server_dir).encode()
             if text == self._written:
                 return
             try:
@@ -76,7 +76,7 @@ class TfServing(HttpServer):
             self._written = text
 
     async def _until(self, name: str, wanted: frozenset[int], limit: float) -> None:
-        """Until all `wanted` versions are available, or, with none, no version is."""
+        """Wait until all `wanted` versions are available, or without any, until no version is."""
         pauses = Pauses(limit)
         while True:
             available = await self._available(name)
@@ -105,10 +105,10 @@ class TfServing(HttpServer):
         )
 
 
-def render(names: list[str], seen_dir: Path) -> str:
+def render(names: list[str], server_dir: Path) -> str:
     """The ModelServerConfig text protobuf of exactly these models."""
     configs = "".join(
-        f'  config {{\n    name: "{name}"\n    base_path: {_quoted(str(seen_dir / name))}\n'
+        f'  config {{\n    name: "{name}"\n    base_path: {_quoted(str(server_dir / name))}\n'
         '    model_platform: "tensorflow"\n  }\n'
         for name in names
     )

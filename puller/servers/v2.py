@@ -1,6 +1,6 @@
-"""The Open Inference Protocol's model repository: MLServer, KServe's own servers, Triton.
+"""The model repository API of the Open Inference Protocol: MLServer, KServe's own servers, Triton.
 
-Source: the V2 model repository extension, and what MLServer 1.7, KServe 0.15 and Triton 2.5x answer.
+Source: the V2 model repository extension, and the responses of MLServer 1.7, KServe 0.15 and Triton 2.5x.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from puller.servers.base import Health, HttpServer, Pauses, ServerError, json_ob
 
 
 class V2Server(HttpServer):
-    """MLServer, and KServe's model servers (which answer 503 to a load that failed)."""
-
-    hints: tuple[tuple[str, str], ...] = ()
+    """MLServer, and KServe's model servers (which respond 503 to a failed load)."""
 
     async def health(self) -> Health:
         return await self.probe("/v2/health/live")
 
     async def ready(self, name: str) -> bool:
         status, body = await self.call("GET", f"/v2/models/{quote(name)}/ready", self.timeouts.probe)
-        # KServe's servers may answer 200 with {"ready": false}.
+        # KServe's servers may respond 200 with {"ready": false}.
         return status == 200 and json_object(body).get("ready") is not False
 
     async def load(self, name: str, *, was_ready: bool) -> None:
@@ -29,7 +27,7 @@ class V2Server(HttpServer):
             "POST", f"/v2/repository/models/{quote(name)}/load", self.timeouts.load
         )
         if not 200 <= status < 300:
-            # The ready state decides, where it can: a model that served before may still serve the old tree.
+            # The ready state decides, unless the model was ready before: then it may be the old version.
             if not was_ready and await self.ready(name):
                 return
             raise ServerError(Reason.LOAD_FAILED, self._explain(status, body))
@@ -52,20 +50,17 @@ class V2Server(HttpServer):
                     Reason.UNLOAD_FAILED, f"still ready {self.timeouts.unload:g} s after the unload."
                 )
 
-    async def declare(self, names: frozenset[str]) -> None:
-        """No call: this server gets one call for each model."""
-
     def _explain(self, status: int, body: bytes) -> str:
-        said = json_object(body)
-        text = str(said.get("error") or said.get("detail") or body[:300].decode(errors="replace")).strip()
-        hint = next((hint for sign, hint in self.hints if sign in text.lower()), "")
-        return f"the server answers {status}: {text[:300] or 'with an empty body'}{hint}"
+        answer = json_object(body)
+        text = str(answer.get("error") or answer.get("detail") or body[:300].decode(errors="replace")).strip()
+        return f"the server answers {status}: {text[:300] or 'with an empty body'}"
 
 
 class TritonServer(V2Server):
-    """Triton loads and unloads on demand in its explicit mode only."""
+    """Triton loads and unloads models only in its explicit mode."""
 
-    hints = (
-        ("polling is enabled", " (start Triton with --model-control-mode=explicit)"),
-        ("explicit model load / unload is not allowed", " (start Triton with --model-control-mode=explicit)"),
-    )
+    def _explain(self, status: int, body: bytes) -> str:
+        text = super()._explain(status, body)
+        wrong_mode = "polling is enabled", "explicit model load / unload is not allowed"
+        hint = any(sign in text.lower() for sign in wrong_mode)
+        return text + (" (start Triton with --model-control-mode=explicit)" if hint else "")

@@ -1,10 +1,10 @@
-"""Which addresses a model may come from.
+"""The addresses that a model may come from.
 
-Every user who may edit the model config can write a storageUri, and the puller follows it from inside the
-pod's network, where the node's credentials are within reach. Link-local addresses, and those at which clouds
-keep metadata of a machine, are refused when the connection is made: neither a name that resolves differently
-a second time nor a redirect gets around this. The puller's own credential providers are not affected: they
-ask for credentials at addresses that no config names.
+Every user who may edit the model config can set a storageUri, and the puller follows it inside the pod's
+network, where the node's credentials can be read. Link-local addresses and the metadata servers of clouds are
+refused when the connection is made, so a redirect, or a name that resolves differently the second time, does
+not avoid the check. The puller's own credential providers are not affected: no config contains their
+addresses.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _BLOCKED_NAMES = frozenset(
         "metadata.tencentyun.com",
     }
 )
-"""Names of the same places: who asks a proxy never sees their addresses."""
+"""Names of these servers: behind a proxy, only the name can be checked."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]{0,8}|[0-9]{1,12}")
 _EMBEDDED = ((4, 5, 6, 7), (5, 6, 7, 9), (6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
-"""The bytes of an IPv6 address in which RFC 6052 puts an IPv4 address, for prefixes of 32, 40, 48, 56, 64 and
-96 bits. The prefix of a network's NAT64 is not known here, so all lengths count for every address. One in
-10,000 is refused by chance; the other addresses of its name are then tried."""
+"""The bytes of an IPv6 address that contain an IPv4 address according to RFC 6052, for prefixes of 32, 40,
+48, 56, 64 and 96 bits. The prefix of a network's NAT64 is not known here, so all lengths are checked. One
+address in 10,000 is refused by chance; then the other addresses of its name are tried."""
 
 
 class BlockedAddressError(OSError):
-    """A name that leads to a blocked address."""
+    """A name that resolves to a blocked address."""
 
 
 def blocked(address: str) -> bool:
@@ -63,14 +63,16 @@ def blocked(address: str) -> bool:
     except ValueError:
         return False
     return any(
-        each.version == network.version and each in network for each in _meant(found) for network in _BLOCKED
+        each.version == network.version and each in network
+        for each in _with_embedded(found)
+        for network in _BLOCKED
     )
 
 
-def _meant(
+def _with_embedded(
     found: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The address, and every IPv4 address to which something on the way may translate it."""
+    """The address, and every IPv4 address that the network may translate it to."""
     yield found
     if isinstance(found, ipaddress.IPv6Address):
         for places in _EMBEDDED:
@@ -82,15 +84,15 @@ def _meant(
 
 
 def blocked_name(host: str) -> bool:
-    """Whether the host of a URL is a blocked address in any spelling that a resolver takes for one, or a name
-    known to lead to one. A proxy resolves the host itself, so the text is all that can be checked."""
+    """Whether the host of a URL is a blocked address, in any form that a resolver accepts, or a blocked name.
+    A proxy resolves the host itself, so only the text can be checked."""
     plain = unicodedata.normalize("NFKC", host).strip("[]").rstrip(".").lower()
-    return blocked(plain) or plain in _BLOCKED_NAMES or any(map(blocked, _spelled(plain)))
+    return blocked(plain) or plain in _BLOCKED_NAMES or any(map(blocked, _inet_aton(plain)))
 
 
-def _spelled(host: str) -> Iterator[str]:
-    """The addresses for which `inet_aton` takes a text, `2852039166` or `0xa9.0376.43518`. A number that
-    begins with 0 is read as octal and as decimal, since programs differ."""
+def _inet_aton(host: str) -> Iterator[str]:
+    """The addresses that `inet_aton` reads from a text such as `2852039166` or `0xa9.0376.43518`. A number
+    that begins with 0 is read as octal and as decimal, since programs differ."""
     parts = host.split(".")
     if len(parts) > 4 or not all(map(_NUMBER.fullmatch, parts)):
         return
@@ -110,8 +112,7 @@ def _number(part: str, octal: bool) -> int:
 
 
 def guarded_socket(info: tuple[Any, ...]) -> socket.socket:
-    """A socket for the very address (of getaddrinfo) that is about to be connected to. Raises
-    BlockedAddressError."""
+    """A socket for this address (of getaddrinfo). Raises BlockedAddressError."""
     family, kind, protocol, _, address = info
     if blocked(address[0]):
         raise BlockedAddressError(f"{address[0]} is blocked")
@@ -119,7 +120,7 @@ def guarded_socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 async def check_endpoint(url: str) -> None:
-    """Raises StorageError where the host of a store's address is, or resolves to, a blocked address."""
+    """Raises StorageError if the host of a store's URL is, or resolves to, a blocked address."""
     host = urlsplit(url if "://" in url else f"//{url}").hostname or ""
     addresses = [host]
     try:
@@ -134,6 +135,6 @@ async def check_endpoint(url: str) -> None:
 def address_blocked() -> StorageError:
     return StorageError(
         Reason.ADDRESS_BLOCKED,
-        "the storage's name, or a redirect, leads to an address that is link-local or holds a cloud's"
-        " metadata (--allow-link-local allows it).",
+        "the storage's name, or a redirect, leads to a link-local address or a cloud's metadata server"
+        " (--allow-link-local allows it).",
     )

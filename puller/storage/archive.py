@@ -1,10 +1,10 @@
-"""Archives, unpacked from a stream, into one directory only.
+"""Archives, unpacked from a stream into one directory.
 
-Law: an archive is hostile until proven otherwise. No entry leaves the tree, by its path or through a
-link; links are made last, after all files, and must end inside; devices are refused. Of all data
-in memory, only the targets of links grow with the archive, and they are bounded. The number of entries
-and directories, their depth, the expansion (of skipped entries, too) and the steps that links take are
-bounded, so that a bomb fails before it fills the node. A request to stop takes effect soon.
+Law: archives are not trusted. No entry leaves the tree, by its path or through a link. Links are created
+last, after all files, and must end inside. Devices are refused. The number of entries and directories, their
+depth, the expansion (also of skipped entries) and the steps of following links are limited, so a bomb fails
+before it fills the node. In memory, only the targets of links grow with the archive, up to a limit. The
+unpacker checks often whether it is to stop.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from puller.quantities import human
 from puller.reasons import Reason
 from puller.storage import central
 from puller.storage.base import MAX_DEPTH, Limits, StorageError, safe_path
-from puller.storage.objects import wanted
-from puller.store import reserved
+from puller.storage.objects import selected
 
 _BLOCK = 1 << 20
 _TAR_BLOCK = 256 << 10
@@ -39,11 +38,11 @@ _MAX_LINK = 4096
 _MAX_LINKS = 32 << 20
 """Characters of all links together, in their names and targets."""
 _MAX_FOLLOWED = 40
-"""Links on the way of one link: the kernel follows no more."""
+"""Links that one path may lead through: the kernel follows no more."""
 _STEPS_PER_ENTRY = 20
 _MAX_EXTENDED = 1 << 20
 _MAX_DICTIONARY = 128 << 20
-"""Bytes that a decompressor may be made to remember."""
+"""Bytes of memory for a decompressor."""
 _PAX = (b"path=", b"linkpath=", b"size=", b"GNU.sparse.")
 _MAX_DIGITS = 8
 _BAD_ZIP = (
@@ -58,20 +57,21 @@ _BAD_ZIP = (
 )
 
 
-class _Entry(tarfile.TarInfo):
-    """A tar header that refuses to read more, in extended headers and maps of holes, than any needs."""
+class _BoundedTarInfo(tarfile.TarInfo):
+    """A tar header that limits the size of extended headers and of maps of sparse files."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         stream = archive.fileobj
-        archive.fileobj = _Headers(stream)  # type: ignore[assignment, arg-type]
+        archive.fileobj = _HeaderStream(stream)  # type: ignore[assignment, arg-type]
         try:
             return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
         finally:
             archive.fileobj = stream
 
     def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        """tarfile searches the records with expressions that take quadratic time on hostile ones, and keeps
-        global ones for ever: it gets only the few that matter here, and only of this entry."""
+        """tarfile searches the records with regular expressions that take quadratic time on hostile input,
+        and keeps global records for ever. So it gets only the records that matter here, and only of this
+        entry."""
         headers = archive.fileobj
         padded = headers.read(self._block(self.size))  # type: ignore[attr-defined]
         kept = b"" if self.type == tarfile.XGLTYPE else b"".join(_pax_records(padded[: self.size]))
@@ -80,8 +80,8 @@ class _Entry(tarfile.TarInfo):
         return super()._proc_pax(archive)  # type: ignore[misc, no-any-return]
 
 
-class _Headers:
-    """The stream, as far as headers of one entry may go."""
+class _HeaderStream:
+    """The stream, limited to the size that the headers of one entry may have."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -90,7 +90,7 @@ class _Headers:
         self.tell = stream.tell
 
     def unread(self, block: bytes) -> None:
-        """The bytes that the next read returns."""
+        """Set the bytes that the next read returns."""
         self._unread = block
 
     def read(self, size: int) -> bytes:
@@ -99,14 +99,13 @@ class _Headers:
             return block
         self._left -= size
         if self._left < 0:
-            raise StorageError(
-                Reason.HOSTILE_ARCHIVE, f"an entry has over {human(_MAX_EXTENDED)} of headers."
-            )
+            raise _hostile(f"an entry has over {human(_MAX_EXTENDED)} of headers.")
         return self._stream.read(size)
 
 
 def _pax_records(block: bytes) -> Iterator[bytes]:
-    """The records `<length> <keyword>=<value>\\n` that matter. Raises tarfile.TarError for a broken one."""
+    """The records `<length> <keyword>=<value>\\n` with keywords in _PAX. Raises tarfile.TarError for a broken
+    record."""
     at = 0
     while at < len(block) and block[at]:
         digits, space, _ = block[at : at + _MAX_DIGITS].partition(b" ")
@@ -119,31 +118,36 @@ def _pax_records(block: bytes) -> Iterator[bytes]:
         at = end
 
 
-class _Plain:
-    """The output of a decompressor, as a stream for tarfile: counted, and ended on demand."""
+class _CountingReader:
+    """The output of a decompressor. Each read calls `check` with the number of bytes so far."""
 
-    def __init__(self, stream: IO[bytes], account: Callable[[int], None]) -> None:
+    def __init__(self, stream: IO[bytes], check: Callable[[int], None]) -> None:
         self._stream = stream
-        self._account = account
-        self._passed = 0
+        self._check = check
+        self._size = 0
 
     def read(self, size: int) -> bytes:
         block = self._stream.read(size)
-        self._passed += len(block)
-        self._account(self._passed)
+        self._size += len(block)
+        self._check(self._size)
         return block
+
+
+def _hostile(message: str) -> StorageError:
+    return StorageError(Reason.HOSTILE_ARCHIVE, message)
 
 
 @dataclass
 class Unpacker:
-    """Writes entries below `into`. `consumed` returns the archive bytes read so far, `claim` is called with
-    the unpacked total before each write and may raise StorageError; `stopped` ends the work early."""
+    """Writes entries below `into`. `consumed` returns the archive bytes read so far. `reserve` is called with
+    the total of unpacked bytes before each write and may raise StorageError. The work ends early once
+    `stopped` returns True."""
 
     into: Path
     files: tuple[str, ...]
     limits: Limits
     consumed: Callable[[], int]
-    claim: Callable[[int], None]
+    reserve: Callable[[int], None]
     stopped: Callable[[], bool] = lambda: False
     _entries: int = 0
     _directories: int = 0
@@ -160,16 +164,16 @@ class Unpacker:
     def add(self, stream: IO[bytes], kind: str) -> None:
         """Unpack one of several tar archives, without its links: `finish` makes them after the last one."""
         try:
-            plain = _Plain(_decompressed(stream, kind), self._expanded)
+            reader = _CountingReader(_decompressed(stream, kind), self._check_expansion)
             with tarfile.open(
-                fileobj=cast(IO[bytes], plain), mode="r|", bufsize=_TAR_BLOCK, tarinfo=_Entry
+                fileobj=cast(IO[bytes], reader), mode="r|", bufsize=_TAR_BLOCK, tarinfo=_BoundedTarInfo
             ) as archive:
                 for entry in archive:
                     self._tar_entry(archive, entry)
                     archive.members = []  # type: ignore[attr-defined]  # or every entry stays in memory
-            plain.read(_BLOCK)  # past the padding, which ends with a compressor's checksum
+            reader.read(_BLOCK)  # the padding, and the compressor's checksum after it
             while stream.read(_BLOCK):
-                self._go_on()
+                self._check_stopped()
         except (
             tarfile.TarError,
             zlib.error,
@@ -194,7 +198,7 @@ class Unpacker:
                         for entry in archive.infolist():
                             self._zip_entry(archive, entry, part)
         except _BAD_ZIP as error:
-            # bz2, and seeking to where the directory lies, fail as if a file could not be read.
+            # bz2, and seeking to the directory, raise OSError for a damaged archive.
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
                 raise
             raise StorageError(
@@ -203,7 +207,7 @@ class Unpacker:
         self.finish()
 
     def _tar_entry(self, archive: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
-        name = self._admit(entry.name)
+        name = self._selected_name(entry.name)
         if not name:
             return
         if entry.isdir():
@@ -218,17 +222,15 @@ class Unpacker:
                 raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} has no content.")
             self._file(name, content, executable=bool(entry.mode & stat.S_IXUSR))
         else:
-            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{name!r} is a device or a pipe.")
+            raise _hostile(f"{name!r} is a device or a pipe.")
 
     def _zip_entry(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> None:
-        name = self._admit(entry.filename)
+        name = self._selected_name(entry.filename)
         if not name:
             return
         mode = entry.external_attr >> 16
         if entry.compress_type == zipfile.ZIP_LZMA and _dictionary(file, entry) > _MAX_DICTIONARY:
-            raise StorageError(
-                Reason.HOSTILE_ARCHIVE, f"{name!r} wants over {human(_MAX_DICTIONARY)} of memory to unpack."
-            )
+            raise _hostile(f"{name!r} wants over {human(_MAX_DICTIONARY)} of memory to unpack.")
         if entry.is_dir():
             self._directory(name)
         elif stat.S_ISLNK(mode):
@@ -238,20 +240,20 @@ class Unpacker:
             with archive.open(entry) as content:
                 self._file(name, content, executable=bool(mode & stat.S_IXUSR))
         else:
-            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{name!r} is a device or a pipe.")
+            raise _hostile(f"{name!r} is a device or a pipe.")
 
-    def _admit(self, raw: str) -> str:
-        """The entry's clean name, "" for one to pass over."""
-        self._go_on()
+    def _selected_name(self, raw: str) -> str:
+        """The entry's clean name; empty to skip the entry."""
+        self._check_stopped()
         self._entries += 1
         self._check_entries(self._entries)
         name = self._clean(raw)
-        return name if name and wanted(name, self.files) and not reserved(name) else ""
+        return name if name and selected(name, self.files) else ""
 
     def _clean(self, raw: str) -> str:
-        """`./a/b/` -> `a/b`; "" for the root itself. Raises StorageError for a path that leads outside."""
+        """`./a/b/` -> `a/b`; empty for the root. Raises StorageError for a path that leads outside."""
         if raw.startswith("/") or ".." in raw.split("/"):
-            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{raw[:200]!r} leads out of the model's directory.")
+            raise _hostile(f"{raw[:200]!r} leads out of the model's directory.")
         name = posixpath.normpath(raw)
         return "" if name == "." else safe_path(name)
 
@@ -261,12 +263,12 @@ class Unpacker:
                 Reason.ARCHIVE_BOMB, f"the archive has more than {self.limits.max_entries} entries."
             )
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self.stopped():
             raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
 
     def _directory(self, name: str) -> None:
-        """Make it, and those above. None can be a link: links come last."""
+        """Create a directory and its parents. None can be a link: links are created last."""
         missing = [self.into / name]
         try:
             while missing:
@@ -283,9 +285,7 @@ class Unpacker:
                     self._check_entries(self._directories)
                 missing.pop()
         except (FileExistsError, NotADirectoryError):
-            raise StorageError(
-                Reason.BAD_ARCHIVE, f"{name!r} is, or lies below, something that is a file."
-            ) from None
+            raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} is a file, or is below a file.") from None
 
     def _parent(self, name: str) -> None:
         above = posixpath.dirname(name)
@@ -299,46 +299,40 @@ class Unpacker:
             raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} is both a file and a directory.")
         path.unlink(missing_ok=True)  # a later entry of the same name wins, as with tar itself
         self._symlinks.pop(name, None)
-        with path.open("xb", buffering=0) as file:
+        with path.open("xb") as file:
             while block := content.read(_BLOCK):
-                self._account(len(block))
-                _write(file, block)
+                self._written += len(block)
+                self._check_expansion(self._written)
+                self.reserve(self._written)
+                file.write(block)
         path.chmod(0o755 if executable else 0o644)
 
-    def _account(self, size: int) -> None:
-        self._written += size
-        self._expanded(self._written)
-        self.claim(self._written)
-
-    def _expanded(self, size: int) -> None:
-        """`size` bytes came out of the archive so far, be they written or passed over."""
-        self._go_on()
+    def _check_expansion(self, size: int) -> None:
+        """`size`: unpacked bytes so far, written or skipped."""
+        self._check_stopped()
         if size > self.limits.free_expansion:
             archived = max(self.consumed(), 1)
             if size > archived * self.limits.max_expansion:
                 raise StorageError(
                     Reason.ARCHIVE_BOMB,
-                    f"{human(archived)} of archive gave over {human(size)}: more than"
-                    f" {self.limits.max_expansion} bytes for one.",
+                    f"{human(archived)} of archive expand to over {human(size)}: more than"
+                    f" {self.limits.max_expansion} bytes for each byte.",
                 )
 
     def _symlink(self, name: str, target: str) -> None:
         if target.startswith("/") or not target.isprintable() or not target:
-            raise StorageError(
-                Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads out of the model's directory."
-            )
+            raise _hostile(f"the link {name!r} leads out of the model's directory.")
         self._link_text += len(name) + len(target)
         if len(target) > _MAX_LINK or self._link_text > _MAX_LINKS:
             raise StorageError(
-                Reason.ARCHIVE_BOMB, f"the links have over {human(_MAX_LINKS)}, or one over {_MAX_LINK}."
+                Reason.ARCHIVE_BOMB,
+                f"all links have over {human(_MAX_LINKS)}, or one has over {_MAX_LINK} B.",
             )
         self._symlinks[name] = target
 
     def _hardlink(self, name: str, target: str) -> None:
         if not target or not (self.into / target).is_file():
-            raise StorageError(
-                Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads to nothing that came before it."
-            )
+            raise _hostile(f"the link {name!r} leads to no earlier file.")
         if name != target:
             self._parent(name)
             (self.into / name).unlink(missing_ok=True)
@@ -346,35 +340,31 @@ class Unpacker:
 
     def finish(self) -> None:
         """Follow each link through the table of all links, then create them. The tree has no other links, so
-        each will end where it ended here."""
+        the kernel will follow them in the same way."""
         for name, target in self._symlinks.items():
-            self._go_on()
+            self._check_stopped()
             self._follow(name, target)
         for name, target in self._symlinks.items():
-            self._go_on()
+            self._check_stopped()
             path = self.into / name
             if any(str(parent) in self._symlinks for parent in PurePosixPath(name).parents) or path.is_dir():
-                raise StorageError(
-                    Reason.HOSTILE_ARCHIVE, f"the link {name!r} has the path of another entry."
-                )
+                raise _hostile(f"the link {name!r} has the path of another entry.")
             self._parent(name)
             path.unlink(missing_ok=True)
             path.symlink_to(target)
 
     def _follow(self, name: str, target: str) -> None:
-        """Raises StorageError for a link that leaves the tree on its way, or comes to no end."""
+        """Raises StorageError for a link that leaves the tree, even if it returns, or that is circular."""
         place = name.split("/")[:-1]
-        ahead = target.split("/")[::-1]
+        remaining = target.split("/")[::-1]
         followed = 1
-        while ahead:
+        while remaining:
             self._steps += 1
             if self._steps > _STEPS_PER_ENTRY * self.limits.max_entries:
-                raise StorageError(Reason.ARCHIVE_BOMB, "its links lead through too many others.")
-            part = ahead.pop()
+                raise StorageError(Reason.ARCHIVE_BOMB, "its links lead through too many other links.")
+            part = remaining.pop()
             if part == ".." and not place:
-                raise StorageError(
-                    Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads out of the model's directory."
-                )
+                raise _hostile(f"the link {name!r} leads out of the model's directory.")
             if part == "..":
                 place.pop()
             elif part not in ("", "."):
@@ -383,13 +373,13 @@ class Unpacker:
                 if further is not None:
                     followed += 1
                     place.pop()
-                    ahead += further.split("/")[::-1]
+                    remaining += further.split("/")[::-1]
             if followed > _MAX_FOLLOWED or len(place) > MAX_DEPTH:
-                raise StorageError(Reason.HOSTILE_ARCHIVE, f"the link {name!r} leads in a circle.")
+                raise _hostile(f"the link {name!r} leads in a circle.")
 
 
 def _dictionary(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
-    """Bytes of memory that an LZMA entry declares for its unpacking."""
+    """Bytes of memory that an LZMA entry requires."""
     file.seek(entry.header_offset)
     name, extra = struct.unpack("<26x2H", file.read(30).ljust(30, b"\0"))
     file.seek(entry.header_offset + 30 + name + extra)
@@ -405,9 +395,3 @@ def _decompressed(stream: IO[bytes], kind: str) -> IO[bytes]:
             stream, read_across_frames=True
         )
     return stream
-
-
-def _write(file: BinaryIO | IO[bytes], block: bytes) -> None:
-    view = memoryview(block)
-    while view:
-        view = view[file.write(view) :]

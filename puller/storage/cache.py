@@ -2,13 +2,13 @@
 
 Law: an entry gets its name by one rename, when it is complete, so any number of pullers may write the same
 entry at once. The lock only saves work. Its holder renews it. A waiter takes it over if it was not renewed
-for `STALE` seconds by the waiter's own clock, so neither a dead holder nor a clock that jumps blocks anybody.
-A cache that cannot be used is ignored: the model is downloaded. Whatever lies on the volume, no thread waits
-for it and nothing but our own entries is removed.
+for `STALE` seconds by the waiter's own clock, so a dead holder or a wrong clock blocks nobody. If the cache
+cannot be used, the model is downloaded. No thread blocks on other files of the volume, such as pipes, and
+only entries of the cache are removed.
 
-Clients of a network file system remember names and times: NFS for up to 60 s (`acdirmax`, `acregmax`). So
+Clients of a network file system cache names and times: NFS for up to 60 s (`acdirmax`, `acregmax`). So
 `STALE` is longer, times are read from an open file, and locks are in the directory of the entries: a client
-that changed a directory asks for its names again.
+that changed a directory reads its names again.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ from puller.storage.base import Progress, StorageError
 from puller.store import flush_tree, read_regular, remove_tree, sync, tree_size, write_file
 
 STALE = 120.0
-"""Seconds after which a lock that is not renewed is taken over."""
+"""Seconds without a renewal after which a lock is taken over."""
 RENEWAL = 10.0
-_MARKER = "entry.json"
+_ENTRY_FILE = "entry.json"
 _FILES = "files"
 _WORK = ".work"
 _ABANDONED = 24 * 3600.0
 """Seconds after which an unfinished entry is removed."""
 _ENTRY = re.compile(r"[0-9a-f]{64}")
-_MAX_MARKER = 65536
+_MAX_ENTRY_FILE = 65536
 _MAX_LOCK = 1024
 
 _Items = list[tuple[Path, str, int]]
-"""Files, their paths below the model's directory, and their bytes."""
+"""Files, their paths below the model's directory, and their sizes."""
 
 
 @dataclass
 class Cache:
-    """Entries at `<root>/<digest of a spec>`. All calls block. `limit`: bytes of all entries; 0: no limit."""
+    """Entries at `<root>/<digest of a spec>`. All calls block. `limit`: bytes of all entries (0: no
+    limit)."""
 
     root: Path
     limit: int = 0
     clock: Callable[[], float] = time.monotonic
-    _seen: dict[str, tuple[bytes, int, float]] = field(default_factory=dict)
-    """Locks of others: their text, their time on disk, and since when both were so."""
+    _waiting: dict[str, tuple[bytes, int, float]] = field(default_factory=dict)
+    """Locks of others: their text, their time on disk, and when this puller first saw both."""
 
     def take(
         self,
@@ -64,10 +65,10 @@ class Cache:
         into: Path,
         progress: Progress,
         stopped: Callable[[], bool],
-        claim: Callable[[int], None] = lambda size: None,
+        reserve: Callable[[int], None],
     ) -> bool:
-        """Link or copy an entry into a directory; False if there is no complete one. `claim` gets the bytes
-        before, and may raise StorageError."""
+        """Link or copy an entry into a directory; False if there is no complete one. `reserve` gets the size
+        first, and may raise StorageError."""
         entry = self.root / spec.digest
         try:
             items, size = _complete(entry)
@@ -77,13 +78,13 @@ class Cache:
             logger.warning("cache entry not usable", model=spec.name, error=str(error))
             return False
         progress.done, progress.total = 0, size
-        claim(size)
+        reserve(size)
         try:
             into.mkdir(parents=True, exist_ok=True)
             local.take(items, into, progress, stopped)
             with suppress(OSError):
                 os.utime(entry)
-            self._seen.pop(spec.digest, None)
+            self._waiting.pop(spec.digest, None)
         except (OSError, StorageError) as error:
             logger.warning("cache entry not copied", model=spec.name, error=str(error))
             return False
@@ -103,7 +104,7 @@ class Cache:
                 return False
             flush_tree(scratch)
             marker = {"bytes": size, "files": len(items), "uri": without_secrets(spec.storage_uri)}
-            write_file(scratch / _MARKER, orjson.dumps(marker))
+            write_file(scratch / _ENTRY_FILE, orjson.dumps(marker))
             sync(scratch)
             self._install(scratch, self.root / spec.digest)
         except (OSError, StorageError) as error:
@@ -115,32 +116,33 @@ class Cache:
         return True
 
     def lock(self, spec: ModelSpec) -> Lock | None:
-        """The right to download; None while another puller has it. Raises OSError if locks are impossible."""
+        """The lock for a download; None while another puller has it. Raises OSError if locks are
+        impossible."""
         path = self.root / f".{spec.digest}.lock"
         self._make_work()
-        mine = secrets.token_hex(16).encode()
-        grave = self._work / f"{spec.digest}.{secrets.token_hex(8)}.lock"
-        if _create(path, mine, grave):
-            self._seen.pop(spec.digest, None)
-            return Lock(path, mine)
+        text = secrets.token_hex(16).encode()
+        scratch = self._work / f"{spec.digest}.{secrets.token_hex(8)}.lock"
+        if _create(path, text, scratch):
+            self._waiting.pop(spec.digest, None)
+            return Lock(path, text)
         try:
-            now, changed = _read_lock(path)
+            other = _read_lock(path)
         except FileNotFoundError:
             return None  # released a moment ago: the next attempt finds the entry, or no lock
-        before, at, since = self._seen.get(spec.digest, (b"", 0, 0.0))
-        if (before, at) != (now, changed):
-            self._seen[spec.digest] = now, changed, self.clock()
+        *seen, since = self._waiting.get(spec.digest, (b"", 0, 0.0))
+        if other != tuple(seen):
+            self._waiting[spec.digest] = *other, self.clock()
             return None
         if self.clock() - since < STALE:
             return None
-        del self._seen[spec.digest]
+        del self._waiting[spec.digest]
         with suppress(FileNotFoundError):
-            path.rename(grave)
-            if _read_lock(grave)[0] != now:  # another waiter was quicker, and this is its lock
-                grave.rename(path)
+            path.rename(scratch)
+            if _read_lock(scratch)[0] != other[0]:  # another waiter was faster, and this is its lock
+                scratch.rename(path)
                 return None
-            grave.unlink()
-        return Lock(path, mine) if _create(path, mine, grave) else None
+            scratch.unlink()
+        return Lock(path, text) if _create(path, text, scratch) else None
 
     @property
     def _work(self) -> Path:
@@ -163,7 +165,7 @@ class Cache:
             with suppress(OSError, StorageError, ValueError):
                 _complete(entry)
                 return  # another puller was first, and others may be copying from it
-            self._bury(entry)
+            self._remove(entry)
             scratch.rename(entry)
 
     def _make_room(self, size: int, digest: str) -> None:
@@ -172,7 +174,7 @@ class Cache:
         now = time.time()
         for path in self._work.iterdir():
             with suppress(OSError):  # another puller may remove it, too
-                # An earlier holder of this lock died, or lost it: nobody needs its copy.
+                # A copy of this entry is from an earlier holder of the lock, which died or lost it.
                 if path.name.startswith(digest) or now - path.lstat().st_mtime > _ABANDONED:
                     remove_tree(path)
         if not self.limit:
@@ -187,51 +189,51 @@ class Cache:
         for _, path, each in sorted(entries) if size <= self.limit else ():
             if held + size <= self.limit:
                 break
-            with suppress(OSError):  # of another user, perhaps
-                self._bury(path)
+            with suppress(OSError):  # perhaps of another user
+                self._remove(path)
                 held -= each
         if held + size > self.limit:
-            raise OSError(errno.EFBIG, f"it does not fit into the {self.limit} bytes that the cache may take")
+            raise OSError(errno.EFBIG, f"it does not fit into --cache-size, {self.limit} bytes")
 
-    def _bury(self, entry: Path) -> None:
-        """Take an entry out of the cache at once, and delete it. Raises OSError if it stays."""
-        grave = self._work / f"old.{secrets.token_hex(8)}"
-        entry.rename(grave)
+    def _remove(self, entry: Path) -> None:
+        """Rename an entry, then delete it. Raises OSError if it cannot be renamed."""
+        trash = self._work / f"old.{secrets.token_hex(8)}"
+        entry.rename(trash)
         with suppress(OSError):
-            remove_tree(grave)
+            remove_tree(trash)
 
 
 def _complete(entry: Path) -> tuple[_Items, int]:
-    """The files of an entry, and their bytes. Raises FileNotFoundError if there is none; OSError,
+    """The files of an entry, and their total size. Raises FileNotFoundError if there is none; OSError,
     StorageError or ValueError if it is not usable."""
-    said = orjson.loads(read_regular(entry / _MARKER, _MAX_MARKER)[0])
+    declared = orjson.loads(read_regular(entry / _ENTRY_FILE, _MAX_ENTRY_FILE)[0])
     if entry.is_symlink() or (entry / _FILES).is_symlink():
         raise ValueError("it is a link")
     items = local.listing(entry / _FILES, ())
     size = sum(size for _, _, size in items)
-    if not isinstance(said, dict) or (said.get("bytes"), said.get("files")) != (size, len(items)):
-        raise ValueError("files are missing, or there are others")
+    if not isinstance(declared, dict) or (declared.get("bytes"), declared.get("files")) != (size, len(items)):
+        raise ValueError("its files are not those that it lists")
     return items, size
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that is held; `renew` it every RENEWAL seconds."""
+    """A lock of this puller; `renew` it every RENEWAL seconds."""
 
     path: Path
     text: bytes
 
     def renew(self) -> None:
         with suppress(OSError):
-            if self._mine():
+            if self._owned():
                 os.utime(self.path)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with suppress(OSError):
-            if self._mine():
+            if self._owned():
                 self.path.unlink()
 
-    def _mine(self) -> bool:
+    def _owned(self) -> bool:
         return _read_lock(self.path)[0] == self.text
 
 
@@ -242,13 +244,14 @@ def _read_lock(path: Path) -> tuple[bytes, int]:
 
 
 def _create(path: Path, text: bytes, scratch: Path) -> bool:
-    """A file with this content, unless there is one. A link makes name and content appear together."""
+    """Create a file with this content; False if it exists. With a hard link, name and content appear at
+    once."""
     try:
         scratch.write_bytes(text)
         try:
             os.link(scratch, path)
         except FileExistsError:
-            # An NFS server whose answer was lost has made the link already when it is asked again.
+            # If the response of an NFS server was lost, its client repeats the call after the link was made.
             return scratch.stat().st_nlink == 2
         except OSError:  # a file system without hard links
             try:

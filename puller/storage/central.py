@@ -1,9 +1,9 @@
 """The central directory of a zip archive, a slice at a time.
 
-zipfile reads the directory whole and makes an object of each entry before it hands out the first: 75 MB of
-archive can hold 1.5 million, which take a gigabyte. Here the directory is walked in one pass, counted on
-the way, and zipfile gets each slice as if it were the whole. The archive's own statements (number of
-entries, length of the directory) count only if they make us stop earlier.
+zipfile reads the whole directory and creates an object for each entry before it returns the first: 75 MB of
+archive can have 1.5 million entries, which take a gigabyte. This module reads the directory once, counts its
+entries, and gives each slice to zipfile as if it were the whole. The archive's own numbers (entries, length
+of the directory) are not trusted: they can only lead to an earlier refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _ENTRY = struct.Struct("<4s24x3H12x")
-"""Of an entry's 46 bytes: the signature, and how long its name, extra field and comment are."""
+"""Of an entry's 46 bytes: the signature, and the lengths of its name, extra field and comment."""
 _MAX_COMMENT = 0xFFFF
 _SLICE = 1000
 """Entries that are held in memory at a time."""
@@ -27,9 +27,8 @@ _SLICE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """The place of the central directory. `count`: its number of entries by its own statement; `start` and
-    `size`, in bytes: its place in the file; `offset`: its place by its own statement, which is less if other
-    bytes precede the archive."""
+    """The place of the central directory. `count`: the declared number of entries. `start`, `size`: its place
+    in the file, in bytes. `offset`: its declared place, which is less if other bytes precede the archive."""
 
     count: int
     start: int
@@ -38,7 +37,7 @@ class Directory:
 
 
 def find(file: BinaryIO) -> Directory:
-    """The central directory, by the record at the archive's end. Raises BadZipFile."""
+    """The central directory, from the record at the archive's end. Raises BadZipFile."""
     length = file.seek(0, io.SEEK_END)
     file.seek(max(length - _END.size - _MAX_COMMENT, 0))
     base = file.tell()
@@ -54,19 +53,19 @@ def find(file: BinaryIO) -> Directory:
     if found is not None:
         end, count, size, offset = found
     if size > end:
-        raise BadZipFile("its directory is longer than itself")
+        raise BadZipFile("its directory is longer than the file")
     return Directory(count, end - size, size, offset)
 
 
 def _zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
-    """(where it is, entries, directory's size and offset) of the end record for large archives."""
+    """(position, entries, directory's size and offset) of the end record for large archives."""
     if end < _LOCATOR.size:
         return None
     file.seek(end - _LOCATOR.size)
-    signature, _, said, _ = _LOCATOR.unpack(file.read(_LOCATOR.size))
+    signature, _, declared, _ = _LOCATOR.unpack(file.read(_LOCATOR.size))
     if signature != b"PK\6\7":
         return None
-    for place in (end - _LOCATOR.size - _END64.size, said):
+    for place in (end - _LOCATOR.size - _END64.size, declared):
         if 0 <= place <= end - _LOCATOR.size - _END64.size:
             file.seek(place)
             fields = _END64.unpack(file.read(_END64.size))
@@ -76,7 +75,7 @@ def _zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
 
 
 def slices(file: BinaryIO, directory: Directory) -> Iterator[tuple[int, BinaryIO]]:
-    """(entries, a file with just these in its directory) until all were had. Raises BadZipFile."""
+    """(number of entries, a file whose directory has only these) for each slice. Raises BadZipFile."""
     file.seek(directory.start)
     left, held, entries = directory.size, bytearray(), 0
     while left:
@@ -97,7 +96,7 @@ def slices(file: BinaryIO, directory: Directory) -> Iterator[tuple[int, BinaryIO
 
 
 class _Slice(io.RawIOBase, BinaryIO):
-    """The archive with one slice of its directory, and an end record that fits."""
+    """The archive with one slice of its directory, and a matching end record."""
 
     def __init__(self, file: BinaryIO, directory: Directory, entries: bytes, count: int) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The object stores of the clouds, by obstore: the objects below a prefix, and the bytes of an object."""
+"""Object stores of clouds, with obstore: the objects below a prefix, and the content of an object."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from obstore.exceptions import BaseError, NotSupportedError
 from puller.reasons import Reason
 from puller.storage.addresses import check_endpoint
 from puller.storage.base import Limits, StorageError, safe_path
-from puller.storage.locate import Location, Store, explain
-from puller.storage.objects import PAGES, RemoteObject, Source, archive_kind, check_listed
+from puller.storage.locate import Location, Store, storage_error
+from puller.storage.objects import PAGES, RemoteObject, Source, archive_kind, check_listing, single_object
 
 
 @dataclass(frozen=True, slots=True)
 class CloudStore:
-    """A bucket, or a container."""
+    """A bucket or container; an ObjectStore."""
 
     store: Store
 
-    async def pieces(
-        self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+    async def read(
+        self, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
     ) -> AsyncGenerator[Bytes | bytes]:
-        """See Origin."""
         try:
-            async with aclosing(_pieces(self.store, item, start, end, limits, least)) as stream:
-                async for piece in stream:
-                    yield piece
+            async with aclosing(_read(self.store, item, start, end, limits, min_chunk)) as stream:
+                async for chunk in stream:
+                    yield chunk
         except (BaseError, OSError, ValueError) as error:
-            raise explain(error) from None
+            raise storage_error(error) from None
 
 
-async def held(location: Location, limits: Limits) -> list[RemoteObject] | Source | None:
-    """The objects below a location, or the one object of that name, or None. Raises StorageError."""
+async def resolve(location: Location, limits: Limits) -> list[RemoteObject] | Source | None:
+    """The objects below a location, or the one object of that name, or nothing. Raises StorageError."""
     try:
         if location.endpoint and not limits.allow_link_local:
             await check_endpoint(location.endpoint)
@@ -46,13 +45,13 @@ async def held(location: Location, limits: Limits) -> list[RemoteObject] | Sourc
             return await _single(location, limits) or await _listing(location, limits)
         return await _listing(location, limits) or await _single(location, limits)
     except (BaseError, OSError, ValueError) as error:
-        raise explain(error) from None
+        raise storage_error(error) from None
 
 
 async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
-    """All objects below the key. The closing slash keeps `m1` from pulling `m10/…`."""
+    """All objects below the key. With the slash at the end, `m1` does not match `m10/…`."""
     prefix = f"{location.key}/" if location.key else ""
-    origin = CloudStore(location.store)
+    store = CloudStore(location.store)
     objects: list[RemoteObject] = []
     text = 0
     batches = aiter(obstore.list(location.store, prefix or None, chunk_size=1000))
@@ -68,13 +67,13 @@ async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
                 continue  # the placeholder of the prefix itself
             text += len(path) + len(prefix)
             objects.append(
-                RemoteObject(origin, meta["path"], safe_path(path), meta["size"], meta.get("e_tag") or "")
+                RemoteObject(store, meta["path"], safe_path(path), meta["size"], meta.get("e_tag") or "")
             )
-        check_listed(len(objects), text, limits)
+        check_listing(len(objects), text, limits)
 
 
 async def _single(location: Location, limits: Limits) -> Source | None:
-    """The object of exactly that key, if there is one."""
+    """The object with exactly this key, if it exists."""
     try:
         return await _object(location, limits) if location.key else None
     except FileNotFoundError:
@@ -82,12 +81,12 @@ async def _single(location: Location, limits: Limits) -> Source | None:
 
 
 async def _object(location: Location, limits: Limits) -> Source:
-    """One object by its name. Asked for by GET, since HEAD does not return the content type."""
+    """One object by its name. GET is used, since HEAD does not return the content type."""
     ranges = True
     async with asyncio.timeout(limits.stall_timeout):
         try:
             result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
-            await result.bytes_async()  # its one byte, so that the connection may be used again
+            await result.bytes_async()  # read it, so that the connection can be used again
         except NotSupportedError:
             ranges = False
             result = await obstore.get_async(location.store, location.key)
@@ -105,11 +104,11 @@ async def _object(location: Location, limits: Limits) -> Source:
         result.meta.get("e_tag") or "",
         ranges=ranges,
     )
-    return Source((item,), kind)
+    return single_object(item, kind)
 
 
-async def _pieces(
-    store: Store, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+async def _read(
+    store: Store, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
 ) -> AsyncGenerator[Bytes | bytes]:
     options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
     if item.ranges:
@@ -123,7 +122,7 @@ async def _pieces(
         raise StorageError(
             Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
         )
-    stream = aiter(result.stream(min_chunk_size=least))
+    stream = aiter(result.stream(min_chunk_size=min_chunk))
     while True:
         try:
             async with asyncio.timeout(limits.stall_timeout):
@@ -131,11 +130,11 @@ async def _pieces(
         except StopAsyncIteration:
             return
         except TimeoutError:
-            # No whole chunk came in time. Whether any byte did shows when they are taken as they come.
-            raise _stalled(limits, passing=least > 1) from None
+            # No whole chunk came in time; the next request, with min_chunk 1, shows whether any byte comes.
+            raise _stalled(limits, transient=min_chunk > 1) from None
         yield chunk  # typed as bytes in obstore's stub; it is obstore.Bytes, a buffer
 
 
-def _stalled(limits: Limits, *, passing: bool = False) -> StorageError:
-    why = f"not a byte came in {limits.stall_timeout:g} s."
-    return StorageError(Reason.STORAGE_TIMEOUT, why, passing=passing)
+def _stalled(limits: Limits, *, transient: bool = False) -> StorageError:
+    why = f"no byte came in {limits.stall_timeout:g} s."
+    return StorageError(Reason.STORAGE_TIMEOUT, why, transient=transient)

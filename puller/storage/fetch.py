@@ -1,4 +1,4 @@
-"""One model from its URI to a staged tree, over as many attempts as it takes."""
+"""One model from its URI to a staged tree, in one or more attempts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from puller.log import logger
@@ -25,39 +25,35 @@ from puller.storage.cache import RENEWAL, Cache, Lock
 from puller.storage.objects import Layer, RemoteObject, Source, archive_kind
 from puller.storage.source import over_web, resolve
 from puller.storage.transfer import Transfer, check_digest, chunks, verify, write_at
-from puller.store import beside, remove_tree, tree_size
+from puller.store import archive_dir, remove_tree, tree_size
 
 if TYPE_CHECKING:
     from obstore import Bytes
 
-    from puller.storage.archive import Unpacker
     from puller.storage.layers import LayerUnpacker
     from puller.storage.webclient import WebClient
 
-T = TypeVar("T")
-
-_LOOK = 2.0
-"""Seconds between looks at the cache while another puller downloads."""
+_CACHE_POLL = 2.0
+"""Seconds between reads of the cache while another puller downloads."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What all fetches share."""
+    """Shared by all fetches. `linger`: seconds for which idle connections to web servers are kept; `close`
+    closes them. `cache`: on a volume that pods share."""
 
     env: Mapping[str, str]
     limits: Limits
     budget: DiskBudget
-    claims: Path
+    pvc_dir: Path
     connections: asyncio.Semaphore
     linger: float = 0.0
     cache: Cache | None = None
-    """`linger`: seconds for which idle connections to web servers are kept; `close` ends them. `cache`: on a
-    volume that pods share."""
 
     @cached_property
     def web(self) -> WebClient:
-        """The connections to plain web servers."""
+        """The connections to web servers."""
         from puller.storage.webclient import WebClient
 
         return WebClient(self.limits, self.linger)
@@ -69,21 +65,22 @@ class Storage:
 
 @dataclass
 class Fetch:
-    """The fetch of one spec into `staging`. `run` may be called again after a StorageError and goes on
-    with what it has; cancelling it leaves no thread behind that still writes."""
+    """The fetch of one spec into `staging`. After a StorageError, the next `run` continues with the files
+    that are there. If `run` is cancelled, its threads end before it does. `yield_slot`: lets other models
+    download for some seconds, while another puller downloads this one."""
 
     spec: ModelSpec
     staging: Path
     storage: Storage
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
-    """Lets others work for so many seconds, while another puller downloads the model."""
+    yield_slot: Callable[[float], Awaitable[None]] = asyncio.sleep
     progress: Progress = field(default_factory=Progress)
     _transfer: Transfer | None = None
-    _whole: tuple[str, bytes] | None = None
-    """Path and content of a short object that is not written yet."""
+    _unwritten: tuple[str, bytes] | None = None
+    """Path and content of a short object, to be written by the thread that finishes the tree."""
     _bad: tuple[Source, int, StorageError] | None = None
+    """Content that was bad, how many times, and why."""
     _unpacked: tuple[tuple[Layer, ...], int] = ((), 0)
-    """Archives that are in the tree already, and the bytes that they gave."""
+    """Archives that are in the tree already, and their unpacked bytes."""
 
     @property
     def key(self) -> str:
@@ -91,81 +88,77 @@ class Fetch:
         return f"{self.spec.name}/"
 
     @property
-    def lost(self) -> bool:
-        """Whether what it would go on with is there no more."""
-        return self._transfer is not None and not (self.staging.exists() or beside(self.staging).exists())
-
-    @overload
-    async def run(self) -> Path: ...
-
-    @overload
-    async def run(self, then: Callable[[Path], T]) -> T: ...
+    def files_lost(self) -> bool:
+        """Whether somebody deleted the files of an earlier attempt."""
+        present = self.staging.exists() or archive_dir(self.staging).exists()
+        return self._transfer is not None and not present
 
     async def run(self, then: Callable[[Path], Any] = lambda tree: tree) -> Any:
-        """What `then` makes, in a thread, of the complete and verified tree. Raises StorageError."""
-        self.progress.trouble, self._whole = "", None
+        """Fetch and verify the tree. Returns the result of `then`, which gets the complete tree in a thread.
+        Raises StorageError."""
+        self.progress.message, self._unwritten = "", None
         try:
             if urlsplit(self.spec.storage_uri).scheme in ("file", "pvc"):
-                await self._take_local()
+                await self._fetch_local()
             elif self.storage.cache is not None:
-                await self._take_cached(self.storage.cache)
+                await self._fetch_cached(self.storage.cache)
             else:
-                await self._take_remote()
-            return await in_thread(lambda: then(self._written()))
+                await self._fetch_remote()
+            return await in_thread(lambda: then(self._tree()))
         except (StorageError, OSError) as error:
-            failure = error if isinstance(error, StorageError) else _explained(error)
-            await self._give_back(failure)
+            failure = error if isinstance(error, StorageError) else _storage_error(error)
+            await self._keep_resumable(failure)
             raise failure from None
 
-    async def _give_back(self, failure: StorageError) -> None:
-        """After an attempt that failed, keep only the files that the next one needs, on the disk and in the
-        budget. Keep none if there was no room: two half-fetched models could block each other for ever."""
+    async def _keep_resumable(self, failure: StorageError) -> None:
+        """After a failed attempt, keep only files that the next one needs, on the disk and in the budget.
+        Without room keep none: two half-fetched models could block each other for ever."""
         if failure.reason in NO_ROOM:
             self._transfer = None
         if self._transfer is None:
             with suppress(OSError):
-                await in_thread(self._empty)
+                await in_thread(remove_tree, self.staging)
+                await in_thread(remove_tree, archive_dir(self.staging))
             self.storage.budget.release(self.key)
             self.progress.done = 0
         else:
-            self.storage.budget.hold(self.key, self.progress.done)
+            self.storage.budget.set_used(self.key, self.progress.done)
 
-    async def _take_cached(self, cache: Cache) -> None:
-        """From the shared cache; else from the storage and into it, unless another puller does that."""
-        while not await self._copied(cache):
+    async def _fetch_cached(self, cache: Cache) -> None:
+        """Copy the model from the cache, or download it into the cache unless another puller does so."""
+        while not await self._copy_cached(cache):
             try:
-                lock = await in_thread(partial(cache.lock, self.spec))
+                lock = await in_thread(cache.lock, self.spec)
             except OSError as error:
                 logger.debug("cache without a lock", error=str(error))
-                await self._take_remote()
+                await self._fetch_remote()
                 return
             if lock is not None:
-                await self._take_and_keep(cache, lock)
+                await self._fill_cache(cache, lock)
                 return
-            self.progress.trouble = "another puller downloads it into the shared cache"
-            await self.pause(_LOOK)
+            self.progress.message = "another puller downloads it into the shared cache"
+            await self.yield_slot(_CACHE_POLL)
 
-    async def _copied(self, cache: Cache) -> bool:
-        if self._transfer is not None:  # an attempt that goes on with what it has
+    async def _copy_cached(self, cache: Cache) -> bool:
+        if self._transfer is not None:  # this attempt continues an earlier download
             return False
         await self._clear()
         stopped = threading.Event()
 
-        def claim(size: int) -> None:
+        def reserve(size: int) -> None:
             self._reserve(size, lambda: self.progress.done)
 
         found = await in_thread(
-            partial(cache.take, self.spec, self.staging, self.progress, stopped.is_set, claim),
-            stopped.set,
+            cache.take, self.spec, self.staging, self.progress, stopped.is_set, reserve, cancel=stopped.set
         )
         if not found:
             await self._clear()
             self.progress.done = 0
         return found
 
-    async def _take_and_keep(self, cache: Cache, lock: Lock) -> None:
-        """Download while the lock is held, and put a copy into the cache."""
-        self.progress.trouble = ""
+    async def _fill_cache(self, cache: Cache, lock: Lock) -> None:
+        """Download while holding the lock, and put a copy into the cache."""
+        self.progress.message = ""
 
         async def renew() -> None:
             while True:
@@ -174,211 +167,157 @@ class Fetch:
 
         renewing = asyncio.create_task(renew())
         try:
-            if await self._copied(cache):  # it came between the look at the cache and the lock
+            if await self._copy_cached(cache):  # another puller filled it just before the lock
                 return
-            await self._take_remote()
+            await self._fetch_remote()
             stopped = threading.Event()
-            await in_thread(lambda: cache.put(self.spec, self._written(), stopped.is_set), stopped.set)
+            await in_thread(lambda: cache.put(self.spec, self._tree(), stopped.is_set), cancel=stopped.set)
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            await in_thread(lock.give_back)
+            await in_thread(lock.release)
 
-    async def _take_remote(self) -> None:
+    async def _fetch_remote(self) -> None:
         storage, spec = self.storage, self.spec
         async with storage.web if over_web(spec.storage_uri) else nullcontext() as web:
             async with storage.connections if web is not None else nullcontext():
                 source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits, web)
-            self._refuse_again(source)
+            if self._bad is not None and self._bad[0] == source and self._bad[1] > 1:
+                raise self._bad[2]  # bad twice: not downloaded again until it is replaced
             if source.digest and spec.sha256:
                 check_digest(source.digest, spec.sha256)
             try:
-                await self._take(source)
+                await self._fetch_source(source)
             except StorageError as error:
-                self._remember(source, error)
+                self._record_bad(source, error)
                 raise
 
-    def _refuse_again(self, source: Source) -> None:
-        """Content that was found bad twice over stays bad until it is replaced: do not pay for it again."""
-        if self._bad is not None and self._bad[0] == source and self._bad[1] > 1:
-            raise self._bad[2]
-
-    def _remember(self, source: Source, error: StorageError) -> None:
-        """Note bad content. The first time may have been the network's fault: it is fetched afresh once."""
+    def _record_bad(self, source: Source, error: StorageError) -> None:
+        """Count bad content. It is downloaded once more: the network may have been the cause."""
         if error.reason in BAD_CONTENT:
             self._transfer = None
-            if all(item.etag or item.sha256 for item in source.objects):
+            if all(item.etag or item.sha256 for item in source.all_objects):
                 times = self._bad[1] + 1 if self._bad is not None and self._bad[0] == source else 1
                 self._bad = (replace(source, whole=b""), times, error)
 
-    async def _take(self, source: Source) -> None:
-        storage, spec = self.storage, self.spec
+    async def _fetch_source(self, source: Source) -> None:
         if source.layers:
-            await self._take_layers(source)
-            return
-        expected = "" if source.digest else spec.sha256
-        if source.archive.startswith("tar"):
-            await self._stream_tar(source)
-            return
-        if not source.sized:
-            await self._take_unsized(source)
-            return
-        self._reserve(source.size, lambda: self.progress.done)
-        if source.whole and not source.archive:
-            self._take_whole(source)
-            return
-        self._transfer = self._transfer or Transfer(storage.limits, storage.connections, self.progress)
-        if source.archive == "zip":
-            scratch = beside(self.staging)
-            await asyncio.to_thread(scratch.mkdir, parents=True, exist_ok=True)
-            await self._transfer.run(source, scratch)
-            await asyncio.to_thread(verify, source, scratch, spec.sha256)
-            await self._unzip(scratch / source.objects[0].path, source.size)
-            return
-        await self._transfer.run(source, self.staging)
-        if expected or any(item.sha256 for item in source.objects):
-            await asyncio.to_thread(verify, source, self.staging, expected)
+            await self._fetch_layers(source)
+        elif not source.sized:
+            await self._fetch_unsized(source)
+        else:
+            self._reserve(source.size, lambda: self.progress.done)
+            if source.whole and not source.zipped:
+                self._take_whole(source)
+            elif source.zipped:
+                scratch = archive_dir(self.staging)
+                await asyncio.to_thread(scratch.mkdir, parents=True, exist_ok=True)
+                await self._transfer_files(source, scratch, self.spec.sha256)
+                await self._unzip(scratch / source.objects[0].path, source.size)
+            else:
+                await self._transfer_files(source, self.staging, "" if source.digest else self.spec.sha256)
 
-    async def _take_layers(self, source: Source) -> None:
-        """Archives, one over the other, as streams; then the files, with which a further attempt goes on."""
+    async def _transfer_files(self, source: Source, into: Path, sha256: str) -> None:
+        if self._transfer is None:
+            self._transfer = Transfer(self.storage.limits, self.storage.connections, self.progress)
+        await self._transfer.run(source, into)
+        if sha256 or any(item.sha256 for item in source.objects):
+            await asyncio.to_thread(verify, source, into, sha256)
+
+    async def _fetch_layers(self, source: Source) -> None:
+        """Unpack the tar archives as streams, in their order, then fetch the files. Only the files resume in
+        the next attempt."""
         files = sum(item.size for item in source.objects)
         archives = source.size - files
         if self._transfer is None or self._unpacked[0] != source.layers:
             self._transfer = None
             await self._clear()
             self.progress.done, self.progress.total = 0, source.size
-            await self._unpack_layers(source.layers, files)
+            await self._unpack_layers(source, files)
             self._unpacked = source.layers, await asyncio.to_thread(tree_size, self.staging)
-        held = self._unpacked[1]
-        self._reserve(held + files, lambda: held + max(self.progress.done - archives, 0))
-        self._transfer = self._transfer or Transfer(
-            self.storage.limits, self.storage.connections, self.progress
-        )
-        await self._transfer.run(source, self.staging)
-        await asyncio.to_thread(verify, source, self.staging, "")
-        if not any(self.staging.iterdir()):
-            raise StorageError(Reason.NOT_FOUND, "the image has no file below /models that is wanted.")
+        if source.objects:
+            unpacked = self._unpacked[1]
+            self._reserve(unpacked + files, lambda: unpacked + max(self.progress.done - archives, 0))
+            await self._transfer_files(source, self.staging, "")
+        self._check_not_empty()
 
-    async def _unpack_layers(self, layers: tuple[Layer, ...], later: int) -> None:
-        """`later`: bytes that are still to come after these archives."""
-        from puller.storage.layers import LayerUnpacker
-
+    async def _unpack_layers(self, source: Source, pending: int) -> None:
+        """`pending`: bytes of the files that follow."""
         stopped = threading.Event()
-        unpacked = 0
-
-        def claim(size: int) -> None:
-            nonlocal unpacked
-            self._reserve(size + later, lambda: unpacked)
-            unpacked = size
-
-        claim(0)
-        unpacker = LayerUnpacker(
-            self.staging,
-            self.spec.files,
-            self.storage.limits,
-            lambda: self.progress.done,
-            claim,
-            stopped.is_set,
-            subtree=layers[0].subtree,
+        subtree = source.layers[0].subtree
+        # A whole archive does not shrink when it is unpacked.
+        least = 0 if self.spec.files or subtree else source.size - pending
+        unpacker = self._unpacker(
+            lambda: self.progress.done, stopped, least, pending=pending, subtree=subtree
         )
-        for number, layer in enumerate(layers, 1):
-            reader = _Reader(layer.item, self.storage, self.progress, digest=True)
+        for layer in source.layers:
+            expected = layer.item.sha256 or self.spec.sha256
+            reader = _Reader(layer.item, self.storage, self.progress, digest=expected != "")
+
+            def cancel(reader: _Reader = reader) -> None:
+                stopped.set()
+                reader.stop()
+
+            unpacker.begin()
             try:
-                await self._add_layer(unpacker, reader, layer.kind, stopped)
+                await in_thread(unpacker.add, cast(IO[bytes], reader), layer.kind, cancel=cancel)
             finally:
                 await reader.close()
-            if reader.sha256 != layer.item.sha256:
-                raise StorageError(
-                    Reason.DIGEST_MISMATCH, f"archive {number} does not have the SHA-256 its manifest lists."
-                )
-        await in_thread(unpacker.finish, stopped.set)
-
-    async def _add_layer(
-        self, unpacker: LayerUnpacker, reader: _Reader, kind: str, stopped: threading.Event
-    ) -> None:
-        def cancel() -> None:
-            stopped.set()
-            reader.stop()
-
-        unpacker.begin()
-        await in_thread(lambda: unpacker.add(cast(IO[bytes], reader), kind), cancel)
+            if expected:
+                check_digest(reader.sha256, expected)
+        await in_thread(unpacker.finish, cancel=stopped.set)
 
     def _take_whole(self, source: Source) -> None:
-        """One short object, whose content came with the first answer. The thread that finishes
-        the tree writes it: with small models, hand-overs are the main cost."""
+        """One short object, whose content came with the first response. It is written by the thread that
+        finishes the tree: with small models, switching threads is the main cost."""
         self._transfer = None
         (item,) = source.objects
         if self.spec.sha256:
             check_digest(hashlib.sha256(source.whole).hexdigest(), self.spec.sha256)
-        self._whole = item.path, source.whole
+        self._unwritten = item.path, source.whole
         self.progress.done = self.progress.total = source.size
 
-    def _written(self) -> Path:
-        """The tree, with nothing left to be written to it."""
-        whole, self._whole = self._whole, None
-        if whole is not None:
-            path, content = whole
+    def _tree(self) -> Path:
+        """The complete tree."""
+        if self._unwritten is not None:
+            path, content = self._unwritten
+            self._unwritten = None
             self.staging.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.staging / path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            try:
-                write_at(descriptor, content, 0)
-            finally:
-                os.close(descriptor)
+            (self.staging / path).write_bytes(content)
         return self.staging
 
-    async def _take_unsized(self, source: Source) -> None:
-        """One object whose size shows when all of it has come: room is claimed as it grows."""
+    async def _fetch_unsized(self, source: Source) -> None:
+        """One object of unknown size: reserve room as it grows."""
         self._transfer = None
         await self._clear()
         (item,) = source.objects
         self.progress.done = self.progress.total = 0
-        where = beside(self.staging) if source.archive else self.staging
-        await asyncio.to_thread(where.mkdir, exist_ok=True)
-        path = where / item.path
+        into = archive_dir(self.staging) if source.zipped else self.staging
+        await asyncio.to_thread(into.mkdir, exist_ok=True)
+        path = into / item.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             stream = chunks(item, 0, sys.maxsize, self.storage.limits, self.progress)
             async with self.storage.connections, aclosing(stream):
                 async for chunk in stream:
                     self._reserve(self.progress.done + len(chunk), lambda: self.progress.done)
-                    await in_thread(partial(write_at, descriptor, chunk, self.progress.done))
+                    await in_thread(write_at, descriptor, chunk, self.progress.done)
                     self.progress.done += len(chunk)
-            await in_thread(partial(os.fsync, descriptor))
+            await in_thread(os.fsync, descriptor)
         finally:
             os.close(descriptor)
         self.progress.total = self.progress.done
-        await asyncio.to_thread(verify, source, where, self.spec.sha256)
-        if source.archive:
+        await asyncio.to_thread(verify, source, into, self.spec.sha256)
+        if source.zipped:
             await self._unzip(path, self.progress.done)
 
-    async def _stream_tar(self, source: Source) -> None:
-        """Unpack as the bytes come: the archive itself is never on disk."""
-        self._transfer = None
-        await self._clear()
-        (item,) = source.objects
-        self.progress.done, self.progress.total = 0, item.size
-        reader = _Reader(item, self.storage, self.progress, digest=self.spec.sha256 != "")
-        try:
-            stream = cast(IO[bytes], reader)
-            await self._unpack(
-                lambda unpacker: unpacker.tar(stream, source.archive),
-                reader.tell,
-                item.size,
-                stop=reader.stop,
-            )
-        finally:
-            await reader.close()
-        if self.spec.sha256:
-            check_digest(reader.sha256, self.spec.sha256)
-
     async def _unzip(self, path: Path, size: int) -> None:
-        await self._clear()
-        ours = size if path.is_relative_to(beside(self.staging)) else 0
-        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, size, ours)
+        downloaded = size if path.is_relative_to(archive_dir(self.staging)) else 0
+        await self._unpack(lambda unpacker: unpacker.zip(path), lambda: size, size, downloaded)
 
-    async def _take_local(self) -> None:
+    async def _fetch_local(self) -> None:
         await self._clear()
-        root = await asyncio.to_thread(local.local_path, self.spec.storage_uri, self.storage.claims)
+        root = await asyncio.to_thread(local.local_path, self.spec.storage_uri, self.storage.pvc_dir)
         items = await asyncio.to_thread(local.listing, root, self.spec.files)
         self.progress.done, self.progress.total = 0, sum(size for _, _, size in items)
         kind = archive_kind(root.name) if len(items) == 1 and items[0][0] == root else ""
@@ -391,49 +330,62 @@ class Fetch:
             self._reserve(self.progress.total, lambda: self.progress.done)
             stopped = threading.Event()
             await in_thread(
-                lambda: local.take(items, self.staging, self.progress, stopped.is_set), stopped.set
+                local.take, items, self.staging, self.progress, stopped.is_set, cancel=stopped.set
             )
         if self.spec.sha256:
             objects = tuple(RemoteObject(None, "", path, size) for _, path, size in items)  # type: ignore[arg-type]
-            where = root.parent if kind else self.staging
-            await asyncio.to_thread(verify, Source(objects), where, self.spec.sha256)
+            into = root.parent if kind else self.staging
+            await asyncio.to_thread(verify, Source(objects), into, self.spec.sha256)
         self.progress.done = self.progress.total
 
     async def _unpack(
         self,
-        work: Callable[[Unpacker], None],
+        work: Callable[[LayerUnpacker], None],
         consumed: Callable[[], int],
-        archive: int,
-        ours: int = 0,
-        stop: Callable[[], None] = lambda: None,
+        size: int,
+        downloaded: int = 0,
     ) -> None:
-        """Run an unpacker in a thread. `archive`: the archive's size in bytes; `ours`: bytes of it that
-        lie on disk next to what it writes."""
+        """Unpack an archive of `size` bytes in a thread. `downloaded`: bytes of it in the model directory."""
+        await self._clear()
         stopped = threading.Event()
-        least = 0 if self.spec.files else archive  # an archive taken whole does not shrink
+        unpacker = self._unpacker(consumed, stopped, 0 if self.spec.files else size, downloaded=downloaded)
+        try:
+            await in_thread(work, unpacker, cancel=stopped.set)
+        except (StorageError, OSError):
+            await in_thread(remove_tree, self.staging)
+            raise
+        self._check_not_empty()
+
+    def _unpacker(
+        self,
+        consumed: Callable[[], int],
+        stopped: threading.Event,
+        least: int,
+        *,
+        downloaded: int = 0,
+        pending: int = 0,
+        subtree: str = "",
+    ) -> LayerUnpacker:
+        """An unpacker into the staged tree. It reserves room for the unpacked bytes, at least `least`, next
+        to `downloaded` bytes that are on disk and `pending` bytes that follow."""
+        from puller.storage.layers import LayerUnpacker
+
         unpacked = 0
 
-        def claim(size: int) -> None:
+        def reserve(size: int) -> None:
             nonlocal unpacked
-            self._reserve(ours + max(size, least), lambda: ours + unpacked)
+            self._reserve(downloaded + pending + max(size, least), lambda: downloaded + unpacked)
             unpacked = size
 
-        def cancel() -> None:
-            stopped.set()
-            stop()
-
-        from puller.storage.archive import Unpacker
-
-        claim(0)
+        reserve(0)
         limits = self.storage.limits
-        unpacker = Unpacker(self.staging, self.spec.files, limits, consumed, claim, stopped.is_set)
-        try:
-            await in_thread(lambda: work(unpacker), cancel)
-        except (StorageError, OSError):
-            await in_thread(lambda: remove_tree(self.staging))
-            raise
+        return LayerUnpacker(
+            self.staging, self.spec.files, limits, consumed, reserve, stopped.is_set, subtree=subtree
+        )
+
+    def _check_not_empty(self) -> None:
         if not any(self.staging.iterdir()):
-            raise StorageError(Reason.NOT_FOUND, "the archive holds no file that is wanted.")
+            raise StorageError(Reason.NOT_FOUND, "the archive or image has no file that is selected.")
 
     async def _clear(self) -> None:
         def clear() -> None:
@@ -442,23 +394,19 @@ class Fetch:
 
         await in_thread(clear)
 
-    def _empty(self) -> None:
-        remove_tree(self.staging)
-        remove_tree(beside(self.staging))
-
     def _reserve(self, size: int, written: Callable[[], int]) -> None:
         self.storage.budget.reserve(self.key, size, written)
 
 
-def _explained(error: OSError) -> StorageError:
-    if isinstance(error, TimeoutError) and error.errno is None:  # asyncio's: no system call failed
+def _storage_error(error: OSError) -> StorageError:
+    if isinstance(error, TimeoutError) and error.errno is None:  # of asyncio, not of a system call
         return StorageError(Reason.STORAGE_TIMEOUT, "the storage did not answer in time.")
     reason = Reason.DISK_FULL if error.errno in _FULL else Reason.MODEL_DIR_UNUSABLE
     return StorageError(reason, f"the model directory cannot be written: {error.strerror or error}.")
 
 
 class _Reader:
-    """An object as a blocking stream for a thread, while the event loop keeps fetching ahead of it."""
+    """An object as a blocking stream for a thread. The event loop fetches ahead."""
 
     def __init__(self, item: RemoteObject, storage: Storage, progress: Progress, *, digest: bool) -> None:
         self._item = item
@@ -467,44 +415,40 @@ class _Reader:
         self._sha256 = hashlib.sha256() if digest else None
         self._loop = asyncio.get_running_loop()
         self._ahead: asyncio.Queue[Bytes | bytes | Exception | None] = asyncio.Queue(maxsize=2)
-        self._pump = self._loop.create_task(self._fetch())
+        self._fetching = self._loop.create_task(self._fetch())
         self._chunk = memoryview(b"")
-        self._failed: Exception | None = None
+        self._error: Exception | None = None
         self._at_end = False
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes; fewer do not mean the end, none does. Called in the thread."""
-        if self._failed is not None:
-            raise self._failed
+        """At most `size` bytes, none at the end. Called in the thread."""
+        if self._error is not None:
+            raise self._error
         if not self._chunk and not self._at_end:
-            self._take(asyncio.run_coroutine_threadsafe(self._ahead.get(), self._loop).result())
-        taken = self._chunk if size < 0 else self._chunk[:size]
-        self._chunk = self._chunk[len(taken) :]
-        return bytes(taken)
-
-    def tell(self) -> int:
-        """Bytes that were handed over by the store so far."""
-        return self._progress.done
+            self._next_chunk(asyncio.run_coroutine_threadsafe(self._ahead.get(), self._loop).result())
+        block = self._chunk if size < 0 else self._chunk[:size]
+        self._chunk = self._chunk[len(block) :]
+        return bytes(block)
 
     def stop(self) -> None:
         """Make the next read fail. Called in the event loop."""
-        self._pump.cancel()
+        self._fetching.cancel()
         while not self._ahead.empty():
             self._ahead.get_nowait()
         self._ahead.put_nowait(StorageError(Reason.CANCELLED, "the model is no longer wanted."))
 
     async def close(self) -> None:
-        self._pump.cancel()
-        await asyncio.gather(self._pump, return_exceptions=True)
+        self._fetching.cancel()
+        await asyncio.gather(self._fetching, return_exceptions=True)
 
     @property
     def sha256(self) -> str:
-        """Of everything read."""
+        """The digest of all bytes read."""
         return self._sha256.hexdigest() if self._sha256 else ""
 
-    def _take(self, chunk: Bytes | bytes | Exception | None) -> None:
+    def _next_chunk(self, chunk: Bytes | bytes | Exception | None) -> None:
         if isinstance(chunk, Exception):
-            self._failed = chunk
+            self._error = chunk
             raise chunk
         if chunk is None:
             self._at_end = True

@@ -1,4 +1,4 @@
-"""The layers of an image, one over the other: what lies in one directory of it, whiteouts applied."""
+"""The layers of an image, with whiteouts applied: the content of one directory of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from puller.reasons import Reason
 from puller.storage.archive import Unpacker
 from puller.storage.base import StorageError, safe_path
-from puller.storage.objects import wanted
-from puller.store import remove_tree, reserved
+from puller.storage.objects import selected
+from puller.store import remove_tree
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
@@ -18,20 +18,20 @@ _OPAQUE = ".wh..wh..opq"
 
 @dataclass
 class LayerUnpacker(Unpacker):
-    """Writes what is below `subtree` of an image, without that prefix. `begin` before each layer. Without
-    `subtree` these are an artifact's archives, which know no whiteouts."""
+    """Writes the content of the directory `subtree` of an image. Call `begin` before each layer. Without
+    `subtree`, unpacks ordinary archives, without whiteouts."""
 
     subtree: str = ""
     _own: set[str] = field(default_factory=set)
-    """Paths of this layer: its whiteouts concern only those below it."""
+    """Paths of this layer: its whiteouts apply only to lower layers."""
 
     def begin(self) -> None:
         self._own.clear()
 
-    def _admit(self, raw: str) -> str:
+    def _selected_name(self, raw: str) -> str:
         if not self.subtree:
-            return super()._admit(raw)
-        self._go_on()
+            return super()._selected_name(raw)
+        self._check_stopped()
         self._entries += 1
         self._check_entries(self._entries)
         full = self._full(raw)
@@ -45,7 +45,7 @@ class LayerUnpacker(Unpacker):
         name = self._below(full)
         if name:
             self._own.add(name)
-        return name if name and wanted(name, self.files) and not reserved(name) else ""
+        return name if name and selected(name, self.files) else ""
 
     def _clean(self, raw: str) -> str:
         return self._below(self._full(raw)) if self.subtree else super()._clean(raw)
@@ -63,12 +63,12 @@ class LayerUnpacker(Unpacker):
         return posixpath.normpath(raw.lstrip("/") or ".")
 
     def _below(self, full: str) -> str:
-        """The path in the model's directory; empty for what is not in it."""
+        """The path below `subtree`; empty for other paths."""
         prefix = f"{self.subtree}/"
         return safe_path(full.removeprefix(prefix)) if full.startswith(prefix) else ""
 
     def _hide(self, full: str, *, itself: bool) -> None:
-        """Remove what lower layers put at a path, or below it."""
+        """Remove the files of lower layers below a path, with `itself` also at the path."""
         whole = f"{self.subtree}/".startswith(f"{full}/") or full in ("", ".")
         name = "" if whole else self._below(full)
         if not whole and not name:
@@ -81,7 +81,7 @@ class LayerUnpacker(Unpacker):
                 top.unlink(missing_ok=True)
             return
         for parent, directories, files in os.walk(top, topdown=False):
-            self._go_on()
+            self._check_stopped()
             below = os.path.relpath(parent, self.into)
             for file in files:
                 if posixpath.normpath(posixpath.join(below, file)) not in self._own:

@@ -1,4 +1,4 @@
-"""Models that are already in the pod: file:// and pvc://, linked or copied, never followed out."""
+"""Models that are already in the pod, file:// and pvc://: linked or copied. Links must stay in the model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from urllib.parse import unquote, urlsplit
 
 from puller.reasons import Reason
 from puller.storage.base import MAX_DEPTH, Progress, StorageError, safe_path
-from puller.storage.objects import wanted
-from puller.store import reserved
+from puller.storage.objects import selected
 
 _BLOCK = 64 << 20
 
 
-def local_path(uri: str, claims: Path) -> Path:
-    """Where a file:// or pvc:// URI lies. Claims are mounted at `<claims>/<claim>`, or one at `<claims>`."""
+def local_path(uri: str, pvc_dir: Path) -> Path:
+    """The path of a file:// or pvc:// URI. Claims are mounted at `<pvc_dir>/<claim>`, or one at
+    `<pvc_dir>`."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     below = unquote(parts.path).strip("/")
-    own = claims / parts.netloc
-    return (own if own.is_dir() else claims) / below
+    claim = pvc_dir / parts.netloc
+    return (claim if claim.is_dir() else pvc_dir) / below
 
 
 def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
@@ -41,7 +41,7 @@ def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
         raise StorageError(Reason.SOURCE_UNREADABLE, f"{root} cannot be read: {error.strerror}.") from None
     if not found:
         raise StorageError(
-            Reason.NOT_FOUND, f"{root} holds no file" + (" that `files` picks." if files else ".")
+            Reason.NOT_FOUND, f"{root} has no file" + (" that matches `files`." if files else ".")
         )
     return found
 
@@ -49,7 +49,7 @@ def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
 def take(
     items: list[tuple[Path, str, int]], into: Path, progress: Progress, stopped: Callable[[], bool]
 ) -> None:
-    """Hard-link each file into the tree, or copy it where that cannot be (another mount, usually)."""
+    """Hard-link each file into the tree, or copy it if that is impossible (usually another mount)."""
     for source, path, size in items:
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple
         for name in sorted(names):
             source = Path(parent, name)
             path = _below(source, root)
-            if reserved(path) or not wanted(path, files):
+            if not selected(path, files):
                 continue
             _within(source, root, real_root)
             found = source.stat()
@@ -85,7 +85,6 @@ def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple
 
 
 def _raise(error: OSError) -> None:
-    """A directory that cannot be read is no empty one."""
     raise error
 
 
@@ -94,7 +93,7 @@ def _below(path: Path, root: Path) -> str:
 
 
 def _within(path: Path, root: Path, real_root: Path) -> Path:
-    """Where it really is. Raises StorageError where that is not in the tree."""
+    """The resolved path. Raises StorageError if it is outside of the tree."""
     try:
         real = path.resolve(strict=True)
     except (RuntimeError, OSError) as error:  # RuntimeError until Python 3.12
@@ -111,16 +110,16 @@ def _within(path: Path, root: Path, real_root: Path) -> Path:
 def _copy(source: Path, target: Path, size: int, progress: Progress, stopped: Callable[[], bool]) -> None:
     with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
         copied = 0
-        while not stopped() and (count := _copy_some(reader, writer)):
+        while not stopped() and (count := _copy_block(reader, writer)):
             copied += count
             progress.done += count
     if copied != size and not stopped():
         raise StorageError(Reason.SOURCE_CHANGED, f"{source} changed while it was copied.")
 
 
-def _copy_some(reader: FileIO, writer: IO[bytes]) -> int:
-    """Copy on from where both are, inside the kernel if it can (a reflink, where the file system knows
-    them); the bytes copied, 0 at the end."""
+def _copy_block(reader: FileIO, writer: IO[bytes]) -> int:
+    """Copy from the current positions, inside the kernel if possible (a reflink on some file systems).
+    Returns the number of bytes, 0 at the end."""
     try:
         return os.copy_file_range(reader.fileno(), writer.fileno(), _BLOCK)
     except OSError as error:

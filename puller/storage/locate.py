@@ -1,4 +1,4 @@
-"""A storage URI -> the object store that serves it and the key within."""
+"""A storage URI -> the object store of a cloud, and the key in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CAUSES = (
     "failed to lookup address",
     "operation timed out",
 )
-"""The client's own messages about connections that failed."""
+"""Messages of the client library about failed connections."""
 _AZURE_NAMES = {
     "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
     "AZURE_STORAGE_ENDPOINT": "endpoint",
@@ -46,13 +46,13 @@ _AZURE_NAMES = {
     "AZ_TENANT_ID": "tenant_id",
     "AZURE_STORAGE_ACCESS_KEY": "account_key",
 }
-"""The account, an emulator, and KServe's names for credentials; obstore finds Azure's own by itself."""
+"""The account, an emulator, and KServe's names for credentials. obstore reads Azure's own names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a model is: a store, and a key that names an object, whose file name is `name`, or a prefix.
-    `endpoint`: the address of the store where the environment gives one."""
+    """The place of a model: a store, and the key of an object (with the file name `name`) or a prefix.
+    `endpoint`: the address of the store, if the environment sets it."""
 
     store: Store = field(repr=False)
     key: str
@@ -86,41 +86,41 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
         raise StorageError(Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {why}") from None
 
 
-def explain(error: Exception) -> StorageError:
-    """What obstore raised, as the sentence a person needs. Of the store's own answer only the status: its
-    body may be any server's, and the status of the puller is open to all."""
+def storage_error(error: Exception) -> StorageError:
+    """An error of obstore as one sentence. It contains only the status of the store's response: the body may
+    be secret, and everybody may read the status of the puller."""
     text = str(error)[:20_000]
     logger.debug("storage error", error=text[:2000])
-    said = _STATUS.search(text)
-    status = int(said[1]) if said else 0  # a refused listing is a mere GenericError
+    match = _STATUS.search(text)
+    status = int(match[1]) if match else 0  # obstore raises a GenericError for a refused listing
     shown = f" ({status})" if status else ""
     if isinstance(error, NotFoundError | FileNotFoundError) or status == 404:
-        return StorageError(Reason.NOT_FOUND, f"there is nothing there{shown or ' (404)'}.")
+        return StorageError(Reason.NOT_FOUND, f"the storage has no such object{shown or ' (404)'}.")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
         return StorageError(Reason.ACCESS_DENIED, f"the storage refuses our credentials{shown}.")
     if isinstance(error, PreconditionError):
         return StorageError(Reason.SOURCE_CHANGED, "an object was replaced while it was being read.")
     if isinstance(error, TimeoutError):
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage gave not a byte in time.", passing=True)
+        return StorageError(Reason.STORAGE_TIMEOUT, "the storage sent no byte in time.", transient=True)
     if not status and (isinstance(error, ValueError) or "invalid path" in text):
         return StorageError(Reason.HOSTILE_PATH, "a key is not usable as a path.")
     if status:
-        return StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", passing=True)
+        return StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", transient=True)
     cause = _CERTIFICATE.search(text)
     known = next((cause for cause in _CAUSES if cause in text), "")
     why = f" (certificate: {cause[1]})" if cause else f" ({known})" if known else ""
     return StorageError(
-        Reason.STORAGE_UNAVAILABLE, f"the storage gives no answer that makes sense{why}", passing=True
+        Reason.STORAGE_UNAVAILABLE, f"the storage gives no valid response{why}", transient=True
     )
 
 
 def _client(limits: Limits) -> tuple[tuple[str, Any], ...]:
-    # The whole-request timeout only backs up our own stall timeout, which allows any rate above zero.
+    # The timeout of a whole request is only a fallback: transfers may be slow, as long as they do not stall.
     return (("connect_timeout", f"{limits.connect_timeout:g}s"), ("timeout", "6h"))
 
 
 _RETRY: Any = {"max_retries": 0}
-"""We retry ourselves: without end, resuming, and in view of the status."""
+"""transfer.py retries: without end, and it resumes."""
 
 
 @lru_cache(maxsize=64)

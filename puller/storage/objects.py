@@ -1,4 +1,4 @@
-"""The parts of a model from any storage: objects with a size, in stores that give their bytes."""
+"""The objects that make up a model, in any storage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError
+from puller.store import is_reserved
 
 if TYPE_CHECKING:
     from obstore import Bytes
@@ -49,35 +50,34 @@ _NOT_ARCHIVES = (
     ".bin",
     ".onnx",
 )
-"""Formats that are zip or gzip inside but are loaded whole, for any content type that a server guesses."""
+"""Formats that servers load whole, although they are zip or gzip inside."""
 
 MAX_NAMES = 32 << 20
 """Characters of all keys below a prefix."""
 PAGES = 4
-"""Stall timeouts that a thousand keys of a listing may take: a store may send them in several pages."""
-
+"""Stall timeouts for a thousand keys of a listing: a store may send them in several pages."""
 
 _AZURE_HOST = re.compile(r"([a-z0-9-]+)\.blob\.core\.windows\.net")
 
 
-class Origin(Protocol):
-    """Where objects are."""
+class ObjectStore(Protocol):
+    """Returns the content of objects."""
 
-    def pieces(
-        self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+    def read(
+        self, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
     ) -> AsyncGenerator[Bytes | bytes]:
-        """The bytes [start, end) of an object, `least` or more at a time, over one connection. Raises
+        """The bytes [start, end) of an object, `min_chunk` or more at a time, over one connection. Raises
         StorageError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteObject:
-    """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version` must
-    be in every answer to a GET of a plain web server's object, since not all servers respect If-Match. With
-    `sized` False the object comes in chunks, and its size is not known before the last one came."""
+    """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version`: the
+    version that each response of a web server must have, since not all servers respect If-Match. `sized`:
+    False if the size is unknown until the last chunk."""
 
-    store: Origin = field(compare=False, repr=False)
+    store: ObjectStore = field(compare=False, repr=False)
     key: str
     path: str
     size: int
@@ -90,8 +90,8 @@ class RemoteObject:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An archive ("tar", "tar.gz", "tar.zst") that goes over those before it. With `subtree`, only that
-    directory of it counts: it is an image's."""
+    """An archive ("tar", "tar.gz", "tar.zst") that is unpacked over those before it. `subtree`: the directory
+    that is unpacked of a layer of an image."""
 
     item: RemoteObject
     kind: str
@@ -100,23 +100,34 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The objects to fetch. With `archive` set ("tar", "tar.gz", "tar.zst", "zip") there is one object.
-    `whole`: the content of the one object, if it came with the answer to the first request. `layers`:
-    archives to unpack before the objects are fetched. `digest`: SHA-256 of the manifest that lists these."""
+    """The content of a model: `layers`, which are unpacked first, and `objects`. `zipped`: the only object is
+    a zip archive. `whole`: the content of the only object, if it came with the first response. `digest`:
+    SHA-256 of the manifest that lists the content."""
 
     objects: tuple[RemoteObject, ...]
-    archive: str = ""
-    whole: bytes = field(default=b"", compare=False, repr=False)
     layers: tuple[Layer, ...] = ()
+    zipped: bool = False
+    whole: bytes = field(default=b"", compare=False, repr=False)
     digest: str = ""
 
     @property
+    def all_objects(self) -> tuple[RemoteObject, ...]:
+        return (*(layer.item for layer in self.layers), *self.objects)
+
+    @property
     def size(self) -> int:
-        return sum(item.size for item in self.objects) + sum(layer.item.size for layer in self.layers)
+        return sum(item.size for item in self.all_objects)
 
     @property
     def sized(self) -> bool:
         return all(item.sized for item in self.objects)
+
+
+def single_object(item: RemoteObject, kind: str, whole: bytes = b"") -> Source:
+    """The content of a model that is one object. `kind`: from `archive_kind`."""
+    if kind.startswith("tar"):
+        return Source((), (Layer(item, kind),))
+    return Source((item,), zipped=kind == "zip", whole=whole)
 
 
 def azure_account(uri: str) -> str:
@@ -127,7 +138,7 @@ def azure_account(uri: str) -> str:
 
 
 def archive_kind(name: str, content_type: str = "") -> str:
-    """ "tar", "tar.gz", "tar.zst" or "zip", by the suffix, else by the content type; "" for no archive."""
+    """ "tar", "tar.gz", "tar.zst" or "zip" by the suffix, else by the content type; "" for other files."""
     lower = name.lower()
     for suffix, kind in _SUFFIXES:
         if lower.endswith(suffix):
@@ -135,8 +146,11 @@ def archive_kind(name: str, content_type: str = "") -> str:
     return "" if lower.endswith(_NOT_ARCHIVES) else _TYPES.get(content_type.split(";")[0].strip().lower(), "")
 
 
-def wanted(path: str, files: tuple[str, ...]) -> bool:
-    """Whether the globs pick this path. As in a shell, but `*` crosses `/`; no globs pick everything."""
+def selected(path: str, files: tuple[str, ...]) -> bool:
+    """Whether a file is part of the model: the globs match it (`*` also matches `/`; no globs match all
+    paths), and its name is not reserved."""
+    if is_reserved(path):
+        return False
     if not files:
         return True
     names, patterns = _globs(files)
@@ -145,12 +159,13 @@ def wanted(path: str, files: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=64)
 def _globs(files: tuple[str, ...]) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-    """Globs that name one path each, and expressions for those that do not."""
+    """Globs without wildcards, and expressions for the others."""
     names = frozenset(glob for glob in files if not set("*?[") & set(glob))
     return names, tuple(re.compile(translate(glob)) for glob in dict.fromkeys(files) if glob not in names)
 
 
-def check_listed(count: int, text: int, limits: Limits) -> None:
+def check_listing(count: int, text: int, limits: Limits) -> None:
+    """Raises StorageError if a listing has too many objects, or too many characters in their names."""
     if count > limits.max_entries or text > MAX_NAMES:
         raise StorageError(
             Reason.TOO_MANY_OBJECTS,

@@ -1,8 +1,8 @@
 """Models in OCI registries: ModelPack artifacts, files that ORAS pushed, and images with a model in /models.
 
 Source: the OCI distribution and image specifications 1.1, ModelPack's model specification (layers
-`application/vnd.cncf.model.*`, the annotation `org.cncf.model.filepath`) and KServe's Modelcars (images whose
-model is the directory /models). Each attempt resolves the reference to a manifest, and fetches by digest.
+`application/vnd.cncf.model.*`, the annotation `org.cncf.model.filepath`) and KServe's Modelcars (images with
+the model in the directory /models). Each attempt resolves the reference to a manifest, and fetches by digest.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from puller.reasons import Reason
 from puller.spec import OCI_REFERENCE
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.connection import Response
-from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listed
+from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listing
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
 from puller.storage.web import RangeError, WebStore
-from puller.storage.webclient import WebClient, web_url, whole_body
+from puller.storage.webclient import WebClient, read_body, web_url
 
 MODELS = "models"
 """The directory of an image that holds the model."""
@@ -56,8 +56,8 @@ _ARCHIVES = (
 _PATHS = ("org.cncf.model.filepath", "org.cnai.model.filepath", "org.opencontainers.image.title")
 _UNPACK = "io.deis.oras.content.unpack"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_MAX_ANSWER = 4 << 20
-"""Bytes of a manifest, as registries allow; or of a token's answer."""
+_MAX_RESPONSE = 4 << 20
+"""Bytes of a manifest, as registries allow, or of a token server's response."""
 _CHALLENGE = re.compile(r'([a-z_]{1,32})="([^"]{0,2048})"')
 _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -65,20 +65,20 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass
 class Registry:
-    """One repository of a registry; an Origin of its blobs. A token that ran out is renewed."""
+    """One repository of a registry; an ObjectStore of its blobs. Renews an expired token."""
 
     client: WebClient
     host: str
     repository: str
     limits: Limits
-    known: Credentials | None
+    credentials: Credentials | None
     _authorization: str = field(default="", repr=False)
     _challenge: str = field(default="", repr=False)
     _renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def plain(self) -> bool:
-        """Whether it is asked over http: on this host, and where `--plain-registries` names it."""
+        """Whether it is called over http: on this host, and if listed in `--plain-registries`."""
         return self.host in self.limits.plain_registries or _LOOPBACK.fullmatch(self.host) is not None
 
     def url(self, kind: str, reference: str) -> URL:
@@ -89,14 +89,13 @@ class Registry:
     async def manifest(self, reference: str) -> tuple[bytes, str, str]:
         """(content, media type, digest). Raises StorageError."""
         accepted = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
-        for again in (False, True):
+        for retry in (False, True):
             used = self._authorization
             async with asyncio.timeout(PAGES * self.limits.stall_timeout):
-                async with self.client.get(
-                    self.url("manifests", reference), accepted | self._headers
-                ) as found:
-                    body, status, headers = await _body(found), found.status, found.headers
-            if status != 401 or again:
+                url = self.url("manifests", reference)
+                async with self.client.get(url, accepted | self._headers) as response:
+                    body, status, headers = await _read(response), response.status, response.headers
+            if status != 401 or retry:
                 break
             self._challenge = headers.get("WWW-Authenticate", "")
             await self._renew(used)
@@ -107,80 +106,77 @@ class Registry:
         if status == 404:
             raise StorageError(Reason.NOT_FOUND, f"the registry has no {self.repository} at {reference}.")
         if status != 200:
-            raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the registry answers {status}.", passing=True)
+            raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the registry answers {status}.", transient=True)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if _DIGEST.fullmatch(reference) and digest != reference:
             raise StorageError(Reason.DIGEST_MISMATCH, f"the manifest's digest is {digest}, not {reference}.")
         return body, headers.get("Content-Type", "").partition(";")[0].strip(), digest
 
-    async def pieces(
-        self, item: RemoteObject, start: int, end: int, limits: Limits, least: int
+    async def read(
+        self, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
     ) -> AsyncGenerator[bytes]:
-        """See Origin."""
-        for again in (False, True):
-            used, came = self._authorization, False
-            store = WebStore(self.client, self.url("blobs", item.key), self._headers)
+        for retry in (False, True):
+            used, received = self._authorization, False
+            stream = self._blob(item).read(replace(item, key=""), start, end, limits, min_chunk)
             try:
-                stream = store.pieces(replace(item, key=""), start, end, limits, least)
                 async with aclosing(stream):
-                    async for piece in stream:
-                        came = True
-                        yield piece
+                    async for chunk in stream:
+                        received = True
+                        yield chunk
             except StorageError as error:
-                if again or came or error.reason is not Reason.ACCESS_DENIED or not self._challenge:
+                if retry or received or error.reason is not Reason.ACCESS_DENIED or not self._challenge:
                     raise
             else:
                 return
             await self._renew(used)
 
-    async def knows_ranges(self, blob: RemoteObject) -> bool:
-        """Whether it gives a part of a blob."""
-        store = WebStore(self.client, self.url("blobs", blob.key), self._headers)
+    async def supports_ranges(self, blob: RemoteObject) -> bool:
         try:
-            async with store.get("", (0, 1)) as answer:
-                return answer.ranges
+            async with self._blob(blob).get("", (0, 1)) as response:
+                return response.ranges
         except RangeError:
             return False
+
+    def _blob(self, item: RemoteObject) -> WebStore:
+        return WebStore(self.client, self.url("blobs", item.key), self._headers)
 
     @property
     def _headers(self) -> dict[str, str]:
         return {"Authorization": self._authorization} if self._authorization else {}
 
     async def _renew(self, used: str) -> None:
-        """Answer the registry's challenge, unless another request did meanwhile. Raises StorageError."""
+        """Get a new token, unless another request did so meanwhile. Raises StorageError."""
         async with self._renewing:
             if self._authorization == used:
                 self._authorization = await self._authorize()
 
     async def _authorize(self) -> str:
         kind, _, rest = self._challenge.partition(" ")
-        if self.known is not None and self.known.token:
-            return f"Bearer {self.known.token}"
-        if kind.lower() == "basic" and self.known is not None:
-            return basic(self.known.user, self.known.password)
-        said = dict(_CHALLENGE.findall(rest))
-        if kind.lower() != "bearer" or not said.get("realm"):
-            raise StorageError(
-                Reason.ACCESS_DENIED, f"the registry wants credentials, and there are none for {self.host}."
-            )
-        return f"Bearer {await self._token(said)}"
+        if self.credentials is not None and self.credentials.token:
+            return f"Bearer {self.credentials.token}"
+        if kind.lower() == "basic" and self.credentials is not None:
+            return basic(self.credentials.user, self.credentials.password)
+        challenge = dict(_CHALLENGE.findall(rest))
+        if kind.lower() != "bearer" or not challenge.get("realm"):
+            raise StorageError(Reason.ACCESS_DENIED, f"the registry requires credentials for {self.host}.")
+        return f"Bearer {await self._token(challenge)}"
 
     async def _token(self, challenge: Mapping[str, str]) -> str:
-        """A token to pull, from the server that the challenge names. Raises StorageError."""
+        """A token for pulls, from the server in the challenge. Raises StorageError."""
         try:
             realm = web_url(challenge["realm"])
-            sound = bool(realm.host and realm.port)
+            valid = bool(realm.host and realm.port)
         except ValueError:
-            sound = False
-        if not sound or not (realm.scheme == "https" or (self.plain and realm.scheme == "http")):
+            valid = False
+        if not valid or not (realm.scheme == "https" or (self.plain and realm.scheme == "http")):
             raise StorageError(Reason.STORAGE_UNAVAILABLE, "the registry's token server is not at https://.")
         scope = challenge.get("scope") or f"repository:{self.repository}:pull"
-        asked = {"scope": scope} | ({"service": challenge["service"]} if challenge.get("service") else {})
-        known = self.known
-        headers = {"Authorization": basic(known.user, known.password)} if known is not None else {}
+        query = {"scope": scope} | ({"service": challenge["service"]} if challenge.get("service") else {})
+        user = self.credentials
+        headers = {"Authorization": basic(user.user, user.password)} if user is not None else {}
         async with asyncio.timeout(PAGES * self.limits.stall_timeout):
-            async with self.client.get(realm.update_query(asked), headers) as found:
-                body, status = await _body(found), found.status
+            async with self.client.get(realm.update_query(query), headers) as response:
+                body, status = await _read(response), response.status
         if status in (400, 401, 403):
             raise StorageError(
                 Reason.ACCESS_DENIED, f"the registry's token server refuses our credentials ({status})."
@@ -188,22 +184,22 @@ class Registry:
         token = _object(body).get("token") or _object(body).get("access_token")
         if status != 200 or not isinstance(token, str) or not (token.isascii() and token.isprintable()):
             raise StorageError(
-                Reason.STORAGE_UNAVAILABLE, f"the registry's token server answers {status}.", passing=True
+                Reason.STORAGE_UNAVAILABLE, f"the registry's token server answers {status}.", transient=True
             )
         return token
 
 
-async def _body(response: Response) -> bytes:
-    return await whole_body(response, _MAX_ANSWER, "registry", Reason.BAD_MANIFEST)
+async def _read(response: Response) -> bytes:
+    return await read_body(response, _MAX_RESPONSE, "registry", Reason.BAD_MANIFEST)
 
 
 async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebClient) -> Source:
-    """What an `oci://` reference names. Raises StorageError."""
+    """The content of an `oci://` reference. Raises StorageError."""
     parts = urlsplit(uri)
-    named = OCI_REFERENCE.fullmatch(parts.path)
-    if named is None:
+    reference = OCI_REFERENCE.fullmatch(parts.path)
+    if reference is None:
         raise StorageError(Reason.NOT_FOUND, "the reference is not one of a registry.")
-    repository, tag, pinned = named["repository"], named["tag"], named["digest"]
+    repository, tag, pinned = reference["repository"], reference["tag"], reference["digest"]
     host = parts.netloc
     if host == DOCKER_HUB and "/" not in repository:
         repository = f"library/{repository}"
@@ -211,12 +207,11 @@ async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebCli
     body, kind, digest = await registry.manifest(pinned or tag or "latest")
     manifest = _object(body)
     if (manifest.get("mediaType") or kind) in _INDEXES:
-        body, kind, _ = await registry.manifest(_chosen(manifest))
+        body, kind, _ = await registry.manifest(_manifest_digest(manifest))
         manifest = _object(body)
     source = _source(manifest, registry, limits)
-    blobs = [*source.objects, *(layer.item for layer in source.layers)]
-    largest = max(blobs, key=lambda blob: blob.size, default=None)
-    if largest is not None and largest.size > limits.chunk_size and not await registry.knows_ranges(largest):
+    largest = max(source.all_objects, key=lambda blob: blob.size, default=None)
+    if largest and largest.size > limits.chunk_size and not await registry.supports_ranges(largest):
         source = replace(
             source,
             objects=tuple(replace(item, ranges=False) for item in source.objects),
@@ -225,9 +220,9 @@ async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebCli
     return replace(source, digest=digest.removeprefix("sha256:"))
 
 
-def _chosen(index: Mapping[str, Any]) -> str:
-    """The digest of the manifest for this machine; where there is none, of the first: a model is the same for
-    all. Attestations (of platform unknown) are none."""
+def _manifest_digest(index: Mapping[str, Any]) -> str:
+    """The digest of the manifest for this architecture, else of the first: a model is the same for all.
+    Attestations (of the platform unknown) are skipped."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     listed = index.get("manifests")
     found = [
@@ -235,11 +230,11 @@ def _chosen(index: Mapping[str, Any]) -> str:
         for entry in (listed if isinstance(listed, list) else ())
         if isinstance(entry, dict) and isinstance(entry.get("platform") or {}, dict)
     ]
-    known = [(spot, digest) for spot, digest in found if spot.get("os") != "unknown"]
-    own = [digest for spot, digest in known if spot.get("architecture") == machine]
-    digest = next(iter(own or [digest for _, digest in known]), None)
+    usable = [(spec, digest) for spec, digest in found if spec.get("os") != "unknown"]
+    native = [digest for spec, digest in usable if spec.get("architecture") == machine]
+    digest = next(iter(native or [digest for _, digest in usable]), None)
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise StorageError(Reason.BAD_MANIFEST, "the index names no manifest by a SHA-256 digest.")
+        raise _bad_manifest("the index lists no manifest by a SHA-256 digest.")
     return digest
 
 
@@ -248,26 +243,24 @@ def _source(manifest: Mapping[str, Any], registry: Registry, limits: Limits) -> 
     layers = manifest.get("layers")
     config = manifest.get("config")
     if not isinstance(layers, list):
-        raise StorageError(Reason.BAD_MANIFEST, "the manifest lists no layers.")
-    check_listed(len(layers), 0, limits)
+        raise _bad_manifest("the manifest lists no layers.")
+    check_listing(len(layers), 0, limits)
     image = isinstance(config, dict) and config.get("mediaType") in _IMAGE_CONFIGS
     objects: dict[str, RemoteObject] = {}
     archives: list[Layer] = []
     for number, layer in enumerate(layers):
-        blob, kind, said = _blob(layer, number, registry)
+        blob, kind, annotations = _blob(layer, number, registry)
         if kind == _EMPTY:
             continue
         packed = next((name for pattern, name in _ARCHIVES if pattern.search(kind)), "")
-        path = next((said[key] for key in _PATHS if said.get(key)), "")
-        if image or (packed and not _is_file(kind, path, said)):
+        path = next((annotations[key] for key in _PATHS if annotations.get(key)), "")
+        if image or (packed and not _is_file(kind, path, annotations)):
             if not packed:
-                raise StorageError(Reason.BAD_MANIFEST, f"layer {number} is no archive that is known.")
+                raise _bad_manifest(f"layer {number} is not an archive of a known type.")
             archives.append(Layer(blob, packed, MODELS if image else ""))
             continue
         if not path:
-            raise StorageError(
-                Reason.BAD_MANIFEST, f"layer {number} is a file without a name: no annotation {_PATHS[0]}."
-            )
+            raise _bad_manifest(f"layer {number} is a file without a name: no annotation {_PATHS[0]}.")
         name = safe_path(posixpath.normpath(path) if path.startswith("./") else path)
         if name in objects:
             raise StorageError(Reason.HOSTILE_PATH, f"two layers have the path {name!r}.")
@@ -275,10 +268,10 @@ def _source(manifest: Mapping[str, Any], registry: Registry, limits: Limits) -> 
     return Source(tuple(objects.values()), layers=tuple(archives))
 
 
-def _is_file(kind: str, path: str, said: Mapping[str, str]) -> bool:
-    """Whether a layer is one file although its type is that of an image's layer: ORAS gives files this type,
-    and marks directories."""
-    return kind.startswith(_IMAGE_LAYERS) and path != "" and said.get(_UNPACK) != "true"
+def _is_file(kind: str, path: str, annotations: Mapping[str, str]) -> bool:
+    """Whether a layer with the type of an image's layer is one file: ORAS pushes files with this type, and
+    marks directories."""
+    return kind.startswith(_IMAGE_LAYERS) and path != "" and annotations.get(_UNPACK) != "true"
 
 
 def _blob(layer: Any, number: int, registry: Registry) -> tuple[RemoteObject, str, dict[str, str]]:
@@ -292,12 +285,13 @@ def _blob(layer: Any, number: int, registry: Registry) -> tuple[RemoteObject, st
         or not isinstance(kind, str)
         or not isinstance(annotations, dict)
     ):
-        raise StorageError(
-            Reason.BAD_MANIFEST, f"layer {number} has no SHA-256 digest, no size or no media type."
-        )
-    said = {key: value for key, value in annotations.items() if isinstance(value, str)}
+        raise _bad_manifest(f"layer {number} has no SHA-256 digest, no size or no media type.")
     item = RemoteObject(registry, digest, digest, size, sha256=digest.removeprefix("sha256:"))
-    return item, kind, said
+    return item, kind, {key: value for key, value in annotations.items() if isinstance(value, str)}
+
+
+def _bad_manifest(message: str) -> StorageError:
+    return StorageError(Reason.BAD_MANIFEST, message)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -306,5 +300,5 @@ def _object(body: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise StorageError(Reason.BAD_MANIFEST, "the registry's answer is no JSON object.")
+        raise _bad_manifest("the registry's response is not a JSON object.")
     return value

@@ -1,7 +1,6 @@
 """Credentials of registries, from the files that Docker, Podman and Kubernetes write.
 
-They are read for each attempt, so that a rotated Secret is picked up. Credential helpers, which are programs,
-are not run.
+They are read for each attempt, so that a rotated Secret is used. Credential helpers are not run.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import Any
 
 _MAX_FILE = 1 << 20
 _SECRET_KEY = ".dockerconfigjson"  # noqa: S105  (a name)
-"""The key of a Secret of type kubernetes.io/dockerconfigjson: a file, or a variable by `envFrom`."""
+"""The key of a Secret of type kubernetes.io/dockerconfigjson: a file, or with `envFrom` a variable."""
 DOCKER_HUB = "docker.io"
 _HUB_NAMES = frozenset({DOCKER_HUB, "index.docker.io", "registry-1.docker.io"})
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user and a password, or a bearer token that a registry made."""
+    """A user and a password, or a bearer token of the registry."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -33,17 +32,17 @@ class Credentials:
 
 
 def credentials(host: str, repository: str, env: Mapping[str, str]) -> Credentials | None:
-    """Those of the first file with an entry for this registry and repository; of a file's entries, the one
-    with the longest path."""
+    """From the first file with an entry for this registry and repository: the entry with the longest path."""
     for text in _configs(env):
         try:
             entries = json.loads(text)["auths"].items()
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
         found = [
-            (len(path), made)
+            (len(path), credential)
             for key, entry in entries
-            if (path := _matched(key, host, repository)) is not None and (made := _read(entry)) is not None
+            if (path := _matching_path(key, host, repository)) is not None
+            and (credential := _read(entry)) is not None
         ]
         if found:
             return max(found, key=lambda pair: pair[0])[1]
@@ -68,14 +67,14 @@ def _configs(env: Mapping[str, str]) -> Iterator[str]:
             yield file.read(_MAX_FILE).decode()
 
 
-def _matched(key: str, host: str, repository: str) -> str | None:
+def _matching_path(key: str, host: str, repository: str) -> str | None:
     """The path of an entry's key, if the key is for this registry: `host`, `https://host/v1/`,
     `host/organisation`, `*.example.com`."""
-    plain = key.partition("://")[2] or key
-    named, _, path = plain.rstrip("/").partition("/")
+    without_scheme = key.partition("://")[2] or key
+    pattern, _, path = without_scheme.rstrip("/").partition("/")
     path = "" if path in ("v1", "v2") else path
-    same = host in _HUB_NAMES and named in _HUB_NAMES
-    if not same and (named.count(".") != host.count(".") or not fnmatchcase(host, named)):
+    docker_hub = host in _HUB_NAMES and pattern in _HUB_NAMES
+    if not docker_hub and (pattern.count(".") != host.count(".") or not fnmatchcase(host, pattern)):
         return None
     return path if f"{repository}/".startswith(f"{path}/") or not path else None
 

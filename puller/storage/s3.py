@@ -1,4 +1,4 @@
-"""The S3 settings that the environment and the AWS files give: the cloud's own variables and KServe's.
+"""The S3 settings from the environment and the AWS files: AWS's own variables and KServe's.
 
 obstore finds web identity, container and instance credentials by itself.
 """
@@ -16,7 +16,7 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """How to reach and sign for S3. Empty fields are left to obstore."""
+    """The endpoint and the credentials. obstore determines those that are empty."""
 
     endpoint: str = ""
     region: str = "us-east-1"
@@ -29,7 +29,7 @@ class S3Settings:
 
 
 def settings(env: Mapping[str, str]) -> S3Settings:
-    """S3Settings from environment variables, then from the shared AWS files of the profile in force."""
+    """S3Settings from environment variables, then from the current profile in the shared AWS files."""
     profile = _profile(env)
     access, secret = env.get("AWS_ACCESS_KEY_ID", ""), env.get("AWS_SECRET_ACCESS_KEY", "")
     session = env.get("AWS_SESSION_TOKEN", "") if access else ""
@@ -50,7 +50,7 @@ def settings(env: Mapping[str, str]) -> S3Settings:
         virtual_host=_flag(
             env, "S3_USE_VIRTUAL_BUCKET", "S3_USER_VIRTUAL_BUCKET", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
         ),
-        verify_tls=not any(env.get(name, "").lower() in _FALSE for name in ("S3_VERIFY_SSL",)),
+        verify_tls=env.get("S3_VERIFY_SSL", "").lower() not in _FALSE,
     )
 
 
@@ -78,7 +78,7 @@ def _flag(env: Mapping[str, str], *names: str) -> bool:
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:
-    """The section of the profile in force: the config file's, overlaid with the credentials file's."""
+    """The current profile: the config file's section, then the credentials file's."""
     home = Path(env.get("HOME") or "/nonexistent")
     name = env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or "default"
     config = Path(env.get("AWS_CONFIG_FILE") or home / ".aws" / "config")
@@ -91,7 +91,7 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
 def _section(path: Path, name: str) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
-        parser.read(path)  # one that cannot be read is passed over
+        parser.read(path)  # skips files that cannot be opened
     except (OSError, UnicodeDecodeError, configparser.Error):
         return {}
     return dict(parser[name]) if parser.has_section(name) else {}

@@ -1,7 +1,7 @@
-"""Bytes from a store to files: ranged, concurrent, resumed where they broke off, verified.
+"""Bytes from a store to files: ranged, concurrent, resumed after a break, verified.
 
-An attempt outlives broken connections and refusals as long as bytes keep coming; what it has got stays
-with the `Transfer`, and the next attempt goes on from there.
+An attempt survives broken connections and refusals as long as bytes arrive. The `Transfer` keeps its parts,
+and the next attempt continues with them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import random
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,12 @@ from puller.storage.objects import RemoteObject, Source
 if TYPE_CHECKING:
     from obstore import Bytes
 
-_CLOSED_EARLY = StorageError(Reason.STORAGE_UNAVAILABLE, "the connection closed early.", passing=True)
+_CLOSED_EARLY = StorageError(Reason.STORAGE_UNAVAILABLE, "the connection closed early.", transient=True)
 
 
 @dataclass(slots=True)
 class _Part:
-    """A range of an object that one connection fetches; `done` bytes of it are in the file."""
+    """A range of an object for one connection; `done` bytes of it are in the file."""
 
     item: RemoteObject
     start: int
@@ -47,22 +46,24 @@ class Transfer:
     _parts: dict[RemoteObject, list[_Part]] = field(default_factory=dict)
 
     async def run(self, source: Source, into: Path) -> None:
-        """Fetch every object to its path below `into`. Raises StorageError; may be called again."""
+        """Fetch every object to its path below `into`. Raises StorageError; the next call continues."""
         for item in self._parts.keys() - set(source.objects):
             del self._parts[item]
             await asyncio.to_thread((into / item.path).unlink, missing_ok=True)
-        fresh = [item for item in source.objects if item not in self._parts]
-        sized = [item for item in fresh if not 0 < item.size <= self.limits.chunk_size]
-        if sized:
-            await in_thread(partial(_create, into, sized))
-        self._parts |= {item: _split(item, self.limits) for item in fresh}
+        new = [item for item in source.objects if item not in self._parts]
+        allocated = [item for item in new if not 0 < item.size <= self.limits.chunk_size]
+        if allocated:
+            await in_thread(_allocate, into, allocated)
+        self._parts |= {item: _split(item, self.limits) for item in new}
         pending = [part for parts in self._parts.values() for part in parts if part.done < part.length]
         self.progress.total = source.size
         self.progress.done = source.size - sum(part.length - part.done for part in pending)
         queue = iter(pending)
-        await together(self._drain(queue, into) for _ in range(min(len(pending), self.limits.connections)))
+        await _run_all(
+            self._fetch_parts(queue, into) for _ in range(min(len(pending), self.limits.connections))
+        )
 
-    async def _drain(self, queue: Iterator[_Part], into: Path) -> None:
+    async def _fetch_parts(self, queue: Iterator[_Part], into: Path) -> None:
         for part in queue:
             async with self.connections:
                 if part.item.size <= self.limits.chunk_size:
@@ -71,9 +72,9 @@ class Transfer:
                     await self._fetch(part, into / part.item.path)
 
     async def _fetch_small(self, part: _Part, path: Path) -> None:
-        """An object of one chunk goes to its file in one go: with small files, hand-overs are the cost."""
-        found = [chunk async for chunk in chunks(part.item, 0, part.length, self.limits, self.progress)]
-        await in_thread(partial(_write_whole, path, found))
+        """Write an object of one chunk at once: with small files, switching threads is the main cost."""
+        content = [chunk async for chunk in chunks(part.item, 0, part.length, self.limits, self.progress)]
+        await in_thread(_write_file, path, content)
         part.done = part.length
         self.progress.done += part.length
 
@@ -83,18 +84,16 @@ class Transfer:
             part.done = 0
         descriptor = os.open(path, os.O_WRONLY)
         try:
-            stream = chunks(
-                part.item, part.start + part.done, part.start + part.length, self.limits, self.progress
-            )
-            async with aclosing(stream):
+            start, end = part.start + part.done, part.start + part.length
+            async with aclosing(chunks(part.item, start, end, self.limits, self.progress)) as stream:
                 async for chunk in stream:
-                    await in_thread(partial(write_at, descriptor, chunk, part.start + part.done))
+                    await in_thread(write_at, descriptor, chunk, part.start + part.done)
                     part.done += len(chunk)
                     self.progress.done += len(chunk)
-            # To stable storage as files come in, side by side, rather than all of them at the end.
-            # The last parts are begun last: looked at first, they make this one look, not one for each part.
+            # Flush each complete file now, while others are fetched, and not all of them at the end.
+            # The last parts begin last, so checking them first usually ends the check at once.
             if all(other.done == other.length for other in reversed(self._parts[part.item])):
-                await in_thread(partial(os.fsync, descriptor))
+                await in_thread(os.fsync, descriptor)
         finally:
             os.close(descriptor)
 
@@ -102,51 +101,49 @@ class Transfer:
 async def chunks(
     item: RemoteObject, start: int, end: int, limits: Limits, progress: Progress
 ) -> AsyncGenerator[Bytes | bytes]:
-    """The bytes [start, end) of an object, in order. Goes on after a break from where it was, with capped
-    exponential backoff, until `trouble_timeout` passes without a byte. Raises StorageError."""
-    offset, delay, trouble_since = start, limits.retry_initial, 0.0
+    """The bytes [start, end) of an object, in order. Resumes after a break, with capped exponential backoff,
+    until `retry_timeout` passes without a byte. Raises StorageError."""
+    offset, delay, failing_since = start, limits.retry_initial, 0.0
     clock = asyncio.get_running_loop().time
     while offset < end:
-        # A slow store may give bytes, but no whole chunk in time: then take each piece as it comes.
-        size = 1 if progress.slow else limits.chunk_size
+        # A slow store may send bytes, but no whole chunk in time.
+        min_chunk = 1 if progress.slow else limits.chunk_size
         try:
-            async with aclosing(_request(item, offset, end, limits, size)) as stream:
+            async with aclosing(_request(item, offset, end, limits, min_chunk)) as stream:
                 async for chunk in stream:
                     yield chunk
                     offset += len(chunk)
-                    delay, trouble_since, progress.trouble = limits.retry_initial, 0.0, ""
+                    delay, failing_since, progress.message = limits.retry_initial, 0.0, ""
             if not item.sized:
                 return
             if offset < end:
                 raise _CLOSED_EARLY
-        except StorageError as problem:
-            trouble_since = trouble_since or clock()
-            progress.slow = progress.slow or problem.reason is Reason.STORAGE_TIMEOUT
+        except StorageError as error:
+            failing_since = failing_since or clock()
+            progress.slow = progress.slow or error.reason is Reason.STORAGE_TIMEOUT
             resumable = item.ranges or offset == start
-            if not problem.passing or not resumable or clock() - trouble_since > limits.trouble_timeout:
+            if not error.transient or not resumable or clock() - failing_since > limits.retry_timeout:
                 raise
-            progress.trouble = str(problem)
+            progress.message = str(error)
             await asyncio.sleep(delay * random.uniform(0.5, 1))  # noqa: S311  (jitter)
             delay = min(delay * 2, limits.retry_max)
 
 
 async def _request(
-    item: RemoteObject, start: int, end: int, limits: Limits, chunk_size: int
+    item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
 ) -> AsyncGenerator[Bytes | bytes]:
-    """One request's bytes, `chunk_size` or more at a time: `stall_timeout` bounds the wait for each."""
-    async with aclosing(item.store.pieces(item, start, end, limits, chunk_size)) as stream:
+    """The bytes of one request."""
+    async with aclosing(item.store.read(item, start, end, limits, min_chunk)) as stream:
         async for chunk in stream:
             start += len(chunk)
             if start > end:
-                raise StorageError(
-                    Reason.SOURCE_CHANGED, f"{item.path} gives more bytes than were asked for."
-                )
+                raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} has more bytes than were requested.")
             yield chunk
 
 
-async def together(work: Iterator[Coroutine[Any, Any, None]]) -> None:
-    """Run all; the first failure cancels the others, waits for them and is raised as it is."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
+    """Run all. After the first failure, cancel the others, wait for them, and raise it."""
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
         for done in asyncio.as_completed(tasks):
             await done
@@ -157,7 +154,7 @@ async def together(work: Iterator[Coroutine[Any, Any, None]]) -> None:
 
 
 def verify(source: Source, into: Path, expected: str) -> None:
-    """Compare the digests that the store and the user gave with the files. Raises StorageError."""
+    """Compare the files with the digests of the store and of the config. Raises StorageError."""
     digests: dict[str, str] = {}
     for item in source.objects:
         if expected or item.sha256:
@@ -171,9 +168,9 @@ def verify(source: Source, into: Path, expected: str) -> None:
 
 
 def check_digest(actual: str, expected: str) -> None:
-    """Raises StorageError where the digests differ."""
+    """Raises StorageError if the digests differ."""
     if actual != expected:
-        raise StorageError(Reason.DIGEST_MISMATCH, f"the SHA-256 is {actual}, the config wants {expected}.")
+        raise StorageError(Reason.DIGEST_MISMATCH, f"the SHA-256 is {actual}, expected {expected}.")
 
 
 def listing_sha256(digests: dict[str, str]) -> str:
@@ -187,8 +184,8 @@ def _split(item: RemoteObject, limits: Limits) -> list[_Part]:
     return [_Part(item, start, min(size, item.size - start)) for start in range(0, item.size, size)]
 
 
-def _create(into: Path, items: list[RemoteObject]) -> None:
-    """The files at their full length, so that parts can be written in any order."""
+def _allocate(into: Path, items: list[RemoteObject]) -> None:
+    """Create the files at their full length, so that parts can be written in any order."""
     for item in items:
         path = into / item.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +193,7 @@ def _create(into: Path, items: list[RemoteObject]) -> None:
             file.truncate(item.size)
 
 
-def _write_whole(path: Path, content: Sequence[Bytes | bytes]) -> None:
+def _write_file(path: Path, content: Sequence[Bytes | bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.writelines(content)

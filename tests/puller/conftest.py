@@ -75,9 +75,9 @@ class World:
         assert self._task is not None
 
         async def nothing() -> None:
-            """Instead of winding down."""
+            """Replaces the shutdown."""
 
-        self.puller._wind_down = nothing  # type: ignore[method-assign]
+        self.puller._shut_down = nothing  # type: ignore[method-assign]
         tasks = [self._task, *self.puller._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -96,8 +96,7 @@ class World:
 
     def states(self) -> dict[str, State]:
         assert self.puller is not None
-        now = asyncio.get_running_loop().time()
-        return {name: state(model, now) for name, model in self.puller.models.items()}
+        return {name: state(model) for name, model in self.puller.models.items()}
 
     def entry(self, name: str) -> dict[str, Any]:
         """The model's entry in /v1/models."""
@@ -108,7 +107,7 @@ class World:
     def wants(self, name: str) -> str:
         """The URI the puller knows to be wanted; empty where none is."""
         model = self.puller.models.get(name) if self.puller is not None else None
-        return model.wanted.storage_uri if model is not None and model.wanted is not None else ""
+        return model.desired.storage_uri if model is not None and model.desired is not None else ""
 
     def ready(self) -> bool:
         assert self.puller is not None
@@ -153,7 +152,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     options = Options(
         config_dir=tmp_path / "configs",
         model_dir=model_dir,
-        claims_dir=tmp_path / "claims",
+        pvc_dir=tmp_path / "claims",
         server_url=server.url,
         resync=2.0,
         config_poll=1.0,

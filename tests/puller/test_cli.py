@@ -39,9 +39,9 @@ def test_kserves_agent_flags_are_taken() -> None:
     taken = options(
         "--enable-puller", "--config-dir", "/c", "--model-dir=/m", "--workers", "7", "--component-port=8085"
     )
-    assert (taken.config_dir, taken.model_dir, taken.downloads) == (Path("/c"), Path("/m"), 7)
+    assert (taken.config_dir, taken.model_dir, taken.num_workers) == (Path("/c"), Path("/m"), 7)
     assert taken.server_url == "http://127.0.0.1:8085"
-    assert options("--enable-puller=true", "--num-workers=2").downloads == 2
+    assert options("--enable-puller=true", "--num-workers=2").num_workers == 2
 
 
 def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
@@ -51,7 +51,7 @@ def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
         "CHASSIS_PULLER_SERVER": "none",
     }
     taken = options("--num-workers", "3", **env)
-    assert (taken.downloads, taken.max_disk, taken.server) == (3, 2 << 30, "none")
+    assert (taken.num_workers, taken.max_disk, taken.server) == (3, 2 << 30, "none")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
         ("--max-memory", "7516192768", "max_memory", 7 << 30),
         ("--ready-when", "first", "ready_when", "first"),
         ("--resync", "30s", "resync", 30.0),
-        ("--load-workers", "2", "loads", 2),
+        ("--load-workers", "2", "load_workers", 2),
         ("--grace", "5", "grace", 5.0),
-        ("--pvc-dir", "/x", "claims_dir", Path("/x")),
+        ("--pvc-dir", "/x", "pvc_dir", Path("/x")),
         ("--server-model-dir", "/y", "server_model_dir", Path("/y")),
         ("--server-url", "http://127.0.0.1:1", "server_url", "http://127.0.0.1:1"),
     ],

@@ -40,8 +40,8 @@ async def said(port: http.Port, request: bytes) -> bytes:
         (b"HEAD /readyz HTTP/1.0\r\n\r\n", 200, b""),
         (b"POST /readyz HTTP/1.0\r\n\r\n", 405, b"only GET\n"),
         (b"GET /nothing HTTP/1.0\r\n\r\n", 404, b"there are /healthz, /readyz, /v1/models and /metrics\n"),
-        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400, b"no body is read here\n"),
-        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, b"no body is read here\n"),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400, b"a body is not allowed\n"),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, b"a body is not allowed\n"),
         (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, b"not HTTP/1.1\n"),
         (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n", 400, b"too long\n"),
     ],
@@ -93,7 +93,7 @@ async def test_a_bug_costs_only_its_own_request(port: http.Port, monkeypatch: py
 
 
 async def test_a_silent_caller_is_disconnected(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_IDLE", 0.05)
+    monkeypatch.setattr(http, "_IDLE_TIMEOUT", 0.05)
     assert await said(port, b"GET /hea") == b""
 
 
@@ -109,9 +109,9 @@ async def test_closing_ends_connections_that_are_kept(port: http.Port) -> None:
 async def test_who_holds_connections_keeps_nobody_out(
     port: http.Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_MOST", 3)
+    monkeypatch.setattr(http, "_MAX_CONNECTIONS", 3)
     held = [await asyncio.open_connection(*port.address) for _ in range(3)]
-    await until(lambda: len(port._open) == 3)
+    await until(lambda: len(port._connections) == 3)
     assert b"200 OK" in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
     reader, _ = held[0]
     assert await asyncio.wait_for(reader.read(), 60) == b"", "the oldest gave way"

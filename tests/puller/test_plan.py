@@ -12,13 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from puller import plan
 from puller.plan import (
-    Act,
-    Doing,
     Failure,
+    InFlight,
     Loaded,
     Model,
     State,
-    memory_of,
+    Step,
     next_step,
     over_memory,
     state,
@@ -35,57 +34,53 @@ INF = float("inf")
 
 def every_model() -> Iterator[Model]:
     """All states of a model with nothing in flight and no failure."""
-    for wanted, held, stored, staged, loaded, checked in itertools.product(
+    for desired, retained, stored, staged, loaded, checked in itertools.product(
         (None, A, B), (False, True), (None, A), (False, True), Loaded, (False, True)
     ):
-        if not (wanted and held):
-            yield Model("m", wanted, held, stored, staged, loaded, checked)
+        if not (desired and retained):
+            yield Model("m", desired, retained, stored, staged, loaded, checked)
 
 
 EVERY = [(model, health) for model in every_model() for health in Health]
 
 
-def wanted(model: Model) -> bool:
-    return model.wanted is not None or model.held
-
-
 @pytest.mark.parametrize("health", Health)
 def test_a_download_starts_exactly_when_the_wanted_tree_is_not_there(health: Health) -> None:
     for model in every_model():
-        missing = model.wanted is not None and model.stored is not model.wanted
-        assert (next_step(model, health, 0) is Act.DOWNLOAD) == missing, model
+        missing = model.desired is not None and model.stored is not model.desired
+        assert (next_step(model, health, 0) is Step.DOWNLOAD) == missing, model
 
 
 def test_files_never_go_while_the_server_may_have_the_model() -> None:
     for model, health in EVERY:
-        if next_step(model, health, 0) is Act.DELETE:
-            assert not wanted(model), model
+        if next_step(model, health, 0) is Step.DELETE:
+            assert not model.listed, model
             assert health is Health.DOWN or (model.checked and not model.available), (model, health)
 
 
 def test_the_rest_of_an_unwanted_download_goes_first() -> None:
     for model, health in EVERY:
-        left = model.staged and (model.wanted is None or model.stored is model.wanted)
-        assert (next_step(model, health, 0) is Act.DISCARD) == left, (model, health)
+        left = model.staged and (model.desired is None or model.stored is model.desired)
+        assert (next_step(model, health, 0) is Step.DISCARD) == left, (model, health)
 
 
 def test_wanted_and_held_models_are_neither_unloaded_nor_deleted() -> None:
     for model, health in EVERY:
-        if wanted(model):
-            assert next_step(model, health, 0) not in (Act.UNLOAD, Act.DELETE, Act.FORGET), (model, health)
+        if model.listed:
+            assert next_step(model, health, 0) not in (Step.UNLOAD, Step.DELETE, Step.FORGET), (model, health)
 
 
 def test_the_server_is_only_spoken_to_when_it_answers() -> None:
     for model, health in EVERY:
-        if next_step(model, health, 0) in (Act.LOAD, Act.UNLOAD, Act.CHECK):
+        if next_step(model, health, 0) in (Step.LOAD, Step.UNLOAD, Step.CHECK):
             assert health is Health.UP, (model, health)
 
 
 def test_only_a_complete_tree_that_is_not_known_to_be_served_is_loaded() -> None:
     for model, health in EVERY:
-        if next_step(model, health, 0) is Act.LOAD:
+        if next_step(model, health, 0) is Step.LOAD:
             assert model.stored is not None, model
-            assert model.current or model.held, model
+            assert model.current or model.retained, model
             assert model.checked, model
             assert model.loaded is not Loaded.YES, model
 
@@ -94,103 +89,103 @@ def test_nothing_is_done_exactly_at_the_goal_or_when_only_the_server_can_change_
     for model, health in EVERY:
         if next_step(model, health, 0) is None:
             served = model.loaded is Loaded.YES and model.checked
-            arrived = wanted(model) and (served or model.stored is None)
+            arrived = model.listed and (served or model.stored is None)
             assert arrived or health is not Health.UP, (model, health)
 
 
 def test_a_model_is_forgotten_when_no_part_of_it_is_left() -> None:
     for model, health in EVERY:
-        if next_step(model, health, 0) is Act.FORGET:
+        if next_step(model, health, 0) is Step.FORGET:
             assert (model.stored, model.staged, model.checked) == (None, False, True), (model, health)
             assert not model.available or health is Health.DOWN, (model, health)
 
 
-@pytest.mark.parametrize("act", [Act.LOAD, Act.UNLOAD, Act.CHECK, Act.DELETE, Act.CANCEL])
-def test_a_step_in_flight_is_waited_for(act: Act) -> None:
+@pytest.mark.parametrize("act", [Step.LOAD, Step.UNLOAD, Step.CHECK, Step.DELETE, Step.CANCEL])
+def test_a_step_in_flight_is_waited_for(act: Step) -> None:
     for model, health in EVERY:
-        model.doing = Doing(act)
+        model.in_flight = InFlight(act)
         assert next_step(model, health, 0) is None
         assert wake_at(model, health) == INF
-        model.doing = None
+        model.in_flight = None
 
 
 def test_a_download_is_cancelled_at_once_when_the_model_goes() -> None:
-    assert next_step(Model("m", doing=Doing(Act.DOWNLOAD, A)), Health.UP, 0) is Act.CANCEL
+    assert next_step(Model("m", in_flight=InFlight(Step.DOWNLOAD, A)), Health.UP, 0) is Step.CANCEL
 
 
 def test_an_outdated_download_is_cancelled_after_its_grace() -> None:
-    model = Model("m", wanted=B, doing=Doing(Act.DOWNLOAD, A, superseded_at=100.0))
+    model = Model("m", desired=B, in_flight=InFlight(Step.DOWNLOAD, A, superseded_at=100.0))
     assert next_step(model, Health.UP, 100.0) is None
     assert wake_at(model, Health.UP) == 100.0 + plan.SUPERSEDED_GRACE
-    assert next_step(model, Health.UP, 100.0 + plan.SUPERSEDED_GRACE) is Act.CANCEL
+    assert next_step(model, Health.UP, 100.0 + plan.SUPERSEDED_GRACE) is Step.CANCEL
 
 
 def test_a_download_that_is_wanted_again_goes_on() -> None:
-    model = Model("m", wanted=A, doing=Doing(Act.DOWNLOAD, A))
+    model = Model("m", desired=A, in_flight=InFlight(Step.DOWNLOAD, A))
     assert next_step(model, Health.UP, INF) is None or wake_at(model, Health.UP) == INF
 
 
-def failed(act: Act, spec: ModelSpec, retry_at: float = 50.0) -> Failure:
+def failed(act: Step, spec: ModelSpec, retry_at: float = 50.0) -> Failure:
     return Failure(act, spec, 1, retry_at, Reason.INTERNAL_ERROR, "message")
 
 
 def test_a_failed_step_waits_out_its_backoff() -> None:
-    model = Model("m", wanted=A, failure=failed(Act.DOWNLOAD, A))
+    model = Model("m", desired=A, failure=failed(Step.DOWNLOAD, A))
     assert next_step(model, Health.UP, 49.9) is None
     assert wake_at(model, Health.UP) == 50.0
-    assert next_step(model, Health.UP, 50.0) is Act.DOWNLOAD
-    assert state(model, 0) is State.FAILED
+    assert next_step(model, Health.UP, 50.0) is Step.DOWNLOAD
+    assert state(model) is State.FAILED
 
 
 def test_an_edit_does_not_wait_for_the_backoff_of_what_it_replaces() -> None:
-    model = Model("m", wanted=B, failure=failed(Act.DOWNLOAD, A))
-    assert next_step(model, Health.UP, 0) is Act.DOWNLOAD
+    model = Model("m", desired=B, failure=failed(Step.DOWNLOAD, A))
+    assert next_step(model, Health.UP, 0) is Step.DOWNLOAD
 
 
 def test_a_failed_load_does_not_hold_up_a_download() -> None:
-    model = Model("m", wanted=B, stored=A, checked=True, failure=failed(Act.LOAD, A))
-    assert next_step(model, Health.UP, 0) is Act.DOWNLOAD
+    model = Model("m", desired=B, stored=A, checked=True, failure=failed(Step.LOAD, A))
+    assert next_step(model, Health.UP, 0) is Step.DOWNLOAD
 
 
 def test_a_failure_is_outlived_by_another_goal_but_not_by_a_check() -> None:
-    loaded = Model("m", wanted=A, stored=A, loaded=Loaded.YES, checked=True, failure=failed(Act.UNLOAD, A))
-    assert plan.outlived(loaded, Health.UP)
-    assert not plan.outlived(loaded, Health.HUNG)
-    waiting = Model("m", wanted=A, stored=A, checked=False, failure=failed(Act.LOAD, A))
-    assert not plan.outlived(waiting, Health.UP)
+    loaded = Model("m", desired=A, stored=A, loaded=Loaded.YES, checked=True, failure=failed(Step.UNLOAD, A))
+    assert plan.failure_obsolete(loaded, Health.UP)
+    assert not plan.failure_obsolete(loaded, Health.HUNG)
+    waiting = Model("m", desired=A, stored=A, checked=False, failure=failed(Step.LOAD, A))
+    assert not plan.failure_obsolete(waiting, Health.UP)
     waiting.checked = True
-    assert not plan.outlived(waiting, Health.UP)
+    assert not plan.failure_obsolete(waiting, Health.UP)
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (Model("m", wanted=A), State.PENDING),
-        (Model("m", wanted=A, stored=B), State.PENDING),
-        (Model("m", wanted=A, doing=Doing(Act.DOWNLOAD, A)), State.DOWNLOADING),
-        (Model("m", wanted=A, stored=A), State.DOWNLOADED),
-        (Model("m", wanted=A, stored=A, doing=Doing(Act.LOAD)), State.LOADING),
-        (Model("m", wanted=A, stored=A, loaded=Loaded.STALE), State.DOWNLOADED),
-        (Model("m", wanted=A, stored=A, loaded=Loaded.YES), State.LOADED),
-        (Model("m", wanted=A, stored=A, loaded=Loaded.YES, doing=Doing(Act.CHECK)), State.LOADED),
-        (Model("m", held=True, stored=A, loaded=Loaded.YES), State.LOADED),
+        (Model("m", desired=A), State.PENDING),
+        (Model("m", desired=A, stored=B), State.PENDING),
+        (Model("m", desired=A, in_flight=InFlight(Step.DOWNLOAD, A)), State.DOWNLOADING),
+        (Model("m", desired=A, stored=A), State.DOWNLOADED),
+        (Model("m", desired=A, stored=A, in_flight=InFlight(Step.LOAD)), State.LOADING),
+        (Model("m", desired=A, stored=A, loaded=Loaded.STALE), State.DOWNLOADED),
+        (Model("m", desired=A, stored=A, loaded=Loaded.YES), State.LOADED),
+        (Model("m", desired=A, stored=A, loaded=Loaded.YES, in_flight=InFlight(Step.CHECK)), State.LOADED),
+        (Model("m", retained=True, stored=A, loaded=Loaded.YES), State.LOADED),
         (Model("m", stored=A, loaded=Loaded.YES), State.UNLOADING),
-        (Model("m", stored=A, doing=Doing(Act.DELETE)), State.UNLOADING),
-        (Model("m", stored=A, failure=failed(Act.UNLOAD, A)), State.FAILED),
+        (Model("m", stored=A, in_flight=InFlight(Step.DELETE)), State.UNLOADING),
+        (Model("m", stored=A, failure=failed(Step.UNLOAD, A)), State.FAILED),
     ],
 )
 def test_the_reported_state(model: Model, expected: State) -> None:
-    assert state(model, 0) is expected
+    assert state(model) is expected
 
 
 def test_memory_counts_loaded_and_loading_models_at_the_larger_spec() -> None:
-    assert memory_of(Model("m", wanted=A, stored=A)) == 0
-    assert memory_of(Model("m", wanted=B, stored=A, loaded=Loaded.STALE)) == 20
-    assert memory_of(Model("m", wanted=A, stored=A, doing=Doing(Act.LOAD))) == 10
-    assert over_memory(Model("m", wanted=A), 90, 100) is None
-    refusal = over_memory(Model("m", wanted=A), 91, 100)
+    assert Model("m", desired=A, stored=A).memory == 0
+    assert Model("m", desired=B, stored=A, loaded=Loaded.STALE).memory == 20
+    assert Model("m", desired=A, stored=A, in_flight=InFlight(Step.LOAD)).memory == 10
+    assert over_memory(Model("m", desired=A), 90, 100) is None
+    refusal = over_memory(Model("m", desired=A), 91, 100)
     assert refusal is not None
-    assert refusal.message == "it wants 10 B of memory; loaded models hold 91 B of 100 B."
+    assert refusal.message == "needs 10 B of memory; loaded models take 91 B of 100 B."
 
 
 class OneModel(RuleBasedStateMachine):
@@ -212,7 +207,7 @@ class OneModel(RuleBasedStateMachine):
         self.health = Health.HUNG
         self.model: Model | None = None
         self.now = 0.0
-        self.step: Act | None = None
+        self.step: Step | None = None
         self.orphaned = False
 
     # What the world does.
@@ -248,7 +243,7 @@ class OneModel(RuleBasedStateMachine):
         since, can be known any more."""
         self.orphaned = self.orphaned or (self.disk is None and self.serves is not None)
         self.step, self.health = None, Health.HUNG
-        self.model = Model("m", held=True, stored=self.disk) if self.disk else None
+        self.model = Model("m", retained=True, stored=self.disk) if self.disk else None
         self.apply()
 
     @rule(seconds=st.sampled_from([0.1, 3.0, 100.0]))
@@ -261,17 +256,17 @@ class OneModel(RuleBasedStateMachine):
     def look(self) -> None:
         if self.model is None:
             return
-        if plan.outlived(self.model, self.health):
+        if plan.failure_obsolete(self.model, self.health):
             self.model.failure = None
         step = next_step(self.model, self.health, self.now)
-        if step is Act.CANCEL:
-            self.model.doing, self.step = None, None
+        if step is Step.CANCEL:
+            self.model.in_flight, self.step = None, None
             self.model.staged = True
-        elif step is Act.FORGET:
+        elif step is Step.FORGET:
             assert self.disk is None
             self.model = None
         elif step is not None:
-            self.model.doing = Doing(step, self.model.wanted if step is Act.DOWNLOAD else None)
+            self.model.in_flight = InFlight(step, self.model.desired if step is Step.DOWNLOAD else None)
             self.step = step
 
     @rule(steps=st.integers(1, 6))
@@ -289,53 +284,53 @@ class OneModel(RuleBasedStateMachine):
         model, step = self.model, self.step
         assert model is not None
         assert step is not None
-        doing, self.step = model.doing, None
+        doing, self.step = model.in_flight, None
         assert doing is not None
-        reachable = self.alive or step in (Act.DOWNLOAD, Act.DELETE, Act.DISCARD)
+        reachable = self.alive or step in (Step.DOWNLOAD, Step.DELETE, Step.DISCARD)
         if reachable and outcome != "failed":
             self.carry_out(model, step, doing, believed=outcome == "done")
-        model.doing = None
+        model.in_flight = None
         well = reachable and outcome == "done"
         if not well:
-            model.failure = Failure(step, model.wanted, 1, self.now + 1, Reason.SERVER_TIMEOUT, "")
-        elif model.failure is not None and model.failure.act is step:
+            model.failure = Failure(step, model.desired, 1, self.now + 1, Reason.SERVER_TIMEOUT, "")
+        elif model.failure is not None and model.failure.step is step:
             model.failure = None
-        if step is Act.UNLOAD:
+        if step is Step.UNLOAD:
             model.checked = well
 
-    def carry_out(self, model: Model, step: Act, doing: Doing, *, believed: bool) -> None:
-        if step is Act.DOWNLOAD:
+    def carry_out(self, model: Model, step: Step, doing: InFlight, *, believed: bool) -> None:
+        if step is Step.DOWNLOAD:
             model.staged = True
-            if believed and model.wanted and doing.spec and model.wanted.content == doing.spec.content:
+            if believed and model.desired and doing.spec and model.desired.content == doing.spec.content:
                 self.disk = model.stored = doing.spec
                 self.noted = model.staged = False
                 model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
-        elif step is Act.DISCARD:
+        elif step is Step.DISCARD:
             model.staged = not believed
-        elif step is Act.CHECK and believed:
+        elif step is Step.CHECK and believed:
             yes = Loaded.YES if self.noted else Loaded.STALE
             model.loaded, model.checked = (yes if self.serves else Loaded.NO), True
-        elif step is Act.LOAD:
+        elif step is Step.LOAD:
             self.serves = self.disk
             if believed:
                 self.noted, model.loaded = True, Loaded.YES
-        elif step is Act.UNLOAD:
+        elif step is Step.UNLOAD:
             self.serves = None
             if believed:
                 model.loaded = Loaded.NO
-        elif step is Act.DELETE and believed:
+        elif step is Step.DELETE and believed:
             self.disk, model.stored, self.noted = None, None, False
 
     def apply(self) -> None:
         if self.model is None and self.desired is not None:
             self.model = Model("m")
         if self.model is not None:
-            self.model.wanted, self.model.held = self.desired, self.held
-            doing = self.model.doing
-            if doing is not None and doing.act is Act.DOWNLOAD:
-                outdated = not plan.same(doing.spec, self.desired)
+            self.model.desired, self.model.retained = self.desired, self.held
+            doing = self.model.in_flight
+            if doing is not None and doing.step is Step.DOWNLOAD:
+                outdated = not plan.same_content(doing.spec, self.desired)
                 since = doing.superseded_at if doing.superseded_at is not None else self.now
-                self.model.doing = Doing(doing.act, doing.spec, since if outdated else None)
+                self.model.in_flight = InFlight(doing.step, doing.spec, since if outdated else None)
 
     def see(self, health: Health) -> None:
         if health is not self.health and self.model is not None:
@@ -349,7 +344,7 @@ class OneModel(RuleBasedStateMachine):
 
     @invariant()
     def one_step_at_a_time(self) -> None:
-        in_flight = self.model.doing if self.model is not None else None
+        in_flight = self.model.in_flight if self.model is not None else None
         assert (in_flight is None) == (self.step is None)
 
     @invariant()

@@ -70,7 +70,7 @@ E2E = pytest.mark.e2e
     "count", [101, pytest.param(1000, marks=E2E, id="1000"), pytest.param(5000, marks=E2E, id="5000")]
 )
 async def test_many_models_at_the_start(world: World, count: int) -> None:
-    world.set(downloads=8, resync=600.0, server_poll=1.0)
+    world.set(num_workers=8, resync=600.0, server_poll=1.0)
     models = {f"m{index}": world.put(f"m{index}", str(index)) for index in range(count)}
     world.config.write(models)
     world.start()
@@ -173,7 +173,7 @@ async def test_there_and_back_again_leaves_nothing_of_the_other(
 ) -> None:
     monkeypatch.setattr("puller.plan.SUPERSEDED_GRACE", 0.05)
     world.put("a", "A"), world.put("b", b"B" * MB)
-    world.set(limits=replace(world.options.limits, trouble_timeout=0.2))
+    world.set(limits=replace(world.options.limits, retry_timeout=0.2))
     world.config.write({"m": "s3://bucket/a"})
     puller = world.start()
     await world.serves({"m": "A"})
@@ -188,7 +188,7 @@ async def test_there_and_back_again_leaves_nothing_of_the_other(
     await until(lambda: puller.actions.fetches == {})
     await world.serves({"m": "A"})
     assert world.leftovers() == []
-    assert puller.actions.storage.budget.held == 1
+    assert puller.actions.storage.budget.used == 1
 
 
 async def test_the_old_version_serves_until_the_new_one_is_on_disk(world: World) -> None:
@@ -246,7 +246,7 @@ async def test_the_server_comes_up_after_the_models_are_on_disk(world: World) ->
 async def test_a_store_that_answers_503_for_a_while(world: World) -> None:
     world.config.write({"m": world.put("m", "M")})
     world.store.refuse = 12
-    world.set(limits=replace(world.options.limits, trouble_timeout=0.2))
+    world.set(limits=replace(world.options.limits, retry_timeout=0.2))
     world.start()
     await until(lambda: world.entry("m").get("state") == "Failed")
     entry = world.entry("m")
@@ -271,7 +271,7 @@ async def test_a_download_that_breaks_for_long_resumes_in_the_next_attempt(world
     content = os.urandom(4 * MB)
     world.config.write({"m": world.put("m", content)})
     world.store.cuts, world.store.cut_after = 10_000, 0
-    world.set(limits=replace(world.options.limits, trouble_timeout=0.2))
+    world.set(limits=replace(world.options.limits, retry_timeout=0.2))
     world.start()
     await until(lambda: world.entry("m").get("state") == "Failed")
     world.store.cuts = 0
@@ -389,7 +389,7 @@ async def test_a_load_whose_answer_is_lost_is_not_sent_again(world: World, silen
     world.server.hang_loads.set()
     model = puller.models["a"]
     if silent == "server":
-        await until(lambda: puller.health is Health.HUNG and bool(model.failure) and not model.doing)
+        await until(lambda: puller.health is Health.HUNG and bool(model.failure) and not model.in_flight)
     else:
         await until(lambda: model.failure is not None and model.failure.attempts > 2)
     assert model.failure is not None
@@ -497,7 +497,7 @@ async def test_an_unusable_model_directory_is_reported_and_waited_for(world: Wor
     world.model_dir.write_text("a file, of all things")
     world.config.write({"a": world.put("a", "A")})
     puller = world.start()
-    await until(lambda: puller.status.model_dir_trouble)
+    await until(lambda: puller.status.model_dir_error)
     assert puller.status.healthy()[0]
     assert not world.ready()
     world.model_dir.unlink()
@@ -544,7 +544,7 @@ async def test_max_disk_refuses_clearly_and_takes_over_when_room_is_made(world: 
     await world.serves({"a": b"a" * 2 * MB})
     world.config.write({"a": a, "b": b})
     await until(lambda: world.entry("b").get("reason") == "OverMaxDisk")
-    assert "2.0 MiB do not fit: models hold 2.0 MiB of 3.0 MiB" in world.entry("b")["message"]
+    assert "2.0 MiB do not fit: models take 2.0 MiB of 3.0 MiB" in world.entry("b")["message"]
     world.config.write({"b": b})
     await world.serves({"b": b"b" * 2 * MB})
 
@@ -567,7 +567,7 @@ async def test_max_memory_refuses_a_load_until_another_model_goes(world: World) 
 
 async def test_models_beyond_the_memory_are_reported_once(world: World) -> None:
     """Each edit lets them ask again; the same result is no news."""
-    world.set(max_memory=2 * MB, loads=8)
+    world.set(max_memory=2 * MB, load_workers=8)
     models: dict[str, Any] = {name: world.put(name, name) for name in "abcdef"}  # a mebibyte each
     world.config.write(models)
     world.start()
@@ -648,7 +648,7 @@ async def test_removed_and_added_again_at_once(world: World) -> None:
     world.config.write({})
     await until(lambda: world.server.unloads["m"])
     world.config.write({"m": "s3://bucket/b"})
-    await until(lambda: world.puller and world.puller.models["m"].wanted)
+    await until(lambda: world.puller and world.puller.models["m"].desired)
     world.server.hang_unloads.set()
     await world.serves({"m": "B"})
 
@@ -712,9 +712,9 @@ async def test_a_load_that_outlives_a_crash_of_the_puller_is_waited_for(world: W
     await world.kill()
     puller = world.start()
     if reload:  # nothing shows when the load ends
-        puller.actions.settle = 1.0
+        puller.actions.load_wait = 1.0
     else:
-        puller.actions.settle = 60.0
+        puller.actions.load_wait = 60.0
     await world.serves({"m": "A"})
     assert world.server.overlaps == 0
     assert world.server.loads["m"] - before == (2 if reload else 1)
@@ -735,7 +735,7 @@ async def test_a_second_puller_on_the_same_directory_waits(world: World) -> None
     await world.serves({"a": "A"})
     task, world._task = world._task, None
     second = world.start()
-    await until(lambda: second.status.model_dir_trouble)
+    await until(lambda: second.status.model_dir_error)
     first.stop()
     assert task is not None
     await task
@@ -793,7 +793,7 @@ async def test_a_broken_list_keeps_the_last_good_one_also_over_a_restart(world: 
 
 async def test_a_config_directory_that_appears_late(world: World) -> None:
     world.start()
-    await until(lambda: world.puller and world.puller.status.config_trouble)
+    await until(lambda: world.puller and world.puller.status.config_error)
     assert not world.ready()
     world.config.write({"a": world.put("a", "A")})
     await world.serves({"a": "A"})
@@ -823,7 +823,7 @@ async def test_a_model_directory_that_is_emptied_behind_our_back_is_filled_again
 
 
 async def test_local_models_are_linked_or_copied(world: World, tmp_path: Path) -> None:
-    for where in (tmp_path / "local" / "m", world.options.claims_dir / "claim" / "n"):
+    for where in (tmp_path / "local" / "m", world.options.pvc_dir / "claim" / "n"):
         (where / "sub").mkdir(parents=True)
         (where / "sub" / "model.bin").write_text(where.name)
     world.config.write({"m": f"file://{tmp_path}/local/m", "n": "pvc://claim/n", "o": "pvc://claim/none"})
@@ -834,7 +834,7 @@ async def test_local_models_are_linked_or_copied(world: World, tmp_path: Path) -
 
 
 async def test_higher_priorities_come_first(world: World) -> None:
-    world.set(downloads=1, loads=1)
+    world.set(num_workers=1, load_workers=1)
     world.store.gate = asyncio.Event()
     models = {
         name: {"storageUri": world.put(name, name), "priority": rank} for rank, name in enumerate("abcde")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from puller.options import Options
-from puller.plan import Act, Doing, Failure, Loaded, Model
+from puller.plan import Failure, InFlight, Loaded, Model, Step
 from puller.reasons import Reason
 from puller.servers.base import Health
 from puller.spec import Desired, ModelSpec, parse
@@ -21,7 +21,7 @@ def spec(name: str) -> ModelSpec:
 
 
 def model(name: str, loaded: Loaded = Loaded.NO) -> Model:
-    return Model(name, wanted=spec(name), loaded=loaded)
+    return Model(name, desired=spec(name), loaded=loaded)
 
 
 NONE = {"a": model("a"), "b": model("b")}
@@ -78,33 +78,35 @@ def test_a_refused_entry_does_not_count_but_a_list_that_cannot_be_read_does() ->
 def test_an_unusable_model_directory_is_neither_ready_nor_unhealthy() -> None:
     status = Status(Options())
     status.configured(Desired())
-    status.model_dir_trouble = "read-only"
+    status.model_dir_error = "read-only"
     assert not status.ready({})[0]
     assert status.healthy()[0]
 
 
 def test_a_stuck_loop_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     status = Status(Options())
-    status.turned(Health.UP)
+    status.loop_ran(Health.UP)
     assert status.healthy()[0]
-    now = status._turned_at
+    now = status._loop_ran_at
     monkeypatch.setattr("time.monotonic", lambda: now + 61)
     well, why = status.healthy()
     assert not well
-    assert "has not turned for 61 s" in why
+    assert "has not run for 61 s" in why
 
 
 def test_a_failure_is_reported_with_its_words() -> None:
     status = Status(Options())
     failed = model("a")
-    failed.failure = Failure(Act.DOWNLOAD, failed.wanted, 3, 1e12, Reason.NOT_FOUND, "there is nothing there")
-    status.note(failed, 0.0)
+    failed.failure = Failure(
+        Step.DOWNLOAD, failed.desired, 3, 1e12, Reason.NOT_FOUND, "there is nothing there"
+    )
+    status.report(failed, 0.0)
     (entry,) = status.document({"a": failed}, {})["models"]
     assert (entry["state"], entry["reason"], entry["message"], entry["attempts"]) == (
         "Failed", "NotFound", "there is nothing there", 3,
     )  # fmt: skip
-    failed.failure, failed.doing = None, Doing(Act.DOWNLOAD, failed.wanted)
-    status.note(failed, 0.0)
+    failed.failure, failed.in_flight = None, InFlight(Step.DOWNLOAD, failed.desired)
+    status.report(failed, 0.0)
     assert status.document({"a": failed}, {})["models"][0]["state"] == "Downloading"
 
 
@@ -121,7 +123,7 @@ async def test_bytes_are_counted_while_they_come(world: World) -> None:
 
 def test_the_version_is_that_of_the_files_on_disk() -> None:
     status = Status(Options())
-    updated = Model("a", wanted=ModelSpec("a", "s3://b/a", version="2"), loaded=Loaded.YES)
+    updated = Model("a", desired=ModelSpec("a", "s3://b/a", version="2"), loaded=Loaded.YES)
     updated.stored, updated.size = ModelSpec("a", "s3://b/a", version="1"), 7
     (entry,) = status.document({"a": updated}, {})["models"]
     assert (entry["version"], entry["bytes"]) == ("1", 7)
@@ -134,10 +136,10 @@ async def test_a_person_at_a_terminal_sees_a_line_when_something_moves(
     status.configured(Desired({"a": spec("a")}))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     models = {"a": model("a"), "b": model("b", Loaded.YES)}
-    models["b"].stored = models["b"].wanted
-    models["a"].doing = Doing(Act.DOWNLOAD, models["a"].wanted)
+    models["b"].stored = models["b"].desired
+    models["a"].in_flight = InFlight(Step.DOWNLOAD, models["a"].desired)
     for each in models.values():
-        status.note(each, 0.0)
+        status.report(each, 0.0)
     capsys.readouterr()
     for _ in range(3):
         await status.publish(models, {})
@@ -153,12 +155,12 @@ async def test_no_document_is_made_without_a_change(tmp_path: Path, monkeypatch:
     for _ in range(3):
         await status.publish({"m": model}, {})
     assert len(made) == 1
-    status.finished(Act.CHECK, model, 0.1)
+    status.step_ended(Step.CHECK, model, 0.1)
     await status.publish({"m": model}, {})
     assert len(made) == 1, "a look that found nothing new is no news"
-    status.finished(Act.LOAD, model, 0.1)
+    status.step_ended(Step.LOAD, model, 0.1)
     await status.publish({"m": model}, {})
-    status.config_trouble = "gone"
+    status.config_error = "gone"
     await status.publish({"m": model}, {})
     assert len(made) == 3
     assert "gone" in (tmp_path / ".status.json").read_text()

@@ -62,8 +62,8 @@ def test_a_new_version_replaces_the_old_one_whole(
     if not exchange:
         monkeypatch.setattr(store_module, "_exchange", refuse)
     store.install(A, stage(store, "m", old="1", both="1"))
-    store.note_loading("m", True)
-    store.note_loaded("m")
+    store.record_loading("m", True)
+    store.record_loaded("m")
     stored = store.install(B, stage(store, "m", new="2", both="2"))
     assert files(store.root / "m") == {"new": "2", "both": "2"}
     assert store.read("m") == stored
@@ -75,16 +75,16 @@ def test_the_note_survives_a_restart(store: ModelStore) -> None:
     store.install(A, stage(store, "m", x="1"))
     for note, expected in (("", (False, False)), ("loading", (True, False)), ("loaded", (False, True))):
         if note == "loading":
-            store.note_loading("m", True)
+            store.record_loading("m", True)
         elif note == "loaded":
-            store.note_loaded("m")
+            store.record_loaded("m")
         store.close()
         store = ModelStore(store.root)
         store.open()
         found = store.audit()["m"]
         assert (found.loading, found.loaded) == expected, note
-    store.note_loading("m", True)
-    store.note_loading("m", False)
+    store.record_loading("m", True)
+    store.record_loading("m", False)
     assert not store.audit()["m"].loading
 
 
@@ -238,12 +238,12 @@ def test_a_tree_of_any_depth_is_removed(tmp_path: Path, depth: int) -> None:
     tree, outside = tmp_path / "tree", tmp_path / "outside"
     nested(tree, depth)
     outside.mkdir()
-    (outside / "kept").touch()
+    (outside / "retention").touch()
     (tree / "link").symlink_to(outside)
     before = len([*Path("/proc/self/fd").iterdir()])
     store_module.remove_tree(tree)
     assert not tree.exists()
-    assert (outside / "kept").exists()
+    assert (outside / "retention").exists()
     assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 

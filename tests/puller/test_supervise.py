@@ -177,7 +177,7 @@ def test_an_unreadable_note_is_ignored(tmp_path: Path) -> None:
     store = ModelStore(tmp_path)
     assert not store.was_ready("one")
     (tmp_path / ".puller").mkdir()
-    store.note_ready("one")
+    store.record_ready("one")
     assert store.was_ready("one")
     assert not store.was_ready("")
     (tmp_path / ".puller" / "ready").unlink()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from puller.servers.client import BrokenError, Client, NotListeningError
+from puller.servers.client import Client, ConnectionLostError, NotListeningError
 from tests.puller.fakes import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -95,7 +95,7 @@ async def test_a_readable_answer(
 )
 async def test_not_an_answer(lines: Lines, client: Client, answer: bytes | None) -> None:
     lines.answers = [answer]
-    with pytest.raises(BrokenError):
+    with pytest.raises(ConnectionLostError):
         await client.call("GET", "/x")
 
 
@@ -118,7 +118,7 @@ async def test_a_connection_that_ends_as_it_is_used(lines: Lines, client: Client
         assert await again() == (200, b"ok")  # type: ignore[misc]
         assert len(lines.requests) == 3
     else:
-        with pytest.raises(BrokenError):
+        with pytest.raises(ConnectionLostError):
             await again()  # type: ignore[misc]
         assert len(lines.requests) == 2
 

@@ -125,7 +125,7 @@ async def test_old_versions_go_after_a_while_or_with_the_server(
 ) -> None:
     loads = Loads(FakeLoraServer(), tmp_path)
     await loads.start()
-    monkeypatch.setattr(lora_module, "_SWEEP", -1.0)
+    monkeypatch.setattr(lora_module, "_SWEEP_INTERVAL", -1.0)
 
     def kept() -> int:
         return len(list(loads.models.glob(".puller/adapters/*/*")))
@@ -135,11 +135,11 @@ async def test_old_versions_go_after_a_while_or_with_the_server(
         await loads.server.load("a", was_ready=version != "1")
         assert await loads.server.health() is Health.UP
     assert kept() == 3
-    monkeypatch.setattr(LoraServer, "kept", 0.0)
+    monkeypatch.setattr(LoraServer, "retention", 0.0)
     await loads.server.health()
     assert kept() == 1
     shutil.rmtree(loads.models / "a")
-    monkeypatch.setattr(LoraServer, "kept", 3600.0)
+    monkeypatch.setattr(LoraServer, "retention", 3600.0)
     await loads.server.health()
     assert kept() == 1
     await loads.fake.stop()
@@ -201,7 +201,7 @@ async def test_the_key_is_sent(tmp_path: Path) -> None:
 
 
 async def test_a_long_list_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lora_module, "_FRESH", 60.0)
+    monkeypatch.setattr(lora_module, "_LIST_TTL", 60.0)
     loads = Loads(FakeLoraServer(), tmp_path)
     await loads.start()
     loads.fake.adapters |= {f"x{n}": (str(tmp_path / f".puller/adapters/x{n}/1"), b"") for n in range(5000)}
@@ -268,7 +268,7 @@ async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads) -> None
         sglang.adapter(name, name)
         await sglang.server.load(name, was_ready=False)
     await fake.restart()
-    await asyncio.sleep(lora_module._FRESH)
+    await asyncio.sleep(lora_module._LIST_TTL)
     assert [await sglang.server.ready(name) for name in "ab"] == [False, False]
     await fake.stop()
     assert await sglang.server.health() is Health.DOWN

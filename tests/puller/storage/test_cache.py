@@ -43,20 +43,24 @@ def tree(folder: Path, **files: str) -> Path:
     return folder
 
 
+def take(cache: Cache, into: Path, spec: ModelSpec = SPEC, progress: Progress | None = None) -> bool:
+    return cache.take(spec, into, progress or Progress(), going, lambda size: None)
+
+
 def content(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_what_one_puts_another_takes(tmp_path: Path) -> None:
     made = tree(tmp_path / "made", a="A", sub__b="B")
-    assert not Cache(tmp_path / "cache").take(SPEC, tmp_path / "none", Progress(), going)
+    assert not take(Cache(tmp_path / "cache"), tmp_path / "none")
     assert Cache(tmp_path / "cache").put(SPEC, made, going)
     progress = Progress()
-    assert Cache(tmp_path / "cache").take(SPEC, tmp_path / "got", progress, going)
+    assert take(Cache(tmp_path / "cache"), tmp_path / "got", progress=progress)
     assert content(tmp_path / "got") == {"a": "A", "sub/b": "B"}
     assert progress.done == progress.total == 2
     other = ModelSpec("m", "s3://bucket/m", version="2")
-    assert not Cache(tmp_path / "cache").take(other, tmp_path / "other", Progress(), going)
+    assert not take(Cache(tmp_path / "cache"), tmp_path / "other", other)
 
 
 @pytest.mark.parametrize("damage", ["marker", "size", "missing", "no-marker", "more"])
@@ -79,9 +83,9 @@ def test_a_damaged_entry_is_passed_over_and_replaced(tmp_path: Path, damage: str
             (entry / "entry.json").unlink()
         case "more":
             (entry / "files" / "c").touch()
-    assert not cache.take(SPEC, tmp_path / "got", Progress(), going)
+    assert not take(cache, tmp_path / "got")
     assert cache.put(SPEC, made, going)
-    assert cache.take(SPEC, tmp_path / "again", Progress(), going)
+    assert take(cache, tmp_path / "again")
     assert content(tmp_path / "again") == {"a": "A", "b": "B"}
 
 
@@ -90,10 +94,10 @@ def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     held = one.lock(SPEC)
     assert held is not None
     assert two.lock(SPEC) is None
-    held.give_back()
+    held.release()
     again = two.lock(SPEC)
     assert again is not None
-    held.give_back()
+    held.release()
     assert one.lock(SPEC) is None, "a lock is given back by its holder only"
 
 
@@ -102,10 +106,10 @@ def test_a_lock_that_was_waited_for_is_forgotten(tmp_path: Path) -> None:
     lock = holder.lock(SPEC)
     assert lock is not None
     assert shared.lock(SPEC) is None
-    assert shared._seen
-    lock.give_back()
+    assert shared._waiting
+    lock.release()
     assert shared.lock(SPEC) is not None
-    assert not shared._seen
+    assert not shared._waiting
 
 
 def test_the_lock_of_a_holder_that_died_is_taken_over(tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ def test_the_lock_of_a_holder_that_died_is_taken_over(tmp_path: Path) -> None:
     assert waiting.lock(SPEC) is not None
     assert third.lock(SPEC) is None, "the new holder's lock is another one"
     held.renew()
-    held.give_back()
+    held.release()
     assert third.lock(SPEC) is None
 
 
@@ -147,8 +151,8 @@ def test_of_two_waiters_one_takes_a_dead_holders_lock_over(
     monkeypatch.setattr(Path, "rename", late)
     assert slow.lock(SPEC) is None
     assert taken[0] is not None
-    assert taken[0]._mine()
-    taken[0].give_back()
+    assert taken[0]._owned()
+    taken[0].release()
     assert slow.lock(SPEC) is not None
 
 
@@ -195,7 +199,7 @@ def test_a_server_that_only_says_no_to_a_rename(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "cache" / SPEC.digest / "entry.json").unlink()
     monkeypatch.setattr(Path, "rename", refuse)
     assert cache.put(SPEC, made, going)
-    assert cache.take(SPEC, tmp_path / "got", Progress(), going)
+    assert take(cache, tmp_path / "got")
 
 
 def test_the_copy_of_a_holder_that_died_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -228,7 +232,7 @@ def test_entries_that_cannot_be_removed_make_no_room(tmp_path: Path, monkeypatch
     def refuse(self: Cache, entry: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Cache, "_bury", refuse)
+    monkeypatch.setattr(Cache, "_remove", refuse)
     assert cache.put(ModelSpec("m", "s3://bucket/1"), made, going)
     assert not cache.put(ModelSpec("m", "s3://bucket/2"), made, going)
 
@@ -241,7 +245,7 @@ def test_the_least_used_entries_make_room(tmp_path: Path) -> None:
         assert cache.put(spec, made, going)
         os.utime(tmp_path / "cache" / spec.digest, (n + 1, n + 1))
     assert cache.put(specs[2], made, going)
-    assert [cache.take(spec, tmp_path / f"got{n}", Progress(), going) for n, spec in enumerate(specs)] == [
+    assert [take(cache, tmp_path / f"got{n}", spec) for n, spec in enumerate(specs)] == [
         False,
         True,
         True,
@@ -257,12 +261,12 @@ def fetch_of(world: World, where: Path, cache: Cache | None, **spec: Any) -> Fet
 
 
 async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.put("m", b"x" * 3_000_000)
     world.store.gate = asyncio.Event()
     fetches = [fetch_of(world, tmp_path / f"pod{n}", Cache(tmp_path / "cache")) for n in range(3)]
     running = [asyncio.create_task(fetch.run()) for fetch in fetches]
-    await until(lambda: sum(fetch.progress.trouble == WAITS for fetch in fetches) == 2)
+    await until(lambda: sum(fetch.progress.message == WAITS for fetch in fetches) == 2)
     world.store.gate.set()
     trees = await asyncio.gather(*running)
     assert all((tree / "model.bin").read_bytes() == b"x" * 3_000_000 for tree in trees)
@@ -272,7 +276,7 @@ async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch:
 async def test_a_holder_that_is_cancelled_gives_way(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.put("m", b"content")
     world.store.gate = asyncio.Event()
     first = asyncio.create_task(fetch_of(world, tmp_path / "one", Cache(tmp_path / "cache")).run())
@@ -289,7 +293,7 @@ async def test_a_holder_that_is_cancelled_gives_way(
 async def test_garbage_in_the_cache_keeps_no_model_away(
     world: World, tmp_path: Path, place: str, garbage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
+    monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     monkeypatch.setattr(cache_module, "STALE", 0.0)
     world.put("m", b"content")
     root = tmp_path / "cache"
@@ -315,7 +319,7 @@ def test_an_entry_that_leads_elsewhere_is_not_used(tmp_path: Path) -> None:
     files = tmp_path / "cache" / SPEC.digest / "files"
     files.rename(tmp_path / "secrets")
     files.symlink_to(tmp_path / "secrets")
-    assert not cache.take(SPEC, tmp_path / "got", Progress(), going)
+    assert not take(cache, tmp_path / "got")
 
 
 @pytest.mark.parametrize("trouble", ["file", "read-only", "full"])
@@ -351,8 +355,8 @@ async def test_a_copy_that_does_not_fit_is_refused(world: World, tmp_path: Path)
 async def test_a_model_that_waits_for_another_puller_takes_no_slot(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr(fetch_module, "_LOOK", 0.02)
-    world.set(cache_dir=tmp_path / "cache", downloads=1)
+    monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
+    world.set(cache_dir=tmp_path / "cache", num_workers=1)
     wanted = {"a": world.put("a", "A"), "b": world.put("b", "B")}
     lock = Cache(tmp_path / "cache").lock(ModelSpec("a", wanted["a"], "sklearn"))
     assert lock is not None
@@ -363,7 +367,7 @@ async def test_a_model_that_waits_for_another_puller_takes_no_slot(
     if then == "removed":
         world.config.write({"b": wanted["b"]})
         await world.serves({"b": "B"})
-    lock.give_back()
+    lock.release()
     wanted["c"] = world.put("c", "C")
     world.config.write(wanted)
     await world.serves({"a": "A", "b": "B", "c": "C"})

@@ -22,7 +22,7 @@ from aiohttp import web
 from puller.spec import ModelSpec
 from puller.storage.base import DiskBudget, Limits, StorageError, safe_path
 from puller.storage.fetch import Fetch, Storage
-from puller.storage.objects import archive_kind, wanted
+from puller.storage.objects import archive_kind, selected
 from puller.storage.transfer import listing_sha256
 from tests.puller.fakes import FaultStore, tarred
 
@@ -121,7 +121,7 @@ async def test_archives_are_unpacked_and_not_kept(
     }[scheme]
     digest = hashlib.sha256(data).hexdigest()
     assert await fetch(store, tmp_path, uri, sha256=digest) == FILES
-    with pytest.raises(StorageError, match="the config wants 0000"):
+    with pytest.raises(StorageError, match="expected 0000"):
         await fetch(store, tmp_path, uri, sha256="0" * 64)
 
 
@@ -139,7 +139,7 @@ async def test_an_archive_that_cannot_be_got_at_all_fails_and_comes_later(
     store: FaultStore, tmp_path: Path
 ) -> None:
     store.objects["m.tar"] = tarred(FILES)
-    limits = replace(LIMITS, trouble_timeout=0.1)
+    limits = replace(LIMITS, retry_timeout=0.1)
     run = await prepared(store, tmp_path, "s3://bucket/m.tar", limits=limits)
     store.cuts, store.cut_after = 10_000, 0
     with pytest.raises(StorageError) as caught:
@@ -347,9 +347,9 @@ def test_unsafe_paths(path: str) -> None:
 
 
 def test_globs_and_kinds() -> None:
-    assert wanted("a/b.json", ("*.json",))
-    assert wanted("w/x/y", ("w/**",))
-    assert not wanted("b.bin", ("*.json",))
+    assert selected("a/b.json", ("*.json",))
+    assert selected("w/x/y", ("w/**",))
+    assert not selected("b.bin", ("*.json",))
     assert archive_kind("M.TAR.GZ") == "tar.gz"
     assert archive_kind("weights.gz", "application/gzip") == ""
     assert archive_kind("model.pt", "application/zip") == ""
@@ -382,7 +382,7 @@ async def test_bad_content_does_not_stay_on_the_disk(store: FaultStore, tmp_path
     for _ in range(3):
         with pytest.raises(StorageError):
             await one.run()
-        assert budget.held == 0
+        assert budget.used == 0
         assert files_in(one.staging) == []
 
 
@@ -391,13 +391,13 @@ async def test_a_broken_download_holds_what_it_has_and_no_more(store: FaultStore
     store.cuts, store.cut_after = 1000, 1 << 19
     budget = DiskBudget(tmp_path)
     (one,) = sharing(store, tmp_path, budget, "s3://bucket/m")
-    one.storage = replace(one.storage, limits=replace(LIMITS, trouble_timeout=0.0))
+    one.storage = replace(one.storage, limits=replace(LIMITS, retry_timeout=0.0))
     with pytest.raises(StorageError):
         await one.run()
-    assert 0 < budget.held == one.progress.done < 3 * MB
+    assert 0 < budget.used == one.progress.done < 3 * MB
     store.cuts = 0
     await one.run()
-    assert budget.held == 3 * MB
+    assert budget.used == 3 * MB
 
 
 async def test_archives_that_do_not_fit_together_do_not_lock_each_other_out(
@@ -408,11 +408,11 @@ async def test_archives_that_do_not_fit_together_do_not_lock_each_other_out(
         store.objects[name] = gzip.compress(tarred({"w": bytes(6 * MB)}))
     budget = DiskBudget(tmp_path, 10 * MB)
     a, b = sharing(store, tmp_path, budget, "s3://bucket/a.tar.gz", "s3://bucket/b.tar.gz")
-    budget.hold("m1/", 5 * MB)  # b is half way
+    budget.set_used("m1/", 5 * MB)  # b is half way
     with pytest.raises(StorageError, match="do not fit"):
         await a.run()
-    assert budget.held == 5 * MB
-    budget.hold("m0/", 5 * MB)  # a is half way, too
+    assert budget.used == 5 * MB
+    budget.set_used("m0/", 5 * MB)  # a is half way, too
     with pytest.raises(StorageError, match="do not fit"):
         await b.run()
     await a.run()
@@ -429,7 +429,7 @@ def test_what_downloads_in_flight_are_still_to_get_is_not_free(
         budget.reserve("b/", 4 * MB, lambda: 0)
     got[0] = 5 * MB
     budget.reserve("b/", 4 * MB, lambda: 0)
-    budget.hold("a/", 5 * MB)
+    budget.set_used("a/", 5 * MB)
     budget.reserve("b/", 10 * MB, lambda: 0)
 
 

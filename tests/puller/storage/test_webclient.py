@@ -15,7 +15,7 @@ from yarl import URL
 
 from puller.storage import webclient
 from puller.storage.base import Limits, StorageError
-from puller.storage.webclient import WebClient, body_of
+from puller.storage.webclient import WebClient, body
 from tests.puller.storage.test_http import self_signed
 from tests.steady import undisturbed
 
@@ -58,7 +58,7 @@ async def listening(handler: Handler, context: ssl.SSLContext | None = None) -> 
 async def content(client: WebClient, url: str) -> bytes:
     async with client, client.get(URL(url), {}) as response:
         assert response.status == 200
-        return b"".join([piece async for piece in body_of(response, 1)])
+        return b"".join([piece async for piece in body(response, 1)])
 
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -135,7 +135,7 @@ async def test_an_idle_connection_is_not_kept_for_ever(monkeypatch: pytest.Monke
     client = WebClient(LIMITS, linger=60)
     async with listening(serve) as port:
         for kept, expected in ((15.0, 1), (15.0, 1), (0.0, 2)):
-            monkeypatch.setattr(webclient, "_KEPT", kept)
+            monkeypatch.setattr(webclient, "_MAX_IDLE", kept)
             await content(client, f"http://127.0.0.1:{port}/")
             assert connections == expected
         client.close()
@@ -156,7 +156,7 @@ async def test_a_body_that_breaks_at_its_first_byte_leaves_the_head() -> None:
     ):
         assert response.status == 200
         with pytest.raises(StorageError, match="broke"):
-            [piece async for piece in body_of(response, 1)]
+            [piece async for piece in body(response, 1)]
 
 
 @pytest.mark.parametrize("body", [b"", b"bye"])
@@ -204,7 +204,7 @@ async def test_interim_answers_without_end_are_not_read_without_end() -> None:
     async with listening(hints) as port:
         with pytest.raises(StorageError) as caught:
             await content(WebClient(LIMITS), f"http://127.0.0.1:{port}/")
-    assert (caught.value.reason, caught.value.passing) == ("StorageUnavailable", True)
+    assert (caught.value.reason, caught.value.transient) == ("StorageUnavailable", True)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
@@ -362,7 +362,7 @@ async def test_a_proxys_refusal_is_reported_without_its_words(monkeypatch: pytes
         with pytest.raises(StorageError) as caught:
             await content(WebClient(LIMITS), "https://store.example/m")
     assert caught.value.reason == "StorageUnavailable"
-    assert caught.value.passing
+    assert caught.value.transient
     assert "s3cret" not in str(caught.value)
 
 
@@ -452,5 +452,5 @@ async def test_a_store_that_is_asked_by_tls_and_speaks_none() -> None:
         writer.write(OK)
 
     async with listening(plain) as port:
-        with pytest.raises(StorageError, match="speaks no TLS"):
+        with pytest.raises(StorageError, match="does not support TLS"):
             await content(WebClient(LIMITS), f"https://127.0.0.1:{port}/m")
