@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.engine import POD, body
 from tests.hostile.objects import pod
 from tests.hostile.test_served import Chassis, chassis, review
-from webhook.server.connections import raise_descriptors
+from webhook.server.connections import raise_descriptor_limit
 
 CALLERS: Final = int(os.environ.get("CALLERS", "1100"))
 ONLY: Final = os.environ.get("ONLY", "")
@@ -71,7 +71,7 @@ KINDS: Final = {
 
 
 def _attack(port: int, kinds: list[Slow], begun: Event) -> None:
-    raise_descriptors()
+    raise_descriptor_limit()
 
     async def main() -> None:
         tls = _trusting()

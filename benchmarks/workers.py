@@ -27,7 +27,7 @@ from benchmarks._reviews import Workloads
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from webhook.server.process import BEAT_SECONDS
+from webhook.server.process import TURN_SECONDS
 
 PROSE = Path(__file__).parent / "peers" / "workers.md"
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
@@ -39,7 +39,7 @@ COUNTED = "chassis_admission_requests_total"
 
 def _reviews(scratch: Path) -> Counter[str]:
     """How many reviews each worker has answered: what it has put into the file that all of them read."""
-    time.sleep(2 * BEAT_SECONDS)  # until each has put it there
+    time.sleep(2 * TURN_SECONDS)  # until each has put it there
     found: Counter[str] = Counter()
     for path in scratch.glob("chassis-metrics-*/counter_*.db"):
         for key, value, *_ in MmapedDict.read_all_values_from_file(str(path)):  # type: ignore[no-untyped-call]

@@ -202,6 +202,7 @@ def _answering(endpoint: str, obj: Json) -> Any:
     from webhook.server.metrics import Metrics
     from webhook.server.record import SharedRecords
     from webhook.server.reviews import Reviews
+    from webhook.server.tracing import Tracing
 
     policy, metrics = cast(LivePolicy, SimpleNamespace(config=load({}))), Metrics()
     decide = {"mutate": mutate, "validate": validate}[endpoint]
@@ -210,10 +211,10 @@ def _answering(endpoint: str, obj: Json) -> Any:
         {endpoint: decider},
         on_error(policy),
         metrics,
-        Journal(metrics),
-        SharedRecords.alone(),
+        Journal(metrics, Tracing(), None),
+        SharedRecords.unshared(),
         traced=False,
-        fast=lambda: False,
+        fast_path_on=lambda: False,
     )
     group, _, version = obj["apiVersion"].rpartition("/")
     request = {

@@ -167,7 +167,7 @@ class Round:
             self.metrics,
             Readiness(str),
             fast_path=cast(FastPath, fast_path),
-            fast=lambda: self.policy.config.webhook.fast_path,
+            fast_path_on=lambda: self.policy.config.webhook.fast_path,
         )
         self.stream = io.StringIO()
 
@@ -236,7 +236,7 @@ class Round:
         lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
         said = [line for line in lines if line["event"] in ("changed", "denied")]
         outcome = "denied" if not response.allowed else "changed" if response.patch else None
-        about = journal.described(request)
+        about = journal.log_fields(request)
         expected = [{"event": outcome, "endpoint": endpoint, **about}] if outcome else []
         found = [{key: line.get(key) for key in ("event", "endpoint", *about)} for line in said]
         if found != expected or any(line["level"] == "error" for line in lines):
@@ -244,7 +244,7 @@ class Round:
 
     async def _post(self, endpoint: str, body: bytes) -> tuple[int, bytes]:
         assert self.server._acceptor is not None
-        wire, connection = Wire(), self.server._acceptor._connection()
+        wire, connection = Wire(), self.server._acceptor._new_connection()
         connection.connection_made(wire)
         await asyncio.sleep(0)  # aiohttp's task begins
         connection.data_received(HEAD.format(endpoint, len(body)).encode() + body)

@@ -31,14 +31,14 @@ AUDIT_TEXT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a review is answered with, and the decision behind it, for the log and the metrics."""
+    """The answer to a review, and the decision for the log and the metrics."""
 
     response: Response
     decision: Decision | None = None
     ready: Prepared | None = None
-    """The response as bytes, where they are at hand."""
-    learn: Callable[[bytes, object], None] | None = None
-    """Has the review answered by its bytes the next time; takes its body, and a note to give back then."""
+    """The response as bytes, if they exist."""
+    remember: Callable[[bytes, object], None] | None = None
+    """Takes the body and a note; the next such body is answered with a `Recalled` that contains the note."""
 
 
 class Recalled(NamedTuple):
@@ -48,9 +48,8 @@ class Recalled(NamedTuple):
     body: bytes
     """The AdmissionReview."""
     name: str
-    """The object's name, where it has one that ends at random; else nothing."""
+    """The object's name if it ends in a random suffix, else empty."""
     note: Any
-    """The note that was kept with it."""
 
 
 def respond(decision: Decision) -> Response:

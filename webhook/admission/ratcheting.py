@@ -25,7 +25,7 @@ from webhook.admission.patch import same
 from webhook.admission.validation import findings
 
 
-def untouchable(request: Request, config: Config) -> str:
+def never_refused(request: Request, config: Config) -> str:
     """Why nothing about a request is refused, since that would stop what already runs; empty if it may be."""
     owner = owner_behind(request, config.webhook.controllers)
     if owner is not None:
@@ -64,7 +64,7 @@ def ratchet(
     earlier: Before | None,
 ) -> tuple[list[Result], list[Crash]]:
     """Warn where a refusal would stop what already runs: owned objects and old findings."""
-    why = untouchable(request, context.config)
+    why = never_refused(request, context.config)
     if why:
         return warned_about(results, why), [harmless(crash) for crash in crashes]
     if earlier is None:

@@ -1,16 +1,16 @@
-"""The fast path: repeated requests are answered without aiohttp, without JSON and without the engine.
+"""The fast path: repeated requests are answered without aiohttp, JSON and the engine.
 
 Law: it changes no answer. It can be switched off (`--fast-path=off`, `fastPath: false` in webhook.yaml) and
-deleted: only `webhook.server.process` loads it, if it is there. A test deletes it; another compares its
+deleted: only `webhook.server.process` imports it, if it exists. A test deletes it; another compares its
 answers with the engine's (`tests.differential`).
 
-`Memo.answer` answers a request as the engine would, and remembers; `Memo.recall` answers a body that is known
-by its bytes; `Reader` finds plain requests in the bytes of a connection, and `written` writes their answers.
+`Memo.answer` answers a request and remembers the answer; `Memo.recall` finds the answer to a body by its
+bytes; `Reader` finds plain requests in the bytes of a connection; `http_response` writes their answers.
 
 Imports: `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`, `webhook.admission`.
 """
 
 from webhook.fast_path.memo import Memo
-from webhook.fast_path.plain import Plain, Reader, written
+from webhook.fast_path.plain import Plain, Reader, http_response
 
-__all__ = ["Memo", "Plain", "Reader", "written"]
+__all__ = ["Memo", "Plain", "Reader", "http_response"]

@@ -1,13 +1,13 @@
-"""What becomes of the pods of workloads, remembered by itself.
+"""A memo of mutated pod templates.
 
-It follows from the pod, as for Pods, and a workload with other replicas or annotations mostly has the
-template that it had before. What rules find is not remembered here: it may rest on all of the object.
+The mutations depend only on the pod, and a workload whose replicas or annotations change mostly keeps its
+template. Findings are not remembered here: they may depend on the whole object.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import orjson
 
@@ -20,41 +20,54 @@ from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision
 from webhook.admission.mutation import fold_template
-from webhook.fast_path.consulted import Consulted, current
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
+
+Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
+"""The listings that a decision depends on; None for an unknown resource."""
+
+
+def current(consulted: Consulted, cluster: Cluster) -> bool:
+    """Whether the listings are still the current ones."""
+    for resource, namespace, known in consulted:
+        found = cluster.listing(resource, namespace)
+        if found is None:
+            if known is not None:
+                return False
+        elif known is None or known() is not found:
+            return False
+    return True
 
 
 class Folds:
-    """What becomes of the pods of workloads."""
+    """The mutated pod templates of one process."""
 
     def __init__(self, limit: int) -> None:
-        """`limit`: bytes that all entries together may take, 0 to remember nothing."""
+        """`limit`: bytes of all entries, 0 to remember nothing."""
         self._limit = limit
         self._entries: dict[bytes, _Fold] = {}
-        self._new: list[bytes] = []
-        """Those whose size is not known yet."""
+        self._unmeasured: list[bytes] = []
         self._config: Config | None = None
         self.bytes = 0
-        """What the entries take, as measured."""
+        """The measured size of all entries."""
         self.hits = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def of(self, template: PodTemplate, context: Context, cluster: Recorded) -> tuple[Decision, PodView]:
-        """What becomes of the pods of a template, by a decision that sees this cluster."""
+    def of(self, template: PodTemplate, context: Context, cluster: Recorder) -> tuple[Decision, PodView]:
+        """`fold_template`, remembered while the listings of `cluster` that it consulted are current."""
         if not self._limit:
             return fold_template(template, context)
         if context.config is not self._config:
             self._entries.clear()
-            self._new.clear()
+            self._unmeasured.clear()
             self._config, self.bytes = context.config, 0
         try:
             key = orjson.dumps([context.namespace, template.pod])
         except orjson.JSONEncodeError:
             return fold_template(template, context)
         known = self._entries.pop(key, None)
-        if known is not None and current(known.consulted, cluster):  # which notes them for this answer, too
+        if known is not None and current(known.consulted, cluster):  # which also records them for this answer
             self._entries[key] = known
             self.hits += 1
             return known.answer(template)
@@ -62,19 +75,17 @@ class Folds:
             self.bytes -= known.size
         folded, view = fold_template(template, context)
         if not folded.crashes:
-            # All that was consulted until now: values computed from it may have been used again here.
-            self._remember(trimmed(key), _Fold.of(template, folded, view, cluster.consulted()))
+            # All listings consulted so far: the mutators may have used values computed from them.
+            key = trimmed(key)
+            self._entries[key] = _Fold.of(template, folded, view, cluster.consulted())
+            self._unmeasured.append(key)
         return folded, view
 
-    def _remember(self, key: bytes, entry: _Fold) -> None:
-        self._entries[key] = entry
-        self._new.append(key)
-
     def measure(self) -> None:
-        """Keep to the limit. Must be called once a review is answered: what its rules have read of a pod is
-        kept with the pod, so that it has its size only then."""
-        while self._new:
-            key = self._new.pop()
+        """Measure new entries and evict old ones. Call it after a review: until then the rules add what they
+        read of a pod to its view."""
+        while self._unmeasured:
+            key = self._unmeasured.pop()
             entry = self._entries.get(key)
             if entry is None:
                 continue
@@ -87,25 +98,25 @@ class Folds:
             self.bytes -= self._entries.pop(next(iter(self._entries))).size
 
 
-class Recorded:
-    """A cluster for one decision, which keeps the listings that were asked for, and remembers folded pods."""
+class Recorder:
+    """A cluster for one decision. It records the consulted listings, and remembers mutated templates."""
 
     def __init__(self, cluster: Cluster, folds: Folds) -> None:
         self._cluster, self._folds = cluster, folds
-        self._asked: dict[tuple[Resource, str | None], Listing | None] = {}
+        self._listings: dict[tuple[Resource, str | None], Listing | None] = {}
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        found = self._asked[resource, namespace] = self._cluster.listing(resource, namespace)
+        found = self._listings[resource, namespace] = self._cluster.listing(resource, namespace)
         return found
 
     def consulted(self) -> Consulted:
         return tuple(
             (resource, namespace, None if found is None else ref(found))
-            for (resource, namespace), found in self._asked.items()
+            for (resource, namespace), found in self._listings.items()
         )
 
     def fold(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-        """A `webhook.admission.mutation.Folding`, which `project` there looks for."""
+        """Called by `webhook.admission.mutation.project` instead of `fold_template`."""
         return self._folds.of(template, context, self)
 
 
@@ -114,7 +125,7 @@ class _Fold:
     folded: Decision
     view: PodView
     unchanged: bool
-    """Whether the pod is left as it is."""
+    """Whether no mutator changed the pod."""
     consulted: Consulted
     size: int = 0
 

@@ -1,15 +1,14 @@
 """A memo of decisions: equal requests with the same facts are decided once.
 
-Law: an answer from the memo is the engine's own, byte for byte. A decision is a pure function of the request,
-the configuration and the listings of the cluster that it consulted. Replicas of one pod template differ only
-in fields without meaning for a decision: uid, times, the random ends of their names. Before the engine sees a
-request these are replaced by constants, whether or not the answer is remembered, and the request's text in
-that form is the key: two requests with one key are one request to the engine. An entry keeps which listings
-were consulted and counts while each of them is still the current one.
+Law: an answer of the memo equals the engine's, byte for byte. A decision is a pure function of the request,
+the configuration and the listings that it consulted. Replicas of one pod template differ only in fields that
+do not affect a decision: uid, times, random name suffixes. Constants replace these before the engine sees a
+request, whether or not the answer is remembered; the text in this canonical form is the key. An entry is
+valid while all listings that it consulted are current.
 
-An answer is remembered only if it has none of the constants in it, nor a part of one: it is checked when the
-entry is made. If it has, the engine decides each of these requests as it came. A decision with a failed
-policy is not remembered, and a value that is also elsewhere in the request is not replaced.
+An answer that contains a constant, or a part of one, is not remembered: the engine decides each of these
+requests in its original form. Decisions with a failed policy are not remembered either. A value that also
+occurs elsewhere in the request is not replaced.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, prepared
 from webhook.admission.messages import Answer, Recalled, respond
-from webhook.fast_path.consulted import Consulted, current
-from webhook.fast_path.folds import Folds, Recorded
+from webhook.fast_path.folds import Consulted, Folds, Recorder, current
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
@@ -36,13 +34,13 @@ Decide = Callable[[Request, Config, Cluster], Decision]
 
 DEFAULT_BYTES: Final = 16 * 1024 * 1024
 _FOLDS: Final = 4
-"""The pods of workloads may have this part of it."""
-LESSONS: Final = 4
-"""How many forms of a review are known by their bytes, and how many more are tried until one is met again."""
+"""A fourth of the memory is for mutated pod templates."""
+ATTEMPTS: Final = 4
+"""Forms that an entry may have, and attempts to add one until a body has been recognised by its bytes."""
 
 
 class Memo:
-    """The answers of one process, the least recently used given up first."""
+    """The answers of one process; the least recently used is evicted first."""
 
     def __init__(
         self,
@@ -50,25 +48,23 @@ class Memo:
         count: Callable[[str], None] = lambda _: None,
         shared: tuple[type, ...] = (),
     ) -> None:
-        """`limit`: bytes that all entries together may take, 0 to remember nothing. `count` is called with
-        `hit`, `miss` and `evicted`. `shared`: types of which a note (see `Recalled`) has objects that others
-        hold, too."""
+        """`limit`: bytes of all entries, 0 to remember nothing. `count` is called with `hit`, `miss` and
+        `evicted`. `shared`: types of objects in a note (see `Recalled`) that belong to others."""
         self.folds = Folds(limit // _FOLDS)
-        """What becomes of the pods of workloads; its bytes are of `limit` too."""
         self._limit, self._count, self._shared = limit - limit // _FOLDS, count, shared
         self._entries: dict[tuple[str, bytes], _Entry] = {}
         self._bodies: Bodies[_Replicas] = Bodies()
         self._config: Config | None = None
         self.bytes = 0
-        """What the entries take, as measured."""
+        """The measured size of all entries."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def recall(self, endpoint: str, body: bytes, config: Config, cluster: Cluster) -> Recalled | None:
-        """The answer to a body, found by its bytes as that of another replica; None if it has to be read.
+        """The answer to a body that is recognised by its bytes as another replica; None if it must be parsed.
 
-        It is what `answer` would give, to the byte.
+        It equals that of `answer`, byte for byte.
         """
         if config is not self._config:
             return None
@@ -79,7 +75,7 @@ class Memo:
         entry = replicas.entry
         if not current(entry.consulted, cluster):
             return None
-        entry.lessons = LESSONS
+        entry.attempts = ATTEMPTS
         self._entries[entry.key] = self._entries.pop(entry.key)
         self._count("hit")
         return replicas.recalled(own)
@@ -87,17 +83,18 @@ class Memo:
     def answer(
         self, endpoint: str, request: Request, config: Config, cluster: Cluster, decide: Decide
     ) -> Answer:
-        """What `decide` decides of a request, in words.
+        """The answer of `decide` to a request.
 
-        The decision in the answer is the outline that is counted and logged, and the response contains no
-        more than its outcome: object, patches and sentences are in `ready` only.
+        On a hit, `response` and `decision` are summaries for the log and the metrics; the object, patches and
+        sentences are only in `ready`.
         """
         canonical = Canonical.of(request) if self._limit else None
         if canonical is None:
             return _decided(request, config, cluster, decide)
         if config is not self._config:
-            self._forget_all()
-            self._config = config
+            self._entries.clear()
+            self._bodies.clear()
+            self._config, self.bytes = config, 0
         key = (endpoint, canonical.text)
         entry = self._entries.pop(key, None)
         if entry is not None and current(entry.consulted, cluster):
@@ -106,21 +103,21 @@ class Memo:
                 self._count("miss")
                 return _decided(request, config, cluster, decide)
             self._count("hit")
-            learn = partial(self._learn, entry, request, canonical) if entry.lessons else None
-            return Answer(entry.response, entry.outline, entry.ready, learn)
+            remember = partial(self._add_form, entry, request, canonical) if entry.attempts else None
+            return Answer(entry.response, entry.summary, entry.ready, remember)
         if entry is not None:
-            self._give_up(entry)
+            self._remove(entry)
         self._count("miss")
-        recorded = Recorded(cluster, self.folds)
-        decision = decide(canonical.request(), config, recorded)
-        response = respond(decision)  # before the listings are looked at: words may be made of them, too
+        recorder = Recorder(cluster, self.folds)
+        decision = decide(canonical.request(), config, recorder)
+        response = respond(decision)  # it may consult listings, too
         self.folds.measure()
         if shows_constants(response):
-            self._remember(_Entry.of(key, None, recorded.consulted()))
+            self._remember(_Entry.of(key, None, recorder.consulted()))
             return _decided(request, config, cluster, decide)
         ready = prepared(response)
         if not decision.crashes:
-            self._remember(_Entry.of(key, (decision, response, ready), recorded.consulted()))
+            self._remember(_Entry.of(key, (decision, response, ready), recorder.consulted()))
         return Answer(response, decision, ready)
 
     def _remember(self, entry: _Entry) -> None:
@@ -128,20 +125,20 @@ class Memo:
             return
         self._entries[entry.key] = entry
         self.bytes += entry.size
-        self._fit()
+        self._evict()
 
-    def _fit(self) -> None:
+    def _evict(self) -> None:
         while self.bytes > self._limit:
-            self._give_up(self._entries.pop(next(iter(self._entries))))
+            self._remove(self._entries.pop(next(iter(self._entries))))
             self._count("evicted")
 
-    def _learn(
+    def _add_form(
         self, entry: _Entry, request: Request, canonical: Canonical, body: bytes, note: object
     ) -> None:
-        """Know the replicas of what a body reviews by their bytes from now on."""
+        """Recognise the replicas of this body by their bytes from now on."""
         if self._entries.get(entry.key) is not entry:
             return
-        entry.lessons -= 1
+        entry.attempts -= 1
         form = Form.of(body, request, canonical)
         if form is None:
             return
@@ -149,38 +146,31 @@ class Memo:
         size = SLOT + held(form, form.key(entry.key[0], body), canonical.name, note, shared=self._shared)
         if entry.size + size > self._limit // LARGEST:
             return
-        place = self._bodies.keep(entry.key[0], body, form, replicas)
+        place = self._bodies.add(entry.key[0], body, form, replicas)
         if place is None:
             return
-        if len(entry.places) >= LESSONS:
-            self._unlearn(entry, next(iter(entry.places)))
+        if len(entry.places) >= ATTEMPTS:
+            oldest = next(iter(entry.places))
+            self._bodies.remove(oldest)
+            freed = entry.places.pop(oldest)
+        else:
+            freed = 0
         entry.places[place] = size
-        entry.size += size
-        self.bytes += size
-        self._fit()
+        entry.size += size - freed
+        self.bytes += size - freed
+        self._evict()
 
-    def _unlearn(self, entry: _Entry, place: Place) -> None:
-        self._bodies.give_up(place)
-        size = entry.places.pop(place)
-        entry.size -= size
-        self.bytes -= size
-
-    def _give_up(self, entry: _Entry) -> None:
+    def _remove(self, entry: _Entry) -> None:
         for place in entry.places:
-            self._bodies.give_up(place)
+            self._bodies.remove(place)
         self.bytes -= entry.size
-
-    def _forget_all(self) -> None:
-        self._entries.clear()
-        self._bodies.clear()
-        self.bytes = 0
 
 
 # --- entries -----------------------------------------------------------------------------------------------
 
 
 def _decided(request: Request, config: Config, cluster: Cluster, decide: Decide) -> Answer:
-    """What the engine decides of a request as it came."""
+    """The engine's answer to a request in its original form."""
     decision = decide(request, config, cluster)
     return Answer(respond(decision), decision)
 
@@ -192,14 +182,14 @@ class _Entry:
     response: Response
     """The outcome of the answer to the canonical request."""
     ready: Prepared | None
-    """The answer; None if it contains values of only one replica, so that the engine decides about each."""
-    outline: Decision
+    """The answer; None if it depends on values of one replica, so that the engine decides each request."""
+    summary: Decision
     consulted: Consulted
     size: int = 0
     places: dict[Place, int] = field(default_factory=dict)
-    """Where its replicas are known by their bytes, each with its size."""
-    lessons: int = LESSONS
-    """How often that may be tried until one is found so."""
+    """Where `Bodies` keeps its replicas, each with its size."""
+    attempts: int = ATTEMPTS
+    """Remaining attempts to add a form."""
 
     @classmethod
     def of(
@@ -210,7 +200,7 @@ class _Entry:
     ) -> _Entry:
         endpoint, written = key
         decision, response, ready = answered or (_NOTHING, Response(), None)
-        entry = cls((endpoint, trimmed(written)), _outcome(response), ready, outline(decision), consulted)
+        entry = cls((endpoint, trimmed(written)), _outcome(response), ready, summary(decision), consulted)
         entry.size = SLOT + held(entry)
         return entry
 
@@ -220,7 +210,7 @@ _PATCHED: Final = ({"op": "add"},)
 
 
 def _outcome(response: Response) -> Response:
-    """A response of the same outcome without sentences."""
+    """A response with the same outcome and without texts."""
     return Response(
         response.status and replace(response.status, message=""),
         _PATCHED if response.patch else (),
@@ -230,11 +220,11 @@ def _outcome(response: Response) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Replicas:
-    """The replicas of a pod template, or the retries of a review, as one caller writes them."""
+    """The replicas of a pod template, or the retries of a review, in the form of one caller."""
 
     entry: _Entry
     name: bytes
-    """The name of one of them, where it is not the same in all."""
+    """The name of one replica; empty if all have the same name."""
     note: object
 
     def recalled(self, own: Own) -> Recalled:
@@ -243,17 +233,17 @@ class _Replicas:
         return Recalled(uid, ready.to(uid), own_name(self.name, own.name_end).decode(), self.note)
 
 
-_UNSAID: Final = Finding("", "", "")
+_NO_TEXT: Final = Finding("", "", "")
 
 
-def outline(decision: Decision) -> Decision:
-    """The parts of a decision that are counted and logged, without its objects and sentences."""
+def summary(decision: Decision) -> Decision:
+    """The parts of a decision that are counted and logged, without objects and texts."""
     return Decision(
         {},
         changes=tuple(
             replace(change, patch=(), before={}, why=UNREAD, known=frozenset()) for change in decision.changes
         ),
-        results=tuple(replace(result, finding=_UNSAID) for result in decision.results),
+        results=tuple(replace(result, finding=_NO_TEXT) for result in decision.results),
         crashes=decision.crashes,
         owned=decision.owned,
         coverage=decision.coverage,

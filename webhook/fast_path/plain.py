@@ -1,8 +1,8 @@
-"""The plain request: a review in the form in which API servers send it, read without a general HTTP server.
+"""Plain requests: reviews in the form in which API servers send them, read without aiohttp.
 
-Law: if in doubt, the request is not treated as plain. A head is plain if every line of it is known and
-describes only the body's type and length. Any other request goes to the general server, byte for byte, and so
-do all later ones on that connection. This module refuses no request.
+Law: if in doubt, the request is not treated as plain. A head is plain if every line is known and describes
+only the type and length of the body. aiohttp reads all other requests, byte for byte, and all later ones on
+that connection. This module refuses no request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 HEAD_BYTES: Final = 1024
 """A longer head is not plain."""
 HEADS_KEPT: Final = 1024
-"""One caller's heads differ only in the length of the body."""
+"""The heads of one caller differ only in the length of the body."""
 
 _FIRST: Final = re.compile(rb"POST /([a-z]+)(?:\?timeout=([0-9a-z.]{1,16}))? HTTP/1\.1")
 _LINE: Final = re.compile(rb"([A-Za-z-]+): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)")
@@ -27,7 +27,7 @@ _NEEDED: Final = frozenset((b"host", b"content-type", b"content-length"))
 _IDLE: Final = frozenset(
     (b"user-agent", b"accept", b"accept-encoding", b"traceparent", b"tracestate", b"baggage")
 )
-"""Headers that change nothing about how a request is read or answered."""
+"""Headers that do not affect how a request is read or answered."""
 
 
 class Head(NamedTuple):
@@ -42,20 +42,20 @@ class Head(NamedTuple):
 
 @lru_cache(HEADS_KEPT)
 def read(head: bytes) -> Head | None:
-    """A head without the empty line that ends it; None if it is not plain."""
+    """Parse a head (without its empty last line); None if it is not plain."""
     first, *lines = head.split(b"\r\n")
-    asked = _FIRST.fullmatch(first)
+    request = _FIRST.fullmatch(first)
     headers: dict[bytes, bytes] = {}
     for line in lines:
         header = _LINE.fullmatch(line)
         if header is None or (name := header[1].lower()) in headers or name not in _NEEDED | _IDLE:
             return None
         headers[name] = header[2]
-    if asked is None or not headers.keys() >= _NEEDED or headers[b"content-type"] != b"application/json":
+    if request is None or not headers.keys() >= _NEEDED or headers[b"content-type"] != b"application/json":
         return None
     if _LENGTH.fullmatch(headers[b"content-length"]) is None:
         return None
-    return Head(asked[1].decode(), (asked[2] or b"").decode(), int(headers[b"content-length"]))
+    return Head(request[1].decode(), (request[2] or b"").decode(), int(headers[b"content-length"]))
 
 
 class Plain(NamedTuple):
@@ -63,28 +63,28 @@ class Plain(NamedTuple):
 
     head: Head
     body: bytes
-    patience: float
-    """Seconds within which it has to be answered from its first byte on."""
+    time_limit: float
+    """Seconds from its first byte to its answer."""
 
 
 class Reader:
-    """The plain requests of one connection, until the first bytes that are none."""
+    """Reads the plain requests of one connection, until the first other bytes."""
 
-    __slots__ = ("_held", "_longest", "_patience", "_whole", "patience")
+    __slots__ = ("_held", "_longest", "_time_limit", "_whole", "time_limit")
 
-    def __init__(self, patience: Callable[[Head], float | None], longest: int) -> None:
-        """`patience`: the seconds within which such a request has to be answered; None if it is to be left to
-        the general server. `longest`: bytes of a body that may be held here."""
-        self._patience, self._longest = patience, longest
+    def __init__(self, time_limit: Callable[[Head], float | None], longest: int) -> None:
+        """`time_limit` returns the `Plain.time_limit` of a request, or None if aiohttp must read it.
+        `longest`: bytes of a body that may be held here."""
+        self._time_limit, self._longest = time_limit, longest
         self._held = bytearray()
         self._whole = 0
-        """The bytes that the request will have, of which a part is held."""
-        self.patience = 0.0
-        """That of the request that is arriving."""
+        """The length of the arriving request, of which a part is held."""
+        self.time_limit = 0.0
+        """The time limit of the arriving request."""
 
     def read(self, data: bytes) -> Plain | bytes | None:
-        """The request that these bytes complete; None while it is arriving. If it is not plain: all the bytes
-        that have come of it."""
+        """The request that these bytes complete; None while it is arriving; all its bytes so far if it is not
+        plain."""
         held = self._held
         if held:
             held += data
@@ -93,15 +93,15 @@ class Reader:
             data = self.rest()
         end = data.find(b"\r\n\r\n", 0, HEAD_BYTES)
         head = read(data[:end]) if end > 0 else None
-        patience = self._patience(head) if head is not None and head.length <= self._longest else None
-        if head is None or patience is None:
+        time_limit = self._time_limit(head) if head is not None and head.length <= self._longest else None
+        if head is None or time_limit is None:
             return data
         whole = end + 4 + head.length
         if len(data) == whole:
-            return Plain(head, data[end + 4 :], patience)
+            return Plain(head, data[end + 4 :], time_limit)
         if len(data) > whole:
             return data
-        self._held, self._whole, self.patience = bytearray(data), whole, patience
+        self._held, self._whole, self.time_limit = bytearray(data), whole, time_limit
         return None
 
     def rest(self, data: bytes = b"") -> bytes:
@@ -114,8 +114,8 @@ class Reader:
         return bool(self._held)
 
 
-def written(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes:
-    """An answer on a connection that is kept."""
+def http_response(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes:
+    """The bytes of an HTTP response; the connection stays open."""
     return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nDate: %s\r\n\r\n%s" % (
         status,
         status.phrase.encode(),

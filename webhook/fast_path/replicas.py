@@ -1,11 +1,11 @@
-"""Replicas known by the bytes of their reviews, before any JSON is read.
+"""Recognises replicas by the bytes of their reviews, without parsing JSON.
 
-Law: two bodies of one form that are equal but for its holes have one canonical request. A form lists where
-bodies of one length have values of only one replica: each hole is all or the end of a JSON string, and a body
-has the form if every hole contains only plain characters, which end no string. Counting proves that the
-canonical form has constants for all of them: in a body that was read, the value of each hole is, as a string
-of plain characters, in as many places that the canonical form replaces as its bytes are in the body. Without
-this proof there is no form.
+Law: two bodies of one form that are equal outside of its holes have the same canonical request. A form lists
+the holes in bodies of one length: the places of values that differ between replicas. Each hole is a JSON
+string or the end of one, and a body has the form if its holes contain only plain characters, which end no
+string.
+A form needs a proof by counting: in a body that was parsed, the value of each hole occurs as often in the
+bytes as in places where the canonical form has a constant. So no other place contains it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _PLAIN: Final = _LOWER + _LOWER.upper() + b":.-"
 _VALUE: Final = re.compile(rf"[{_PLAIN.decode()}]{{1,64}}")
 _FIELDS: Final = tuple(key for key, value in CONSTANTS.items() if type(value) is str)
 _ESCAPES: Final = (b"\\u003c", b"\\u003e", b"\\u0026")
-"""Which API servers write; none is of a plain character."""
+"""Escapes that API servers write; none stands for a plain character."""
 LARGEST: Final = 256 * 1024
 """Bytes of a body that can have a form."""
 MOST_VALUES: Final = 24
-"""How many values are looked for in a body."""
+"""Values that are searched in a body."""
 MOST_HOLES: Final = 64
 MOST_FORMS: Final = 8
-"""Forms of bodies of one length: a body is held against all of them."""
+"""Forms of bodies of one length: a body is compared with all of them."""
 
 
 class Own(NamedTuple):
-    """The values of one replica that an answer or the log contains."""
+    """The values of one replica that its answer or log line contains."""
 
     uid: bytes
     """The request's."""
@@ -56,7 +56,7 @@ class _Hole(NamedTuple):
 
 
 class Form:
-    """Where bodies of one length have values of only one replica."""
+    """The holes in bodies of one length."""
 
     __slots__ = ("_names", "_own", "_tokens", "holes", "rest")
 
@@ -73,7 +73,7 @@ class Form:
 
     @classmethod
     def of(cls, body: bytes, request: Request, canonical: Canonical) -> Form | None:
-        """The form of a body that was read; None if it can't be proved."""
+        """The form of a parsed body; None if there is no proof."""
         if len(body) > LARGEST or not _may_vary(request, canonical):
             return None
         holes = _holes(body, request, canonical)
@@ -90,7 +90,7 @@ class Form:
         return (endpoint, *self.rest(body))
 
     def own(self, body: bytes) -> Own | None:
-        """The content of the holes; None if it is not allowed there."""
+        """The values in the holes; None if they are not plain, or differ where they must be equal."""
         own = self._own(body)
         if b"".join(own).translate(None, _PLAIN):
             return None
@@ -107,11 +107,11 @@ class Form:
 
 
 Key = tuple[str | bytes, ...]
-"""An endpoint, and all of a body but its holes."""
+"""An endpoint, and a body without its holes."""
 
 
 class Place(NamedTuple):
-    """Where something is kept."""
+    """The place of a value in `Bodies`."""
 
     length: int
     form: Form
@@ -119,7 +119,7 @@ class Place(NamedTuple):
 
 
 class Bodies(Generic[T]):
-    """Remembered reviews, found by the bytes of any replica's."""
+    """Values that are found by the bytes of a review of any replica."""
 
     def __init__(self) -> None:
         self._forms: dict[int, dict[Form, dict[Key, T]]] = {}
@@ -128,7 +128,7 @@ class Bodies(Generic[T]):
         return sum(len(kept) for forms in self._forms.values() for kept in forms.values())
 
     def find(self, endpoint: str, body: bytes) -> tuple[T, Own] | None:
-        """The remembered value for a replica, with this one's own values."""
+        """The value for a body, and the body's own values."""
         for form, kept in self._forms.get(len(body), _NONE).items():
             own = form.own(body)
             if own is not None:
@@ -137,8 +137,8 @@ class Bodies(Generic[T]):
                     return found, own
         return None
 
-    def keep(self, endpoint: str, body: bytes, form: Form, value: T) -> Place | None:
-        """Keep something of a body; None if there are too many forms, or it is kept already."""
+    def add(self, endpoint: str, body: bytes, form: Form, value: T) -> Place | None:
+        """Add a value for a body; None if there are too many forms, or the body has a value."""
         forms = self._forms.setdefault(len(body), {})
         if form not in forms and len(forms) >= MOST_FORMS:
             return None
@@ -149,8 +149,7 @@ class Bodies(Generic[T]):
         kept[key] = value
         return Place(len(body), form, key)
 
-    def give_up(self, place: Place) -> None:
-        """Keep it no longer."""
+    def remove(self, place: Place) -> None:
         forms = self._forms[place.length]
         del forms[place.form][place.key]
         if not forms[place.form]:
@@ -163,8 +162,8 @@ class Bodies(Generic[T]):
 
 
 def _may_vary(request: Request, canonical: Canonical) -> bool:
-    """Whether replicas whose names end otherwise have the same canonical form, and are logged alike."""
-    if canonical.name:  # another's name may be where this one's is not
+    """Whether replicas with other name suffixes have the same canonical form and log line."""
+    if canonical.name:  # another replica's name may occur in further places
         text, prefix = canonical.text, canonical.name[: -len(CONSTANT)]
         starts = list(islice(_starts(text, prefix), MOST_HOLES + 1))
         after = (start + len(prefix) for start in starts)
@@ -204,12 +203,12 @@ def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] |
         length = len(CONSTANT) if kind in ("name", "token") else len(value)
         ends = (start + 1 + len(value) for start in starts)
         holes += (_Hole(end - length, end, kind) for end in ends)
-    # A key may be equal to another one of its object.
+    # A value only: with another replica's value, a key could be equal to another key of its object.
     return holes if all(body[hole.end + 1] in b",]}" for hole in holes) else None
 
 
 def _own_values(obj: Json | None) -> Iterator[str]:
-    """What the canonical form replaces by constants, as far as it is plain."""
+    """The plain values that the canonical form replaces by constants."""
     metadata = obj.get("metadata") if obj is not None else None
     if type(metadata) is not dict:
         return

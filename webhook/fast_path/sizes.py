@@ -1,4 +1,4 @@
-"""How many bytes of memory something holds: measured, since estimates were too small by several times."""
+"""The memory that objects use: measured, because estimates were too small by a factor."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _SHARED: Final = (
     *(type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref),
     *(BaseModel, Listing, Recogniser, Remembered, Server),
 )
-"""What others hold, too."""
+"""Types of objects that are also used elsewhere."""
 SLOT: Final = 256
-"""Bytes that the tables themselves take for an entry."""
+"""Bytes that an entry uses in the tables themselves."""
 LARGEST: Final = 16
-"""One entry may have this part of the memo."""
+"""An entry may use one sixteenth of the memo."""
 _ROUNDED: Final = 15
-"""An allocation takes a multiple of 16 bytes."""
+"""Allocations are multiples of 16 bytes."""
 
 
 def held(*roots: object, shared: tuple[type, ...] = ()) -> int:
-    """Bytes of all objects that these reach, each counted once, those of `shared` types without what they
-    reach. It takes as long as there are objects."""
+    """Bytes of all objects reachable from `roots`, each counted once. Objects of `shared` types count without
+    the objects that they refer to. The time is linear in the number of objects."""
     size, seen, found = 0, set[int](), list[Any](roots)
     while found:
         each = found.pop()
@@ -55,10 +55,10 @@ def held(*roots: object, shared: tuple[type, ...] = ()) -> int:
 
 @lru_cache(maxsize=1024)
 def _is(kind: Any, kinds: tuple[type, ...]) -> bool:
-    """Remembered, since the question costs more than all else here: some of the types are abstract."""
+    """`issubclass`, cached: it is slow for abstract types."""
     return issubclass(kind, kinds)
 
 
 def trimmed(written: bytes) -> bytes:
-    """A copy of exact size: orjson's may hold several times as much memory."""
+    """A copy of exact size: orjson may reserve several times as much memory."""
     return bytes(memoryview(written))

@@ -1,8 +1,8 @@
-"""Bodies of requests, and the bytes that all of them together may take.
+"""Request bodies, and the memory that they may use together.
 
-Law: memory has a ceiling, and reaching it is no refusal: a body that finds no room is not read on until there
-is some, or its deadline comes. The oldest unfinished body gives way to those that wait, so that callers that
-send half of one keep nobody out.
+Law: memory is bounded, and a body that exceeds the bound is not refused at once. It waits until there is room
+or its deadline passes. While bodies wait, the oldest unfinished one is dropped, so callers that send half a
+body do not block others.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ LIMIT: Final = 8 * 1024 * 1024
 ROOM: Final = 48 * 1024 * 1024
 """Bytes of all bodies in flight together, beyond the first FREE of each."""
 FREE: Final = 64 * 1024
-"""Bytes of a body that need no room: nearly all reviews are smaller, and pass while large ones wait. The
-bound on connections bounds their sum."""
+"""Bytes of a body that are not counted: nearly all reviews are smaller, and pass while large ones wait. The
+limit of connections bounds their sum."""
 OLD_SECONDS: Final = 1.0
-"""An honest body arrives in milliseconds; one that takes longer gives way to those that wait."""
+"""Age from which an unfinished body may be dropped. Most bodies arrive in milliseconds."""
 
 
 class Refusal(Exception):
-    """The request is answered with an HTTP error and one plain sentence."""
+    """The request is answered with an HTTP error and one sentence."""
 
     def __init__(self, status: HTTPStatus, sentence: str, reason: str = "") -> None:
-        """`reason`: a label of the metric of refusals, if a limit was exceeded."""
+        """`reason`: a label of `chassis_refused_total`, if a limit was exceeded."""
         super().__init__(sentence)
         self.status, self.reason = status, reason
 
 
 class Hold:
-    """The room that one body takes."""
+    """The room that one body uses."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -48,7 +48,7 @@ class Hold:
 
 
 class Budget:
-    """The room for bodies, shared out as they arrive."""
+    """The room for all bodies."""
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
@@ -69,10 +69,12 @@ class Budget:
             yield hold
         finally:
             del self._holds[hold]
-            self._wake()
+            for turn in self._waiting:
+                if not turn.done():
+                    turn.set_result(None)
 
     async def grow(self, hold: Hold, size: int) -> None:
-        """Have room for a body of `size` bytes so far; wait for it if there is none."""
+        """Reserve room for a body of `size` bytes so far; wait if there is none."""
         wanted = max(size - FREE, 0)
         while self.taken - hold.taken + wanted > self._room:
             self._evict(but=hold)
@@ -95,14 +97,9 @@ class Budget:
                 hold.arriving.reschedule(self._now())
                 return
 
-    def _wake(self) -> None:
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(None)
-
 
 async def read(http: web.Request, hold: Hold, budget: Budget, deadline: float) -> bytes:
-    """The whole body. Refusal if it is no JSON, too large, encoded, broken off or late."""
+    """The whole body. Refusal if it is not JSON, too large, encoded, incomplete or late."""
     if http.content_type != "application/json":
         raise Refusal(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,

@@ -1,11 +1,11 @@
-"""The serving certificate: where it comes from, when it is renewed, how it is swapped.
+"""The serving certificate: its sources, its renewal and the switch to a new one.
 
-Law: the TLS context in force always holds one whole pair. A new pair gets a new context, because
-`load_cert_chain` with a torn certificate and key leaves the context it was called on without a key, and
-with a key of another type goes on to serve the old pair next to the new one.
+Law: the TLS context in use always contains a matching pair. A new pair gets a new context: `load_cert_chain`
+with a certificate and key that do not match removes the key of its context, and with another key type it
+keeps the old pair next to the new one.
 
-Three sources: `MountedFiles` (a Secret volume, cert-manager or any other issuer), `ManagedSecret` (a CA of
-our own, shared by the replicas through one Secret), `SelfSigned` (in memory, for a laptop).
+There are three sources: `MountedFiles` (a Secret volume of cert-manager or another issuer), `ManagedSecret`
+(our own CA, shared by the replicas through a Secret), `SelfSigned` (in memory, for a laptop).
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ from webhook.server.pki import Bundle, CertificateError, expiry, issue, made_by_
 log = structlog.get_logger()
 
 POLL_SECONDS = 60.0
-"""The pace at which a managed Secret is read, and files are, in case a file event is missed."""
+"""The interval at which a Secret is read, and files, in case a file event was missed."""
 SWAP_ATTEMPTS = 8
 MANAGED_BY = "app.kubernetes.io/managed-by"
 FIRST_PAUSE = 0.5
 TRUST_POLL_SECONDS = 1.0
 START_PATIENCE = 15.0
-"""Seconds after which a replica that has nothing to serve takes what it has, trusted or not."""
+"""Seconds after which a replica without a certificate serves one that is not yet trusted."""
 SWITCH_PATIENCE = 600.0
-"""The same for one that has a pair in force."""
+"""The same for a replica with a valid certificate."""
 
 
 class CertificateSource(Protocol):
-    """Where the serving certificate comes from."""
+    """A source of serving certificates."""
 
     async def read(self) -> Bundle:
-        """The bundle as it should be served now; CertificateError or OSError if there is none."""
+        """The bundle to serve now. CertificateError or OSError if there is none."""
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield, without end, whenever `read` may give something new."""
+        """Yield, without end, whenever `read` may return a new bundle."""
 
 
 # --- serving -------------------------------------------------------------------------------------------
 
 
 class ServingCertificate:
-    """The TLS context that is asked for at each connection. New ones see a swap at once; open ones stay."""
+    """The TLS context for new connections. Open connections keep theirs."""
 
     def __init__(self) -> None:
         self.context = _server_context()
-        # Something to shake hands with from the first moment, so that /healthz and /readyz can answer (a
-        # kubelet does not verify); no API server trusts it.
+        # At the start, a certificate that no API server trusts: /healthz and /readyz can answer, because the
+        # kubelet does not verify.
         _load(self.context, issue(["mlchassis.invalid"], datetime.now(UTC)))
         self.bundle: Bundle | None = None
 
     def install(self, bundle: Bundle) -> bool:
-        """Serve `bundle` from now on; False if it is served already.
+        """Serve `bundle` from now on; False if it is already served.
 
-        Raises CertificateError, with the old pair still in force, if certificate and key don't fit.
+        Raises CertificateError and keeps the old pair if certificate and key don't match.
         """
         if bundle == self.bundle:
             return False
@@ -82,9 +82,9 @@ class ServingCertificate:
         return True
 
     def problem(self, now: float) -> str:
-        """Why no API server accepts the certificate at `now` (seconds since the epoch); empty: unknown.
+        """Why API servers reject the certificate at `now` (seconds since the epoch), or an empty string.
 
-        Whether it is trusted is not asked here: a webhook that can't read its own configuration may be.
+        Trust is not checked: a webhook that can't read its own configuration may still be trusted.
         """
         if self.bundle is None:
             return "no serving certificate yet"
@@ -100,7 +100,7 @@ class ServingCertificate:
 def _server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Forward secrecy and AEAD only; TLS 1.3's own suites are not governed by this list.
+    # Forward secrecy and AEAD only. The list does not apply to TLS 1.3.
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -108,42 +108,44 @@ def _server_context() -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, bundle: Bundle) -> None:
-    # The ssl module reads files only. The directory is 0700 and gone before the call returns.
+    # The ssl module reads only files. The directory has mode 0700 and is removed before the call returns.
     with tempfile.TemporaryDirectory(prefix="chassis-tls-") as directory:
         certificate, key = Path(directory, "tls.crt"), Path(directory, "tls.key")
         certificate.write_bytes(bundle.certificate)
         key.write_bytes(bundle.key)
         try:
-            # An encrypted key would make OpenSSL ask on the terminal: an empty password fails instead.
+            # Without a password, OpenSSL would ask on the terminal for that of an encrypted key.
             context.load_cert_chain(certificate, key, password="")
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(f"certificate and key can't be served: {error}") from error
 
 
 Trusts = Callable[[bytes], Awaitable[bool]]
-"""Whether all callers trust a CA (PEM) by now."""
+"""Whether all API servers trust a CA (PEM)."""
 
 
-async def nobody_to_ask(_: bytes) -> bool:
-    """Where the caBundle is not ours to keep, or there is no API server."""
+async def always_trusted(_: bytes) -> bool:
+    """Used if we do not manage the caBundle, or there is no API server."""
     return True
 
 
-class Succession:
-    """From the pair in force to the next: a pair is served once all callers trust its CA.
+class Switch:
+    """Switches to a new certificate when all API servers trust its CA.
 
-    An API server that can't be reached, or never learns of the CA, does not block a replica for ever: an
-    expired pair gives way to any other, and a replica that has none yet does not wait for long.
+    An unreachable API server does not block a replica for ever: a replica whose certificate is missing or
+    expired waits START_PATIENCE, others wait SWITCH_PATIENCE.
     """
 
     def __init__(self, source: CertificateSource, serving: ServingCertificate, trusts: Trusts) -> None:
         self._source, self._serving, self._trusts = source, serving, trusts
         self._since: float | None = None
-        """Since when a pair waits to be trusted."""
+        """When the wait for trust began."""
 
     async def step(self) -> Bundle | None:
-        """Serve what the source holds now, if it may be; the bundle then in force, None to be asked again in
-        a moment. Raises what the source raises, and CertificateError."""
+        """Serve the source's bundle if it is trusted, and return it; None if it is not yet trusted.
+
+        Raises the errors of the source, and CertificateError.
+        """
         bundle = await self._source.read()
         if bundle != self._serving.bundle and not await self._may_serve(bundle):
             return None
@@ -157,52 +159,52 @@ class Succession:
             if await self._trusts(bundle.ca):
                 return True
         except Exception as error:
-            why = str(error) or type(error).__name__
+            why = _message(error)
         if self._since is None:
             self._since = time.monotonic()
             log.info("certificate waits until its CA is trusted", until=expiry(bundle).isoformat(), error=why)
         served = self._serving.bundle
-        works = served is not None and datetime.now(UTC) < expiry(served)
-        if time.monotonic() - self._since < (SWITCH_PATIENCE if works else START_PATIENCE):
+        valid = served is not None and datetime.now(UTC) < expiry(served)
+        if time.monotonic() - self._since < (SWITCH_PATIENCE if valid else START_PATIENCE):
             return False
         log.warning("serving a certificate although its CA is not known to be trusted", error=why)
         return True
 
 
-async def keep(
+async def follow(
     source: CertificateSource,
     serving: ServingCertificate,
     installed: Callable[[Bundle], None],
     trusts: Trusts,
 ) -> None:
-    """Serve what the source holds, now and after every change, until cancelled.
+    """Serve the source's bundle, now and after every change, until cancelled.
 
-    After an error, the pair in force stays, and the source is read again.
+    After an error, the present certificate stays, and the source is read again.
     """
-    changed, succession = asyncio.Event(), Succession(source, serving, trusts)
+    changed, switch = asyncio.Event(), Switch(source, serving, trusts)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_announce(source, changed))
+        tasks.create_task(_watch(source, changed))
         pause = FIRST_PAUSE
         while True:
             changed.clear()
-            patience, before = None, serving.bundle
+            timeout, before = None, serving.bundle
             try:
-                bundle = await succession.step()
+                bundle = await switch.step()
                 if bundle is None:
-                    patience = TRUST_POLL_SECONDS
+                    timeout = TRUST_POLL_SECONDS
                 elif bundle != before:
                     installed(bundle)
                 pause = FIRST_PAUSE
             except Exception as error:
-                log.warning("no new serving certificate", error=str(error) or type(error).__name__)
-                patience, pause = pause, min(pause * 2, POLL_SECONDS)
-            # After a failure, too, the next change counts: a pair that is torn is whole a moment later.
+                log.warning("no new serving certificate", error=_message(error))
+                timeout, pause = pause, min(pause * 2, POLL_SECONDS)
+            # Also after an error: the second file of a pair may be written a moment later.
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(timeout):
                     await changed.wait()
 
 
-async def _announce(source: CertificateSource, changed: asyncio.Event) -> None:
+async def _watch(source: CertificateSource, changed: asyncio.Event) -> None:
     pause = FIRST_PAUSE
     while True:
         try:
@@ -210,23 +212,27 @@ async def _announce(source: CertificateSource, changed: asyncio.Event) -> None:
                 changed.set()
                 pause = FIRST_PAUSE
         except Exception as error:
-            log.warning("no watch on the serving certificate", error=str(error) or type(error).__name__)
+            log.warning("no watch on the serving certificate", error=_message(error))
         await asyncio.sleep(pause)
         pause = min(pause * 2, POLL_SECONDS)
-        changed.set()  # what changed meanwhile was not seen
+        changed.set()  # a change in the meantime was missed
+
+
+def _message(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 # --- sources -------------------------------------------------------------------------------------------
 
 
-async def _now_and_then() -> AsyncIterator[None]:
+async def _poll() -> AsyncIterator[None]:
     while True:
         await asyncio.sleep(POLL_SECONDS)
         yield
 
 
 class SelfSigned:
-    """A CA and certificate in memory, for local work; only this process knows it."""
+    """A CA and certificate in the memory of this process, for local work."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._hosts = tuple(hosts)
@@ -238,29 +244,28 @@ class SelfSigned:
         return self._bundle
 
     def changes(self) -> AsyncIterator[None]:
-        return _now_and_then()
+        return _poll()
 
 
 class MountedFiles:
-    """A pair on disk, usually a Secret volume, read again when its directory changes.
+    """Files, usually of a Secret volume, read again when their directory changes.
 
-    Kubelet swaps the `..data` link of the directory; the file's own inode never changes, so a watch on the
-    file would see nothing after the first swap.
+    The kubelet replaces the directory's `..data` link. The files' inodes never change, so a watch on them
+    would miss it.
     """
 
     def __init__(self, certificate: Path, key: Path, ca: Path | None = None) -> None:
         self._certificate, self._key, self._ca = certificate, key, ca
 
     async def read(self) -> Bundle:
-        ca = await asyncio.to_thread(self._ca.read_bytes) if self._ca else b""
-        return Bundle(
-            await asyncio.to_thread(self._certificate.read_bytes),
-            await asyncio.to_thread(self._key.read_bytes),
-            ca=ca,
-        )
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> Bundle:
+        ca = self._ca.read_bytes() if self._ca else b""
+        return Bundle(self._certificate.read_bytes(), self._key.read_bytes(), ca)
 
     async def changes(self) -> AsyncIterator[None]:
-        from watchfiles import awatch  # not needed if watches of the cluster report changes
+        from watchfiles import awatch  # not imported if other sources are used
 
         directories = {path.parent for path in (self._certificate, self._key, self._ca) if path}
         async for _ in awatch(
@@ -275,12 +280,12 @@ class MountedFiles:
 
 
 class ManagedSecret:
-    """Our CA and serving certificate in one Secret, agreed on by compare-and-swap.
+    """Our CA and serving certificate in one Secret, written by compare-and-swap.
 
-    Any number of replicas may start or renew at once: one write wins, the others read it. None puts back what
-    it remembers: if the Secret was deleted, one of them makes it with a new CA; if `ca.key` was removed
-    from one of ours, a new CA is added next to the old one. Another issuer's certificate is served as it
-    is, and its Secret is never written.
+    If several replicas issue or renew at once, one write succeeds and the others read it. No replica restores
+    an old certificate: if the Secret was deleted, one of them creates it with a new CA; if our `ca.key` was
+    removed, a new CA is added to the old one. Another issuer's certificate is served, and its Secret is never
+    written.
     """
 
     def __init__(self, api: Calls, namespace: str, name: str, hosts: Iterable[str]) -> None:
@@ -296,8 +301,8 @@ class ManagedSecret:
             present = _from_secret(secret) if secret else None
             if present and not _ours(secret or {}, present):
                 return present
-            # The API server's clock: it is the one that verifies, and one replica whose own runs ahead would
-            # renew for all of them with a certificate that is not valid yet.
+            # By the API server's clock. A replica whose own clock is ahead would replace the certificate of
+            # all replicas with one that is not valid yet.
             wanted = self._successor(present, datetime.fromtimestamp(self._api.now(), UTC))
             if wanted is present:
                 return wanted
@@ -308,7 +313,7 @@ class ManagedSecret:
         raise CertificateError(f"Secret {self._path} was changed under us {SWAP_ATTEMPTS} times in a row")
 
     def changes(self) -> AsyncIterator[None]:
-        return _now_and_then()
+        return _poll()
 
     def _successor(self, present: Bundle | None, now: datetime) -> Bundle:
         if present is None:
@@ -337,7 +342,7 @@ _KEYS = {"tls.crt": "certificate", "tls.key": "key", "ca.crt": "ca", "ca.key": "
 
 
 def _ours(secret: Json, present: Bundle) -> bool:
-    """Whether the certificate in the Secret is ours to renew; an unreadable one with the CA's key is."""
+    """Whether we renew the certificate in the Secret: also an unreadable one, if the CA's key is there."""
     if present.ca_key:
         return made_by_us(present) is not False
     return bool(made_by_us(present)) and labels_of(secret).get(MANAGED_BY) == "mlchassis"
@@ -349,7 +354,7 @@ def _to_secret(bundle: Bundle, secret: Json) -> Json:
 
 
 def _from_secret(secret: Json) -> Bundle | None:
-    """The bundle in a Secret; None if it holds nothing of ours yet (the pair is missing)."""
+    """The bundle in a Secret; None if certificate or key is missing."""
     data = secret.get("data") or {}
     try:
         fields = {field: base64.b64decode(data.get(key) or "") for key, field in _KEYS.items()}

@@ -1,13 +1,11 @@
-"""The connections of one serving process: accepted, shaken hands with, bounded in number, ended when stuck.
+"""The connections of a worker: accept, TLS handshake, a limit on their number, timeouts.
 
-Law: callers that do nothing must not keep out those that ask. If no connection is free, the one that has made
-the least progress for the longest time gives way to a new one, in any phase: a handshake, a head, a
-body, the next request, its answer being taken in. One whose request has arrived as a whole never gives way.
-Refusals are counted by reason, and the log shows few of them.
+Law: idle callers do not block active ones. If the limit is reached, the connection without progress for the
+longest time is closed for a new one, in any phase: handshake, head, body, idle, answer. A connection whose
+request has arrived completely is never closed. Refusals are counted by reason, and few of them are logged.
 
-Plain requests are answered by the fast path (`webhook.fast_path.plain`). The first bytes that are not one
-whole plain request make the connection one of aiohttp's for good: only a server that has read all bytes can
-read the next ones.
+The fast path answers plain requests (`webhook.fast_path.plain`). From the first bytes that are not one whole
+plain request, aiohttp reads the rest of the connection: a parser needs all bytes before the next request.
 """
 
 from __future__ import annotations
@@ -26,62 +24,61 @@ from aiohttp import web
 from prometheus_client import Counter
 
 from webhook.server.bodies import FREE
-from webhook.server.log import Bounded
+from webhook.server.log import RateLimited
 from webhook.server.record import SharedRecords
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head, Plain, Reader
 
 KEEP_ALIVE_SECONDS: Final = 120.0
-"""Longer than the 90 s for which the API server keeps idle connections: were ours shorter, it would now and
-then send a review into a connection that we are just closing."""
+"""The API server closes idle connections after 90 s. If we closed them first, it would sometimes send a
+review on a connection that we are just closing."""
 MOST: Final = 1024
-"""Connections of a process. An API server keeps some tens, and sends hundreds at once in a burst."""
+"""Connections of a process. An API server keeps some tens, and opens hundreds in a burst."""
 SPARE_DESCRIPTORS: Final = 128
-"""Descriptors that stay free for files, watches and pipes."""
+"""Descriptors reserved for files, watches and pipes."""
 HANDSHAKE_SECONDS: Final = 10.0
 HEAD_SECONDS: Final = 10.0
-"""How long the head of a request may take from its first byte. A connection that has sent nothing yet may be
-one that an API server keeps for later, and stays open like any other idle one."""
+"""How long the head of a request may take from its first byte. A connection that has sent nothing counts as
+idle: an API server may keep it for later."""
 REQUEST_SECONDS: Final = 60.0
-"""Twice the longest timeout that a webhook can have: a client that reads an answer so slowly has gone."""
+"""Twice the longest timeout of a webhook: a client that reads so slowly has given up."""
 SWEEP_SECONDS: Final = 1.0
 TURN_SECONDS: Final = 0.02
-"""How long a worker leaves a caller to one that holds fewer connections."""
+"""How long a worker leaves a caller to a worker with fewer connections."""
 TURN_STEP_SECONDS: Final = 0.001
 BUSY_SECONDS: Final = 0.2
-"""How long it leaves none to others, once it has done so in vain: they are busy, or hang."""
+"""How long it accepts at once after none of them took the caller: they are busy, or hang."""
 FRESH_SECONDS: Final = 1.0
-"""A connection that made progress so lately does not give way."""
+"""A connection with progress in this time is not evicted."""
 PACE: Final = 4096
-"""Bytes a second: each so many bytes of a request count as a second of progress,"""
+"""This many bytes of a request count as one second of progress."""
 CREDIT_SECONDS: Final = 2.0
-"""but no more than these together: else a large part of a body would buy a place for long."""
+"""The most that received bytes can count: a large part of a body must not reserve a connection for long."""
 
 
-class Refused:
-    """Connections and requests that were refused: each is counted, few of each reason are logged."""
+class Refusals:
+    """Refused connections and requests: all are counted, a few of each reason are logged."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
-        self._lines = Bounded("refused")
+        self._lines = RateLimited("refused")
 
-    def add(self, reason: str, **about: object) -> None:
-        """`reason` is one of a few words, a label of the metric."""
+    def add(self, reason: str, **fields: object) -> None:
+        """`reason` is a label of the metric."""
         self._counter.labels(reason).inc()
-        self._lines.warning(reason, **about)
+        self._lines.warning(reason, **fields)
 
     def flush(self) -> None:
         """Log the remaining lines."""
         self._lines.flush()
 
 
-class Desk(Protocol):
+class PlainHandler(Protocol):
     """Answers plain requests."""
 
-    def patience(self, head: Head) -> float | None:
-        """Seconds within which such a request has to be answered from its first byte on; None if it can't
-        be answered here."""
+    def time_limit(self, head: Head) -> float | None:
+        """Seconds from the first byte of the request to its answer; None if aiohttp must read it."""
         ...
 
     def answer(
@@ -98,44 +95,48 @@ class FastPath(Protocol):
     Reader: type[Reader]
 
     @staticmethod
-    def written(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes: ...
+    def http_response(status: HTTPStatus, content_type: bytes, body: bytes) -> bytes: ...
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's own, which also knows how long it has made no progress, and answers plain requests."""
+    """aiohttp's connection that also measures its progress and answers plain requests."""
 
     def __init__(
-        self, acceptor: Acceptor, server: web.Server, fast: tuple[FastPath, Desk] | None, **options: Any
+        self,
+        acceptor: Acceptor,
+        server: web.Server,
+        fast: tuple[FastPath, PlainHandler] | None,
+        **options: Any,
     ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._acceptor = acceptor
         self._now = asyncio.get_running_loop().time
         self.used = self._now()
-        """When it was accepted, or last ended a request."""
+        """When it was accepted, or its last request ended."""
         self.head: float | None = None
-        """When the first byte came of a request that has no handler yet."""
+        """When the first byte of a request arrived that has no handler yet."""
         self.since: float | None = None
-        """When the request began that is in flight."""
-        self._arrived = False
-        """Whether all of that request has come."""
+        """When the current request began."""
+        self._complete = False
+        """Whether the current request has arrived completely."""
         self._received = 0
-        """Bytes that have come since it began."""
+        """Bytes received of the current request."""
         self._fast = fast
-        self._reader = fast[0].Reader(fast[1].patience, FREE) if fast else None
-        """None once aiohttp has got any bytes."""
-        self._late: asyncio.TimerHandle | None = None
+        self._reader = fast[0].Reader(fast[1].time_limit, FREE) if fast else None
+        """None once aiohttp reads the connection."""
+        self._timer: asyncio.TimerHandle | None = None
         self._began: float | None = None
-        """When a request arrived that aiohttp was handed later."""
+        """When the request began that was handed over to aiohttp."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # It would end a connection that it sees nothing of; `Acceptor.sweep` ends the idle ones.
+        # aiohttp would close a connection on which it sees no request; `Acceptor.sweep` closes idle ones.
         self.keep_alive(True)
-        self._acceptor.joined(self)
+        self._acceptor.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._forget()
-        self._acceptor.left(self)
+        self._reset()
+        self._acceptor.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -161,37 +162,37 @@ class Connection(web.RequestHandler):
         elif found is not None:
             self._answer(cast("Plain", found))
         elif self.since is None:
-            self.since, self._received, self._arrived = self._now(), len(data), False
-            late = self.since + reader.patience
-            self._late = asyncio.get_running_loop().call_at(late, self._hand_over_late)
+            self.since, self._received, self._complete = self._now(), len(data), False
+            deadline = self.since + reader.time_limit
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._on_deadline)
         else:
             self._received += len(data)
 
     def _answer(self, plain: Plain) -> None:
         assert self._fast is not None
-        fast, desk = self._fast
+        fast, handler = self._fast
         since = self._now() if self.since is None else self.since
-        self._forget()
-        answer = desk.answer(plain.head.endpoint, plain.body, since + plain.patience, _peer(self))
+        self._reset()
+        answer = handler.answer(plain.head.endpoint, plain.body, since + plain.time_limit, _peer(self))
         self.used = self._now()
         if self.transport is not None:
-            self.transport.write(fast.written(*answer))
+            self.transport.write(fast.http_response(*answer))
 
-    def _hand_over_late(self) -> None:
+    def _on_deadline(self) -> None:
         if self._reader is not None:
             self._hand_over(self._reader.rest())
 
     def _hand_over(self, data: bytes) -> None:
         """Give the bytes so far, and all later ones, to aiohttp."""
         self._began, self._reader = self.since, None
-        self._forget()
+        self._reset()
         self.data_received(data)
 
-    def _forget(self) -> None:
-        """Wait for no more of a request."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _reset(self) -> None:
+        """The current request has ended, or aiohttp reads it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self.since = None
 
     # --- requests that aiohttp reads -------------------------------------------------------------------
@@ -200,24 +201,24 @@ class Connection(web.RequestHandler):
         """A request has a handler."""
         began = self.head if self._began is None else self._began
         self.since, self.head = self._now() if began is None else began, None
-        self._began, self._arrived = None, False
+        self._began, self._complete = None, False
 
-    def arrived(self) -> None:
-        """All of it has come."""
-        self._arrived = True
+    def body_received(self) -> None:
+        """The current request has arrived completely."""
+        self._complete = True
 
     def end(self) -> None:
-        """Its answer is written next."""
+        """The answer is about to be written."""
         self.used, self.since = self._now(), None
 
-    # --- its state -------------------------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------------
 
     @property
     def unsent(self) -> bool:
-        """Whether a part of an answer has not been taken in.
+        """Whether the client has not read all of an answer.
 
-        Over TLS the event loop does not show what it has already encrypted: a connection with only that left
-        counts as idle, and gives way like one.
+        Over TLS the event loop does not count bytes that are already encrypted: a connection with only those
+        left counts as idle.
         """
         return self.transport is not None and self.transport.get_write_buffer_size() > 0
 
@@ -225,12 +226,12 @@ class Connection(web.RequestHandler):
     def idle(self) -> bool:
         return self.since is None and not self.unsent
 
-    def behind(self, now: float) -> float | None:
-        """Seconds for which it has made no progress; None if it is for us to answer."""
+    def stalled(self, now: float) -> float | None:
+        """Seconds without progress by the client; None if the client waits for our answer."""
         began = self.head if self.since is None else self.since
         if began is None:
             return now - self.used
-        if self.since is not None and self._arrived:
+        if self.since is not None and self._complete:
             return None
         return now - began - min(self._received / PACE, CREDIT_SECONDS)
 
@@ -245,38 +246,39 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer bytes that are no HTTP request in one sentence; aiohttp would log a traceback for each."""
+        """Answer bytes that are not HTTP with one sentence; aiohttp would log a traceback for each."""
         if status != 400:
             return super().handle_error(request, status, exc, message)
-        self._acceptor.refused.add("no-http", peer=request.remote)
+        self._acceptor.refusals.add("no-http", peer=request.remote)
         answer = web.Response(status=status, text="the request is not HTTP/1.1 as a server can read it\n")
         answer.force_close()
         return answer
 
 
 class Acceptor:
-    """Takes the connections of a listening socket and hands each to the HTTP server."""
+    """Accepts the connections of a listening socket for the HTTP server."""
 
     def __init__(
         self,
         server: web.Server,
         tls: Callable[[], ssl.SSLContext] | None,
-        refused: Refused,
-        fast: tuple[FastPath, Desk] | None = None,
+        refusals: Refusals,
+        fast: tuple[FastPath, PlainHandler] | None = None,
         shared: SharedRecords | None = None,
         most: int | None = None,
         **options: Any,
     ) -> None:
-        """`tls` is asked at each connection, so that a new certificate is served in a new context:
-        OpenSSL keeps one of each key type in a context, and would go on to serve the old one, too.
-        `fast` answers plain requests; `shared` knows which connections the other workers hold; `options`
-        are those of aiohttp's request handler."""
-        self._server, self._tls, self.refused, self._fast = server, tls, refused, fast
-        self._shared = shared or SharedRecords.alone()
+        """`tls` returns the TLS context of each connection, so that a new certificate gets a new context:
+        OpenSSL keeps a certificate of each key type in a context, and could go on serving the old one.
+        `fast` answers plain requests; `shared` shows the connections of the other workers; `options` are
+        those of aiohttp's request handler."""
+        self._server, self._tls, self.refusals, self._fast = server, tls, refusals, fast
+        self._shared = shared or SharedRecords.unshared()
         self._options = options
-        self._most = most or min(MOST, max(descriptors() - SPARE_DESCRIPTORS, 16))
-        self._open: set[Connection] = set()
-        self._shaking: dict[asyncio.Task[None], float] = {}
+        self._most = most or min(MOST, max(descriptor_limit() - SPARE_DESCRIPTORS, 16))
+        self._connections: set[Connection] = set()
+        self._handshakes: dict[asyncio.Task[None], float] = {}
+        """When each began."""
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._listener: socket.socket | None = None
@@ -284,59 +286,62 @@ class Acceptor:
         self._now = asyncio.get_running_loop().time
 
     def open(self, listener: socket.socket) -> None:
-        """Accept from now on; the listener is closed in the end."""
+        """Start to accept. `close` closes the listener."""
         listener.setblocking(False)
         self._listener = listener
         self._tasks = [asyncio.create_task(self._accept(listener)), asyncio.create_task(self._sweep())]
 
     async def close(self, patience: float) -> None:
-        """Take no more connections; wait up to `patience` seconds for those that shake hands."""
+        """Stop to accept; wait up to `patience` seconds for handshakes."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-        if self._shaking:
-            await asyncio.wait(self._shaking, timeout=patience)
-        for shaking in self._shaking:
-            shaking.cancel()
+        if self._handshakes:
+            await asyncio.wait(self._handshakes, timeout=patience)
+        for handshake in self._handshakes:
+            handshake.cancel()
 
-    def joined(self, connection: Connection) -> None:
-        self._open.add(connection)
+    def add(self, connection: Connection) -> None:
+        self._connections.add(connection)
 
-    def left(self, connection: Connection) -> None:
-        self._open.discard(connection)
+    def remove(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._report_room()
+
+    def _report_room(self) -> None:
         self._room.set()
-        self._shared.record.holds(len(self))
+        self._shared.state.connections = len(self)
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._shaking)
+        return len(self._connections) + len(self._handshakes)
 
     # --- accepting -------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:
-            await self._vacancy()
-            await self._turn(listener)
+            await self._wait_for_room()
+            await self._wait_for_caller(listener)
             try:
                 accepted, _ = listener.accept()
-            except BlockingIOError:  # another worker has taken the caller
+            except BlockingIOError:  # another worker has accepted it
                 continue
-            except OSError as error:  # no descriptor, no memory, or the caller has gone again
-                self.refused.add("not-accepted", error=error.strerror or str(error))
+            except OSError as error:  # no descriptor, no memory, or the caller has hung up
+                self.refusals.add("not-accepted", error=error.strerror or str(error))
                 await asyncio.sleep(FRESH_SECONDS / 10)
                 continue
             accepted.setblocking(False)
-            shaking = asyncio.create_task(self._shake(accepted))
-            self._shaking[shaking] = self._now()
-            self._shared.record.holds(len(self))
-            shaking.add_done_callback(self._shaken)
+            handshake = asyncio.create_task(self._handshake(accepted))
+            self._handshakes[handshake] = self._now()
+            self._shared.state.connections = len(self)
+            handshake.add_done_callback(self._end_handshake)
 
-    async def _turn(self, listener: socket.socket) -> None:
-        """Wait until somebody calls, and until it is for this worker to answer.
+    async def _wait_for_caller(self, listener: socket.socket) -> None:
+        """Wait for a caller, and then for workers with fewer connections.
 
-        All workers wake up for a caller. An API server keeps a few connections for long, and were all of
-        them the fastest worker's, the others would have nothing to do.
+        All workers wake up for each caller. An API server keeps a few connections for long: without this, the
+        fastest worker could get all of them.
         """
         loop, calls = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(listener, calls.set)
@@ -353,11 +358,11 @@ class Acceptor:
                 return
             await asyncio.sleep(TURN_STEP_SECONDS)
 
-    async def _vacancy(self) -> None:
-        """Wait until one more connection is in bounds. Meanwhile callers wait in the socket's backlog."""
+    async def _wait_for_room(self) -> None:
+        """Wait until there is room for one more connection. Callers wait in the socket's backlog."""
         while len(self) >= self._most:
             self._room.clear()
-            await asyncio.sleep(0)  # read the bytes that arrived meanwhile first: they are progress
+            await asyncio.sleep(0)  # first read the bytes that have arrived: they are progress
             await asyncio.sleep(0)
             if len(self) >= self._most and self._evict():
                 continue
@@ -366,46 +371,45 @@ class Acceptor:
                     await self._room.wait()
 
     def _evict(self) -> bool:
-        """End the connection or handshake that has made the least progress for the longest time."""
+        """Close the connection or handshake that has stalled for the longest time."""
         now = self._now()
-        waits: list[tuple[float, Connection | asyncio.Task[None]]] = [
-            (behind, each) for each in self._open if (behind := each.behind(now)) is not None
+        stalled: list[tuple[float, Connection | asyncio.Task[None]]] = [
+            (seconds, each) for each in self._connections if (seconds := each.stalled(now)) is not None
         ]
-        waits += ((now - began, shaking) for shaking, began in self._shaking.items())
-        behind, last = max(waits, key=itemgetter(0), default=(0.0, None))
-        if last is None or behind < FRESH_SECONDS:
+        stalled += ((now - began, handshake) for handshake, began in self._handshakes.items())
+        seconds, last = max(stalled, key=itemgetter(0), default=(0.0, None))
+        if last is None or seconds < FRESH_SECONDS:
             return False
         if isinstance(last, Connection):
-            self.refused.add("too-many-connections", most=self._most, peer=_peer(last))
-            self._open.discard(last)
+            self.refusals.add("too-many-connections", most=self._most, peer=_peer(last))
+            self._connections.discard(last)
             last.abort()
         else:
-            self.refused.add("too-many-connections", most=self._most)
-            del self._shaking[last]
+            self.refusals.add("too-many-connections", most=self._most)
+            del self._handshakes[last]
             last.cancel()
         return True
 
-    async def _shake(self, accepted: socket.socket) -> None:
+    async def _handshake(self, accepted: socket.socket) -> None:
         tls = self._tls() if self._tls else None
-        late = {"ssl_handshake_timeout": HANDSHAKE_SECONDS} if tls else {}
+        timeout = {"ssl_handshake_timeout": HANDSHAKE_SECONDS} if tls else {}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._connection, accepted, ssl=tls, **late
+                self._new_connection, accepted, ssl=tls, **timeout
             )
-        except (OSError, TimeoutError) as error:  # ssl.SSLError is one
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             accepted.close()
-            self.refused.add("no-handshake", error=str(error) or type(error).__name__)
+            self.refusals.add("no-handshake", error=str(error) or type(error).__name__)
         except asyncio.CancelledError:
             accepted.close()
             raise
 
-    def _connection(self) -> Connection:
+    def _new_connection(self) -> Connection:
         return Connection(self, self._server, self._fast, **self._options)
 
-    def _shaken(self, shaking: asyncio.Task[None]) -> None:
-        self._shaking.pop(shaking, None)
-        self._room.set()
-        self._shared.record.holds(len(self))
+    def _end_handshake(self, handshake: asyncio.Task[None]) -> None:
+        self._handshakes.pop(handshake, None)
+        self._report_room()
 
     # --- sweeping --------------------------------------------------------------------------------------
 
@@ -415,27 +419,26 @@ class Acceptor:
             self.sweep(self._now())
 
     def sweep(self, now: float) -> None:
-        """End stuck connections (a head that does not end, an answer that is not read) and those that were
-        idle for long."""
-        for connection in list(self._open):
-            begun = connection.since
-            if begun is None and connection.unsent:
-                begun = connection.used
-            if begun is not None and now - begun > REQUEST_SECONDS:
-                self.refused.add("answer-not-taken", peer=_peer(connection))
+        """Close connections whose client does not end a head or read an answer, and long idle ones."""
+        for connection in list(self._connections):
+            began = connection.since
+            if began is None and connection.unsent:
+                began = connection.used
+            if began is not None and now - began > REQUEST_SECONDS:
+                self.refusals.add("answer-not-taken", peer=_peer(connection))
                 connection.abort()
             elif connection.idle and connection.head is not None and now - connection.head > HEAD_SECONDS:
-                self.refused.add("slow-head", peer=_peer(connection))
+                self.refusals.add("slow-head", peer=_peer(connection))
                 connection.abort()
             elif connection.idle and connection.head is None and now - connection.used > KEEP_ALIVE_SECONDS:
                 connection.force_close()
 
 
 @web.middleware
-async def mark(
+async def track_requests(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Keep each connection's state: whether a request is in flight on it."""
+    """Tell the connection when its request begins and ends."""
     connection = cast(Connection, request.protocol)
     connection.begin()
     try:
@@ -444,13 +447,13 @@ async def mark(
         connection.end()
 
 
-def descriptors() -> int:
-    """How many descriptors this process may have open."""
+def descriptor_limit() -> int:
+    """The number of descriptors that this process may open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def raise_descriptors() -> None:
-    """As many as the system lets us have."""
+def raise_descriptor_limit() -> None:
+    """Raise the number of descriptors to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""The admission endpoints: a request and the policy in force become an answer."""
+"""The admission endpoints `mutate`, `validate` and `name`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, Response, allowed, denied
 from webhook.admission.messages import Answer, Recalled, respond
-from webhook.admission.ratcheting import untouchable
+from webhook.admission.ratcheting import never_refused
 from webhook.config.source import LivePolicy
 from webhook.server.reviews import Endpoint, OnError
 from webhook.worker_names.endpoint import Namer
@@ -26,10 +26,10 @@ Decide = Callable[[Request, Config, Cluster], Decision]
 def endpoints(
     policy: LivePolicy, cluster: Cluster, namer: Namer | None = None, memo: Memo | None = None
 ) -> dict[str, Endpoint]:
-    """The admission endpoints, by the name under which they are posted to.
+    """The admission endpoints by name.
 
-    Without a namer (there is no API server to ask) every pod keeps the name it has; without a memo every
-    request is decided again.
+    Without `namer`, because there is no API server, pods keep their names. Without `memo` the engine decides
+    every request.
     """
 
     async def name(request: Request, deadline: float) -> Answer:
@@ -44,14 +44,13 @@ def endpoints(
 
 @dataclass(frozen=True)
 class Decider:
-    """An endpoint that decides by the policy in force."""
+    """An endpoint that calls the engine."""
 
     name: str
     policy: LivePolicy
     cluster: Cluster
     decide: Decide
     memo: Memo | None
-    """The memo of earlier decisions, if the fast path is installed."""
 
     def __call__(self, request: Request, _: float) -> Answer:
         config = self.policy.config
@@ -68,12 +67,12 @@ class Decider:
 
 
 def on_error(policy: LivePolicy) -> OnError:
-    """The answer where an endpoint has failed as a whole, which is a bug of ours."""
+    """The answer of an endpoint that raises an exception: a bug in the webhook."""
 
     def respond(name: str, request: Request) -> Response:
         sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
         denies = name == "validate" and policy.config.webhook.on_error == "deny"
-        if denies and not untouchable(request, policy.config):
+        if denies and not never_refused(request, policy.config):
             return denied(f"{sentence}. The policy sets onError: deny.")
         return allowed([f"{sentence}. It was admitted unchanged."])
 

@@ -1,20 +1,21 @@
-"""The HTTP side: routes, limits, drain. It knows reviews as bytes; `webhook.server.reviews` answers them.
+"""The HTTP server: routes, time limits, draining. `webhook.server.reviews` answers the bodies.
 
-A request that is no review gets a 4xx with one plain sentence. No request gets a 5xx or a dropped connection.
+A request that is not a review gets a 4xx and one sentence, never a 5xx or a dropped connection.
 
-aiohttp serves. The usual request, a whole review in the form that API servers send, is answered without it if
-the fast path is on, in one call from the request's bytes to the answer's
-(`Server.answer`): to read it as any HTTP request costs more than its answer does.
+aiohttp reads the requests. If the fast path is on, `Server.answer` takes the usual request, a whole review in
+the form that API servers send, without aiohttp: parsing it as HTTP costs more than answering it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
@@ -24,31 +25,47 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.connections import Acceptor, Connection, FastPath, Refused, mark
-from webhook.server.deadlines import patience
-from webhook.server.journal import Journal, Notice
-from webhook.server.log import Bounded
+from webhook.server.connections import Acceptor, Connection, FastPath, Refusals, track_requests
+from webhook.server.journal import Journal, OnDecision
+from webhook.server.log import RateLimited
 from webhook.server.record import SharedRecords
 from webhook.server.reviews import Endpoint, OnError, Reviews
-from webhook.server.tracing import Off, Tracing
+from webhook.server.tracing import Tracing
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head
 
 BACKLOG: Final = 1024
 HANDSHAKE_SECONDS: Final = 0.2
+DEFAULT_TIMEOUT: Final = 10.0
+LONGEST_TIMEOUT: Final = 30.0
+DEADLINE_MARGIN: Final = 0.1
+"""Share of the caller's timeout that is reserved for sending the answer."""
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
+
+
+@lru_cache(64)
+def time_limit(timeout: str) -> float:
+    """Seconds from the first byte of a request to its answer.
+
+    `timeout`: the request's `?timeout=` as Go writes it (`5s`, `1m0s`, `500ms`); other text counts as absent.
+    """
+    match = _DURATION.fullmatch(timeout)
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups()) if match else (0,) * 4
+    total = hours * 3600 + minutes * 60 + seconds + millis / 1000
+    return min(total or DEFAULT_TIMEOUT, LONGEST_TIMEOUT) * (1 - DEADLINE_MARGIN)
 
 
 @dataclass
 class Readiness:
-    """What `/readyz` answers from."""
+    """The state that `/readyz` reports."""
 
     certificate: Callable[[], str]
-    """The present problem of the serving certificate; empty: none."""
+    """Returns the problem of the serving certificate, or an empty string."""
     policy: bool = False
     draining: bool = False
 
-    def missing(self) -> list[str]:
+    def problems(self) -> list[str]:
         reasons = [
             "shutting down" if self.draining else "",
             self.certificate(),
@@ -58,7 +75,7 @@ class Readiness:
 
 
 class Server:
-    """The HTTP server of some admission endpoints, each reached under its name."""
+    """The HTTP server of the admission endpoints; an endpoint's name is its path."""
 
     def __init__(
         self,
@@ -68,32 +85,32 @@ class Server:
         readiness: Readiness,
         *,
         shared: SharedRecords | None = None,
-        patience: float = 20.0,
+        drain_patience: float = 20.0,
         tracing: Tracing | None = None,
-        notice: Notice | None = None,
+        on_decision: OnDecision | None = None,
         fast_path: FastPath | None = None,
-        fast: Callable[[], bool] = lambda: True,
+        fast_path_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`patience`: seconds that requests in flight get to finish in once the server stops. `fast`: whether
-        the fast path, where there is one, is on at the moment."""
-        self._fast_path, self._fast = fast_path, fast
-        self._tracing = tracing or Off()
-        self._shared = shared or SharedRecords.alone()
-        journal = Journal(metrics, tracing=tracing, notice=notice)
+        """`drain_patience`: seconds in which requests in flight may finish when the server stops.
+        `fast_path_on`: whether the policy allows `fast_path` now."""
+        self._fast_path, self._fast_path_on = fast_path, fast_path_on
+        self._tracing = tracing or Tracing()
+        self._shared = shared or SharedRecords.unshared()
+        journal = Journal(metrics, self._tracing, on_decision)
         self._reviews = Reviews(
-            endpoints, on_error, metrics, journal, self._shared, traced=self._tracing.on, fast=fast
+            endpoints, on_error, metrics, journal, self._shared, self._tracing.on, fast_path_on
         )
         self._metrics, self.readiness = metrics, readiness
-        self._patience = patience
+        self._drain_patience = drain_patience
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
-        self._refused = Refused(metrics.refused)
-        self._lines = Bounded("request refused")
+        self._refusals = Refusals(metrics.refused)
+        self._lines = RateLimited("request refused")
         self._seconds = {name: metrics.seconds.labels(name) for name in endpoints}
 
     def application(self) -> web.Application:
         self._budget = bodies.Budget()
-        app = web.Application(middlewares=[mark])
+        app = web.Application(middlewares=[track_requests])
         for name in self._seconds:
             app.router.add_post(f"/{name}", self._admission(name))
         app.router.add_get("/healthz", self._healthz)
@@ -102,20 +119,22 @@ class Server:
         app.on_response_prepare.append(self._close_when_draining)
         return app
 
-    # --- life ------------------------------------------------------------------------------------------
+    # --- start and drain -------------------------------------------------------------------------------
 
     async def start(self, listener: socket.socket, tls: Callable[[], ssl.SSLContext] | None) -> None:
-        """Serve the connections of a listening socket, which the server closes in the end.
+        """Serve the connections of a listening socket; `drain` closes it.
 
-        `tls` gives the context of each connection as it comes.
+        `tls` returns the TLS context for each new connection.
         """
-        self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=self._patience)
+        self._runner = web.AppRunner(
+            self.application(), access_log=None, shutdown_timeout=self._drain_patience
+        )
         await self._runner.setup()
         assert self._runner.server is not None
         self._acceptor = Acceptor(
             self._runner.server,
             tls,
-            self._refused,
+            self._refusals,
             (self._fast_path, self) if self._fast_path else None,
             self._shared,
             access_log=None,
@@ -126,23 +145,23 @@ class Server:
         self._acceptor.open(listener)
 
     async def drain(self, grace: float) -> None:
-        """Fail `/readyz`, go on serving for `grace` seconds, then stop listening, let requests in flight
-        finish, and close."""
+        """Fail `/readyz` and serve for `grace` more seconds; then stop listening, finish requests in flight
+        and close."""
         self.readiness.draining = True
         await asyncio.sleep(grace)
         if self._runner is None or self._acceptor is None:
             return
-        # aiohttp closes idle connections once: one whose handshake ends after that would delay us for all
-        # of `patience`.
+        # aiohttp closes idle connections once. A connection whose handshake ended later would delay the end
+        # by `drain_patience`.
         await self._acceptor.close(HANDSHAKE_SECONDS)
         await self._runner.cleanup()
-        self._refused.flush()
+        self._refusals.flush()
         self._lines.flush()
 
     async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
-        # The API server keeps its connections: only this makes it go to another replica.
+        # The API server keeps its connections open. Only this header makes it connect to another replica.
         if self.readiness.draining:
-            response.headers["Connection"] = "close"  # aiohttp has prepared its headers before it asks us
+            response.headers["Connection"] = "close"  # aiohttp has already prepared its own headers
             response.force_close()
 
     # --- admission -------------------------------------------------------------------------------------
@@ -154,7 +173,7 @@ class Server:
             started = time.perf_counter()  # the loop's own clock does not move between two of its turns
             since = cast(Connection, http.protocol).since
             assert since is not None
-            deadline = since + patience(http.query.get("timeout", ""))
+            deadline = since + time_limit(http.query.get("timeout", ""))
             with (
                 self._tracing.review(name, http.headers),
                 self._metrics.in_flight.track_inprogress(),
@@ -162,8 +181,8 @@ class Server:
             ):
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
-                    cast(Connection, http.protocol).arrived()
-                    answer = self._reviews.recalled(name, body)
+                    cast(Connection, http.protocol).body_received()
+                    answer = self._reviews.recall(name, body)
                     if answer is None:
                         answer = await self._reviews.answer(name, body, deadline)
                 except Refusal as refusal:
@@ -174,20 +193,20 @@ class Server:
 
         return handle
 
-    def patience(self, head: Head) -> float | None:
-        """See `connections.Desk`: plain requests are answered at once, until the server drains."""
-        if self.readiness.draining or head.endpoint not in self._reviews.at_once or not self._fast():
+    def time_limit(self, head: Head) -> float | None:
+        """See `connections.PlainHandler`."""
+        if self.readiness.draining or head.endpoint not in self._reviews.synchronous:
             return None
-        return patience(head.timeout)
+        return time_limit(head.timeout) if self._fast_path_on() else None
 
     def answer(self, name: str, body: bytes, deadline: float, peer: str) -> tuple[HTTPStatus, bytes, bytes]:
-        """See `connections.Desk`."""
+        """See `connections.PlainHandler`."""
         started = time.perf_counter()
-        answer = self._reviews.recalled(name, body)
+        answer = self._reviews.recall(name, body)
         if answer is None:
             with self._metrics.in_flight.track_inprogress():
                 try:
-                    answer = self._reviews.answer_at_once(name, body, deadline)
+                    answer = self._reviews.answer_synchronously(name, body, deadline)
                 except Refusal as refusal:
                     self._refuse(name, refusal, peer)
                     return refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode()
@@ -197,19 +216,18 @@ class Server:
     def _refuse(self, name: str, refusal: Refusal, peer: str | None) -> None:
         self._metrics.request(name, "rejected", m.OTHER)
         if refusal.reason:
-            self._refused.add(refusal.reason, endpoint=name, peer=peer)
+            self._refusals.add(refusal.reason, endpoint=name, peer=peer)
         else:
             self._lines.warning(refusal.status.phrase, endpoint=name, why=str(refusal), peer=peer)
 
-    # --- the rest --------------------------------------------------------------------------------------
+    # --- health and metrics ----------------------------------------------------------------------------
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        missing = self.readiness.missing()
-        if missing:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="; ".join(missing) + "\n")
+        if problems := self.readiness.problems():
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text="; ".join(problems) + "\n")
         return web.Response(text="ok\n")
 
     async def _render_metrics(self, _: web.Request) -> web.Response:
@@ -217,7 +235,7 @@ class Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; on all addresses, IPv6 and IPv4, if `host` is empty. Port 0 takes a free one."""
+    """A listening socket. Empty `host`: all IPv4 and IPv6 addresses. Port 0: a free port."""
     if not host and socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""The record of each answer: its metrics, its line of the log, its span, and whoever is to be notified."""
+"""The record of each answer: metrics, a log line, a span."""
 
 from __future__ import annotations
 
@@ -17,86 +17,80 @@ from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled
 from webhook.server import metrics as m
 from webhook.server.log import Line, verbose
-from webhook.server.tracing import Off, Tracing
+from webhook.server.tracing import Tracing
 
 log = structlog.get_logger()
 
-Notice = Callable[[Request, Decision], object]
-"""Is called with each validated request and its decision, before the answer is sent; it must not block."""
+OnDecision = Callable[[Request, Decision], object]
+"""Called with each validated request and its decision before the answer is sent. It must not block."""
 _LOGGED: Final = ("changed", "denied")
-"""The outcomes that a line of the log is written about."""
+"""The outcomes that get a log line at level info."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """The record of an answer, written each time that it is given again."""
+    """The record of an answer, prepared for the next replicas that get the same answer."""
 
     tally: m.Tally
     line: Line | None
     name: str
-    """As it was logged."""
+    """The name in the first log line."""
     named: bool
-    """Whether the request gave a name, which is the same in all replicas."""
-    noticed: Decision | None
-    """What a `Notice` may have to do with."""
+    """Whether `name` comes from the request: then it is the same for all replicas."""
+    decision: Decision | None
+    """The decision for `OnDecision`, if it has results."""
 
 
 class Journal:
-    """Records answers, those that are given for the first time and those of the memo."""
+    """Records answers, new ones and those of the memo."""
 
-    def __init__(
-        self, metrics: m.Metrics, *, tracing: Tracing | None = None, notice: Notice | None = None
-    ) -> None:
-        self._metrics, self._notice = metrics, notice
-        self._tracing = tracing or Off()
+    def __init__(self, metrics: m.Metrics, tracing: Tracing, on_decision: OnDecision | None) -> None:
+        self._metrics, self._tracing, self._on_decision = metrics, tracing, on_decision
 
     def record(
-        self, name: str, request: Request, answer: Answer, outcome: str, about: Mapping[str, object]
+        self, name: str, request: Request, answer: Answer, outcome: str, fields: Mapping[str, object]
     ) -> None:
-        """Record an answer of the endpoint `name`; `about` is what `described` says of its request."""
+        """Record an answer of the endpoint `name`. `fields`: the `log_fields` of the request."""
         self._metrics.request(name, outcome, request.kind.kind)
         if answer.decision is not None:
-            self._count(answer.decision, request.namespace)
-            if self._notice is not None and name == "validate":
-                self._notice(request, answer.decision)
+            for counter in self._counters(answer.decision, request.namespace):
+                counter.inc()
+            for crash in answer.decision.crashes:
+                self._metrics.errors.labels(crash.id).inc()
+                log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
+            if self._on_decision is not None and name == "validate":
+                self._on_decision(request, answer.decision)
         if self._tracing.on:
-            told = {f"chassis.{key}": value for key, value in described(request).items() if key != "uid"}
-            self._tracing.about({"chassis.outcome": outcome, **told})
+            attributes = {f"chassis.{key}": each for key, each in log_fields(request).items() if key != "uid"}
+            self._tracing.set_attributes({"chassis.outcome": outcome, **attributes})
         if outcome in _LOGGED:
-            log.info(outcome, **about, **_because(answer))
+            log.info(outcome, **fields, **_reasons(answer))
         elif verbose():
             results = answer.decision.results if answer.decision else ()
             findings = {result.rule: result.mode.value for result in results}
-            log.debug(outcome, **about, findings=findings)
+            log.debug(outcome, **fields, findings=findings)
 
     def record_for_replicas(
-        self, name: str, request: Request, answer: Answer, outcome: str, about: dict[str, Any]
+        self, name: str, request: Request, answer: Answer, outcome: str, fields: dict[str, Any]
     ) -> AnswerRecord:
-        """What `record_again` needs to record the same answer to the next replica."""
+        """The argument of `record_again` for the next replicas that get this answer."""
         decision = answer.decision
         counters = [self._metrics.of_request(name, outcome, request.kind.kind)]
         if decision is not None:
             counters += self._counters(decision, request.namespace)
-        line = Line(outcome, {**about, **_because(answer)}) if outcome in _LOGGED else None
-        noticed = decision if name == "validate" and decision and decision.results else None
+        line = Line(outcome, {**fields, **_reasons(answer)}) if outcome in _LOGGED else None
+        validated = decision if name == "validate" and decision and decision.results else None
         named = request.name not in ("", text(request.object, "metadata", "name"))
-        return AnswerRecord(self._metrics.tally(counters), line, str(about["name"]), named, noticed)
+        return AnswerRecord(self._metrics.tally(counters), line, str(fields["name"]), named, validated)
 
     def record_again(self, known: Recalled, body: bytes) -> None:
-        """Record an answer that the memo gave."""
+        """Record an answer of the memo."""
         record: AnswerRecord = known.note
         record.tally.increment()
         if record.line is not None:
             record.line.write(known.uid, record.name if record.named else known.name or record.name)
-        if record.noticed is not None and self._notice is not None:
-            self._notice(review.parse(body), record.noticed)
-
-    def _count(self, decision: Decision, namespace: str) -> None:
-        for counter in self._counters(decision, namespace):
-            counter.inc()
-        for crash in decision.crashes:
-            self._metrics.errors.labels(crash.id).inc()
-            log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
+        if record.decision is not None and self._on_decision is not None:
+            self._on_decision(review.parse(body), record.decision)
 
     def _counters(self, decision: Decision, namespace: str) -> Iterator[Counter]:
         for change in decision.changes:
@@ -111,7 +105,7 @@ class Journal:
                 yield from self._metrics.of_finding(result.rule, result.mode.value, namespace)
 
 
-def _because(answer: Answer) -> dict[str, object]:
+def _reasons(answer: Answer) -> dict[str, object]:
     """The policies that changed an object, or the rules that refused it."""
     if answer.decision is None:
         return {"why": answer.response.status.message} if answer.response.status else {}
@@ -120,8 +114,8 @@ def _because(answer: Answer) -> dict[str, object]:
     return {"policies": [change.policy for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
 
 
-def described(request: Request) -> dict[str, str | bool]:
-    """How a request is named in the log."""
+def log_fields(request: Request) -> dict[str, str | bool]:
+    """The fields of a log line that identify a request."""
     name = request.name or text(request.object, "metadata", "name")
     if not name:
         name = text(request.object, "metadata", "generateName") + "*"

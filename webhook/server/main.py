@@ -1,4 +1,4 @@
-"""`chassis serve`: from the command line to the supervisor. Light to import, unlike the server."""
+"""`chassis serve`, from the flags to the supervisor. Importing this loads no server module."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM; the exit status. UserError if the flags don't go together."""
+    """Serve until SIGTERM; the exit status. UserError if the flags contradict each other."""
     chosen = options.options_of(args)
     if chosen.workers == 1:
         return _start(chosen)
     with tempfile.TemporaryDirectory(prefix="chassis-metrics-") as directory:
-        # Before prometheus_client is imported: it decides then where it keeps its counters.
+        # Set before the import: prometheus_client reads the variable when it is imported.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = directory
         return _start(chosen)
 

@@ -1,8 +1,8 @@
-"""What the webhook counts, under names that begin with `chassis_`.
+"""The metrics of the webhook. Their names begin with `chassis_`.
 
-Law: every label has a bounded set of values. Kinds outside the table of workloads count as "other", and so do
-namespaces beyond the first hundred with findings and kinds beyond the first hundred that were not read. Names
-of objects are in the log, never in a label.
+Law: every label has a bounded set of values. The label "other" stands for kinds outside the table of
+workloads, and for namespaces with findings and unread kinds beyond the first hundred. Object names are in the
+log, never in a label.
 """
 
 from __future__ import annotations
@@ -37,55 +37,53 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the nu
 OTHER = "other"
 """The label of a kind that is not in the table of workloads, and of requests without a kind."""
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-
-
-NAMESPACES_TOLD_APART: Final = 100
-KINDS_TOLD_APART: Final = 100
-MOST_UNSETTLED: Final = 256
-"""Tallies that may have counts which the counters do not include yet."""
+MOST_NAMESPACES: Final = 100
+MOST_UNREAD_KINDS: Final = 100
+MOST_PENDING: Final = 256
+"""Tallies with counts that are not yet in the counters."""
 
 
 class Tally:
-    """Counters that are incremented together, whenever an answer is given again.
+    """Counters that are incremented together whenever the memo repeats an answer.
 
-    The increments are counted in one number until the metrics are read, or many tallies are unsettled; not so
-    if several processes share the counters, since any of the processes may be asked for all.
+    One number collects the increments until the metrics are read or many tallies are pending. If several
+    processes share the counters, each increment is written at once: any process may be asked for the sum.
     """
 
-    __slots__ = ("_counters", "_shared", "_times", "_unsettled")
+    __slots__ = ("_counters", "_pending", "_shared", "_times")
 
-    def __init__(self, counters: Sequence[Counter], unsettled: list[Tally]) -> None:
-        self._counters, self._unsettled, self._times = counters, unsettled, 0
-        self._shared = _several()
+    def __init__(self, counters: Sequence[Counter], pending: list[Tally]) -> None:
+        self._counters, self._pending, self._times = counters, pending, 0
+        self._shared = _multiprocess()
 
     def increment(self) -> None:
         self._times += 1
         if self._shared:
-            self.settle()
+            self.flush()
         elif self._times == 1:
-            self._unsettled.append(self)
-            if len(self._unsettled) >= MOST_UNSETTLED:
-                settle(self._unsettled)
+            self._pending.append(self)
+            if len(self._pending) >= MOST_PENDING:
+                flush(self._pending)
 
-    def settle(self) -> None:
-        """Add the counts to the counters."""
+    def flush(self) -> None:
+        """Add the increments to the counters."""
         for counter in self._counters:
             counter.inc(self._times)
         self._times = 0
 
     def __sizeof__(self) -> int:
-        """With the list of its counters, which others hold, too."""
+        """Includes the list of counters, but not the counters, which are shared."""
         return object.__sizeof__(self) + getsizeof(self._counters)
 
 
-def settle(unsettled: list[Tally]) -> None:
-    """Add the counts of these tallies to the counters, and empty the list."""
-    while unsettled:
-        unsettled.pop().settle()
+def flush(pending: list[Tally]) -> None:
+    """Flush the tallies and empty the list."""
+    while pending:
+        pending.pop().flush()
 
 
 class Metrics:
-    """The instruments of one server process, in a separate registry."""
+    """The metrics of one process, in a registry of their own."""
 
     def __init__(
         self,
@@ -94,21 +92,20 @@ class Metrics:
         processes: Callable[[], Iterable[int]] = lambda: [os.getpid()],
         fast_path: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`restarts`: how often a worker was restarted, by reason. `processes`: the ids of those that the
-        server consists of. `fast_path`: whether it is on."""
+        """`restarts`: worker restarts by reason. `processes`: ids of the supervisor and its workers.
+        `fast_path`: whether it is on."""
         self.registry = CollectorRegistry()
         self._kinds = frozenset(kinds)
-        self._unsettled: list[Tally] = []
-        # Not counted by workers: the same in the answer of each.
-        common: tuple[Callable[[], Iterator[Metric]], ...] = (
-            _build,
-            partial(_restarts, restarts),
-            partial(_of_processes, processes),
-            partial(_fast_path, fast_path),
+        self._pending: list[Tally] = []
+        # Equal in all workers, so they are not summed up.
+        self._common = (
+            _Collected(_build),
+            _Collected(partial(_restarts, restarts)),
+            _Collected(partial(_processes, processes)),
+            _Collected(partial(_fast_path, fast_path)),
         )
-        self._common = tuple(map(_Collected, common))
-        # Before the counters: it collects no metric, but brings them up to date.
-        for collector in (_Collected(self._settled), *self._common):
+        # The first one has no metrics of its own: it brings the counters up to date before they are read.
+        for collector in (_Collected(self._flush), *self._common):
             self.registry.register(collector)
         counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
         self._children: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
@@ -160,7 +157,7 @@ class Metrics:
             "unknown kinds beyond the first hundred count as other",
             ("kind", "reading"),
         )
-        self._unknown_kinds: set[str] = set()
+        self._unread_kinds: set[str] = set()
         self.exemptions = counter("chassis_exemptions", "Findings let pass by an exemption", ("rule",))
         self.errors = counter(
             "chassis_policy_errors",
@@ -174,7 +171,7 @@ class Metrics:
             ("outcome",),
         )
         self._memo_tallies = {
-            each: Tally([self._memo.labels(each)], self._unsettled) for each in ("hit", "miss", "evicted")
+            each: self.tally([self._memo.labels(each)]) for each in ("hit", "miss", "evicted")
         }
         self._events = counter(
             "chassis_events",
@@ -216,7 +213,7 @@ class Metrics:
         )
 
     def request(self, endpoint: str, outcome: str, kind: str) -> None:
-        """Count a review that is answered; `kind` as in the review."""
+        """Count an answered review."""
         self.of_request(endpoint, outcome, kind).inc()
 
     def of_request(self, endpoint: str, outcome: str, kind: str) -> Counter:
@@ -226,66 +223,56 @@ class Metrics:
         return self._counter(self.mutations, policy, mode)
 
     def of_finding(self, rule: str, mode: str, namespace: str) -> Sequence[Counter]:
-        """Both that count a finding."""
-        if namespace not in self._namespaces and len(self._namespaces) < NAMESPACES_TOLD_APART:
-            self._namespaces.add(namespace)
-        told = namespace if namespace in self._namespaces else OTHER
-        return self._counter(self.findings, rule, mode), self._counter(self.namespaces, told, mode)
+        """The two counters of a finding."""
+        label = _bounded(namespace, self._namespaces, MOST_NAMESPACES)
+        return self._counter(self.findings, rule, mode), self._counter(self.namespaces, label, mode)
 
     def of_not_read(self, kind: str, reading: str) -> Counter:
-        """The counter of objects that were not read as a whole; `kind` with its group."""
-        if kind not in self._unknown_kinds and len(self._unknown_kinds) < KINDS_TOLD_APART:
-            self._unknown_kinds.add(kind)
-        told = kind if kind in self._unknown_kinds else OTHER
-        return self._counter(self.not_read, told, reading)
+        """The counter of objects that were not read completely; `kind` includes the group."""
+        return self._counter(self.not_read, _bounded(kind, self._unread_kinds, MOST_UNREAD_KINDS), reading)
 
     def of_exemption(self, rule: str) -> Counter:
         return self._counter(self.exemptions, rule)
 
     def _counter(self, counter: Counter, *labels: str) -> Counter:
-        # `labels` costs more than to count, and its values are few (see the law): look each up once.
+        # Calling `labels` costs more than counting.
         child = self._children.get((counter, labels))
         if child is None:
             child = self._children[counter, labels] = counter.labels(*labels)
         return child
 
     def tally(self, counters: Sequence[Counter]) -> Tally:
-        """Counters that are incremented together."""
-        return Tally(counters, self._unsettled)
+        return Tally(counters, self._pending)
 
-    def settle(self) -> None:
-        """Add the counts of tallies to the counters. Readers of the registry need not call this."""
-        settle(self._unsettled)
-
-    def _settled(self) -> Iterator[Metric]:
-        self.settle()
+    def _flush(self) -> Iterator[Metric]:
+        flush(self._pending)
         yield from ()
 
     def memo(self, outcome: str) -> None:
-        """Count a look into the memo of decisions, or an answer that it gave up."""
+        """Count a hit, miss or eviction of the memo."""
         self._memo_tallies[outcome].increment()
 
     def event(self, outcome: str) -> None:
-        """Count an Event on an owner, or a pod that there was none about."""
+        """Count an Event on an owner, or a pod without one."""
         self._counter(self._events, outcome).inc()
 
     def policy_in_force(self, digest: str, profile: str) -> None:
-        """Record a policy that has just been swapped in."""
+        """Record that a policy was loaded."""
         for labels in [sample.labels for family in self.policy_info.collect() for sample in family.samples]:
             self.policy_info.labels(**labels).set(0)
-            if not _several():  # where prometheus_client can't take a series back
+            if not _multiprocess():  # in this mode prometheus_client can't remove a series
                 self.policy_info.remove(*labels.values())
         self.policy_info.labels(digest, profile).set(1)
         self.policy_loaded.set(time.time())
         self.policy_valid.set(1)
 
     def policy_refused(self) -> None:
-        """The policy last read is not the one in force."""
+        """Record that the policy read last is not in force."""
         self.policy_valid.set(0)
 
     def render(self) -> bytes:
-        """The exposition in Prometheus' text format, of all worker processes if there are several."""
-        if not _several():
+        """Prometheus' text format, of all workers together."""
+        if not _multiprocess():
             return generate_latest(self.registry)
         together = CollectorRegistry()
         MultiProcessCollector(together)  # type: ignore[no-untyped-call]
@@ -294,8 +281,15 @@ class Metrics:
         return generate_latest(together)
 
 
+def _bounded(value: str, known: set[str], most: int) -> str:
+    """The value as a label: itself if it is one of the first `most` values, else "other"."""
+    if len(known) < most:
+        known.add(value)
+    return value if value in known else OTHER
+
+
 class _Collected(Collector):
-    """Asks a function for metrics whenever they are read."""
+    """A collector made of a function."""
 
     def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
         self._collect = collect
@@ -305,7 +299,7 @@ class _Collected(Collector):
 
 
 def _restarts(counts: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
-    """Counted by the supervisor, which serves no metrics."""
+    """The supervisor counts these and serves no metrics."""
     family = CounterMetricFamily(
         "chassis_worker_restarts",
         "Worker processes restarted; reason is hung (a review held it too long), stalled (its event "
@@ -318,13 +312,11 @@ def _restarts(counts: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
 
 
 def _build() -> Iterator[Metric]:
-    """Which version answers, for dashboards during an upgrade."""
     labels = {"version": version(), "python": platform.python_version()}
     yield InfoMetricFamily("chassis_build", "The version that runs", value=labels)
 
 
 def _fast_path(on: Callable[[], bool]) -> Iterator[Metric]:
-    """A switch of the flags and the policy, which are the same in every worker."""
     yield GaugeMetricFamily(
         "chassis_fast_path",
         "1 while answers may come from the fast path, 0 while aiohttp and the engine give all of them",
@@ -332,29 +324,29 @@ def _fast_path(on: Callable[[], bool]) -> Iterator[Metric]:
     )
 
 
-def _of_processes(processes: Callable[[], Iterable[int]]) -> Iterator[Metric]:
+def _processes(ids: Callable[[], Iterable[int]]) -> Iterator[Metric]:
     """Memory, CPU and descriptors of the supervisor and its workers together, under the usual names."""
     found: dict[str, Metric] = {}
-    for process in processes():
+    for process in ids():
         for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
-            whole = found.setdefault(family.name, family)
-            if whole is not family:
-                combine = _OF_SEVERAL.get(family.name, operator.add)
-                value = combine(whole.samples[0].value, family.samples[0].value)
-                whole.samples[0] = whole.samples[0]._replace(value=value)
+            total = found.setdefault(family.name, family)
+            if total is not family:
+                combine = _COMBINE.get(family.name, operator.add)
+                value = combine(total.samples[0].value, family.samples[0].value)
+                total.samples[0] = total.samples[0]._replace(value=value)
     yield from found.values()
 
 
-_OF_SEVERAL: Final = {"process_start_time_seconds": min, "process_max_fds": min}
-"""What becomes of several processes' values, where they are not added up."""
+_COMBINE: Final = {"process_start_time_seconds": min, "process_max_fds": min}
+"""How values of several processes are combined if not by addition."""
 
 
-def metrics_of_ended(pid: int) -> None:
-    """Take the gauges of a worker process that has ended out of the sum; its counters stay."""
-    if _several():
+def remove_gauges(pid: int) -> None:
+    """Remove the gauges of a worker that has exited. Its counters stay."""
+    if _multiprocess():
         mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
-def _several() -> bool:
-    """Whether several worker processes share their counters (see `webhook.server.main`)."""
+def _multiprocess() -> bool:
+    """Whether several workers share their counters (see `webhook.server.main`)."""
     return "PROMETHEUS_MULTIPROC_DIR" in os.environ

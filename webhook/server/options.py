@@ -1,4 +1,4 @@
-"""The options of `chassis serve`: its flags, and which of them go together. Light to import."""
+"""The flags of `chassis serve`. Importing this loads no server module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from webhook.kube.own_pod import in_cluster
 
 ENVIRONMENT = "CHASSIS_"
 
-
 LEVELS = ("debug", "info", "warning", "error")
 Format = Literal["auto", "json", "console"]
 FORMATS: tuple[Format, ...] = ("auto", "json", "console")
@@ -27,10 +26,10 @@ SWITCH: tuple[Switch, ...] = ("on", "off")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line decides. Times in seconds."""
+    """The parsed flags. Times in seconds."""
 
     policy: str | None
-    """A directory, or `configmap:NS/NAME`; None: everything is at its default."""
+    """A directory, or `configmap:NS/NAME`; None: defaults."""
     tls_cert: Path | None
     tls_key: Path | None
     tls_ca: Path | None
@@ -56,9 +55,20 @@ class Options:
     log_level: str
     log_format: Format
 
+    @property
+    def policy_config_map(self) -> tuple[str, str] | None:
+        """Namespace and name of the policy's ConfigMap. UserError if `policy` has no such form."""
+        if self.policy and self.policy.startswith(CONFIG_MAP):
+            return config_map(self.policy)
+        return None
+
+    @property
+    def uses_cluster(self) -> bool:
+        return bool(self.kubeconfig) or in_cluster()
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `chassis serve`; each has an environment variable, `CHASSIS_` and its name."""
+    """Add the flags of `chassis serve`. Each has an environment variable: `CHASSIS_` and its name."""
     flags = Flags(ENVIRONMENT, os.environ)
     policy = partial(flags.add, parser.add_argument_group("policy"))
     policy(
@@ -161,18 +171,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """Parsed arguments as Options. UserError if they don't go together."""
+    """The flags as Options. UserError if they contradict each other."""
     files = bool(args.tls_cert), bool(args.tls_key)
     if any(files) and not all(files):
         raise UserError("--tls-cert and --tls-key belong together")
     if all(files) == args.self_signed:
         raise UserError("choose one: --tls-cert with --tls-key, or --self-signed")
-    if args.policy and args.policy.startswith(CONFIG_MAP):
-        config_map(args.policy)
-        if not (args.kubeconfig or in_cluster()):
-            raise UserError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
     if args.workers < 1:
         raise UserError("--workers must be 1 or more")
     if args.memo < 0:
         raise UserError("--memo must be 0 or more")
-    return Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
+    options = Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
+    if options.policy_config_map and not options.uses_cluster:
+        raise UserError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
+    return options

@@ -1,8 +1,8 @@
-"""Certificates as values: issuing, renewing, repairing. Pure functions of bytes and a time; no I/O.
+"""Issuing, renewing and repairing certificates: pure functions of bytes and a time.
 
-The CA rotates without a gap because its two lifetimes are far apart: a new CA is added *next to* the old one
-a year before that one ends, and signs nothing before `SETTLING` has passed, by which time every webhook
-configuration trusts both. So it is where the CA's key was taken away, which is how one asks for a new CA.
+The CA rotates without a gap. A new CA is added to the old one a year before the old one expires, or when
+somebody removes its key to ask for a new CA. It signs nothing before `SETTLING` has passed: by then every
+webhook configuration trusts both.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ SERVING_LIFETIME = timedelta(days=90)
 SERVING_RENEW_BEFORE = timedelta(days=30)
 CA_NAME = "mlchassis webhook CA"
 CLOCK_SKEW = timedelta(hours=1)
-"""How far a certificate is dated back, for an API server whose clock is behind ours."""
+"""How far certificates are dated back, for API servers whose clock is behind ours."""
 SETTLING = timedelta(hours=1)
 """How long a new CA is in every caBundle before it signs a serving certificate."""
 MOST_STEPS = 8
-"""A renewal takes three steps at most: a new CA, a certificate of it, and the old CA taken out."""
+"""A renewal takes at most three: a new CA, a certificate signed by it, removal of the old CA."""
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _BLOCK = re.compile(_BEGIN + rb"([A-Za-z0-9+/=\s]+)" + _END)
 
 
 class CertificateError(Exception):
-    """The certificate can't be used; the message names the part and the reason."""
+    """The certificate can't be used."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A serving pair and what its clients must trust, all PEM.
+    """A serving certificate with its key and CAs, all PEM.
 
-    `certificate` may hold a chain, leaf first. `ca` may hold several CAs, newest first, and is empty where
-    the caBundle is somebody else's business. `ca_key` is set only for the CA that we manage.
+    `certificate` may contain a chain, leaf first. `ca` may contain several CAs, newest first; it is empty if
+    we do not manage the caBundle. `ca_key` is set only for our own CA.
     """
 
     certificate: bytes
@@ -67,10 +67,10 @@ def issue(hosts: Iterable[str], now: datetime) -> Bundle:
 
 
 def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
-    """`bundle` itself while no renewal is due, else its successor, which needs none at `now`.
+    """`bundle` itself if no renewal is due at `now`, else its successor.
 
-    Hosts are only ever added, so that replicas with different flags (a rolling update) agree on the union
-    instead of overwriting each other for ever.
+    Hosts are only added: replicas with different flags, during a rolling update, agree on the union instead
+    of overwriting each other.
     """
     wanted = tuple(hosts)
     for _ in range(MOST_STEPS):
@@ -106,9 +106,9 @@ def _step(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
 
 
 def repaired(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
-    """The successor of a bundle that can't be served: signed again by its CA, or by a new one next to it.
+    """The successor of an unusable bundle: signed by its CA, or by a new CA that is added to the old one.
 
-    What other replicas still serve stays trusted either way.
+    Certificates that other replicas serve stay trusted.
     """
     with suppress(CertificateError, ValueError):
         return renewed(_sign(bundle, hosts, now), hosts, now)
@@ -119,15 +119,14 @@ def repaired(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
 
 
 def needs_renewal(bundle: Bundle, now: datetime) -> bool:
-    """Whether the serving certificate is inside the last third of its life, or past it."""
+    """Whether the serving certificate is in the last third of its lifetime, or expired."""
     leaf = _leaf(bundle.certificate)
     life = leaf.not_valid_after_utc - leaf.not_valid_before_utc
     return now >= leaf.not_valid_after_utc - min(SERVING_RENEW_BEFORE, life / 3)
 
 
 def made_by_us(bundle: Bundle) -> bool | None:
-    """Whether a CA that `issue` or `renewed` made has signed the serving certificate; None if it can't be
-    read."""
+    """Whether a CA of `issue` or `renewed` has signed the serving certificate; None if it is unreadable."""
     try:
         issuer = _leaf(bundle.certificate).issuer
     except CertificateError:
@@ -138,14 +137,14 @@ def made_by_us(bundle: Bundle) -> bool | None:
 
 
 def certificates_in(pem: bytes) -> tuple[bytes, ...]:
-    """Each certificate in a text once, as PEM in one form; the text around them is left out."""
+    """The distinct certificates in a text, as PEM in one form."""
     bodies = (b"".join(found.split()) for found in _BLOCK.findall(pem))
     lines = ((body[at : at + 64] for at in range(0, len(body), 64)) for body in bodies)
     return tuple(dict.fromkeys(b"\n".join([_BEGIN, *each, _END, b""]) for each in lines))
 
 
-def has_ended(pem: bytes, now: datetime) -> bool:
-    """Whether a certificate is past its time; one that can't be read is not known to be."""
+def has_expired(pem: bytes, now: datetime) -> bool:
+    """Whether a certificate has expired; False if it is unreadable."""
     try:
         return _leaf(pem).not_valid_after_utc <= now
     except (CertificateError, ValueError):

@@ -1,13 +1,12 @@
-"""The supervisor: it starts the serving processes behind one listening socket, and ends one that hangs.
+"""The supervisor: it forks the workers behind one listening socket, and kills a worker that hangs.
 
-Law: no review can hang the whole. A worker that a review holds for longer than its caller waits, or whose
-event loop has stopped, is ended by another process, which no lock of the interpreter can stop; the review
-is named in the log first, and is not read a second time. The socket is the supervisor's: while a worker
-restarts, connections wait in its backlog or go to the other workers.
+Law: no review blocks the service. If a review blocks its worker for longer than its caller waits, or the
+worker's event loop stops, the supervisor logs the review and kills the worker. The review is not parsed
+again. The supervisor owns the socket: while a worker restarts, connections wait in the backlog or go to other
+workers.
 
-Every worker has its own caches, so memory grows with their number; more replicas are usually the better
-way to more throughput. Counters of several workers are shared through files, so that `/metrics` of any of
-them shows them all.
+Every worker has its own caches, so memory grows with their number; for throughput, more replicas are usually
+better. Workers share their counters through files, so `/metrics` of each shows the sum.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from typing import Final
 
 import structlog
 
-from webhook.server.log import listen_to_signals
-from webhook.server.record import Record, Restarts, SharedRecords, Suspects
+from webhook.server.log import handle_level_signals
+from webhook.server.record import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 0.25
-"""How often the supervisor looks at its workers."""
+CHECK_SECONDS: Final = 0.25
+"""The interval at which the supervisor checks its workers."""
 STALL_SECONDS: Final = 30.0
-"""How long an event loop may stop outside of a review, for example to load a large policy."""
+"""How long an event loop may block outside of a review, for example to load a large policy."""
 SETTLED_SECONDS: Final = 60.0
-"""A worker that lived for so long is restarted at once."""
+"""A worker that lived this long is restarted without a pause."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 5.0
 
@@ -46,18 +45,18 @@ LOG_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def stopping_signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a server in good order. SIGHUP stays ignored under nohup."""
+    """The signals that stop the server gracefully. Under nohup, SIGHUP stays ignored."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return (signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP]))
 
 
 def processes() -> list[int]:
-    """The ids of the supervisor and its workers, asked in a worker."""
+    """The process ids of the supervisor and its workers. Call it in a worker."""
     supervisor = os.getppid()
     found = [supervisor]
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError, IndexError):
-            # The name in brackets may hold spaces and brackets; the state and the parent follow it.
+            # State and parent follow the name, which is in brackets and may contain spaces and brackets.
             stat = (entry / "stat").read_text(errors="replace")
             if int(stat.rpartition(")")[2].split()[1]) == supervisor:
                 found.append(int(entry.name))
@@ -65,77 +64,79 @@ def processes() -> list[int]:
 
 
 def supervise(
-    count: int, listener: socket.socket, serve: Serve, ended: Callable[[int], None] = lambda _: None
+    count: int, listener: socket.socket, serve: Serve, on_exit: Callable[[int], None] = lambda _: None
 ) -> int:
     """Run `serve` in `count` processes until SIGTERM, SIGINT or SIGHUP; the exit status.
 
-    `ended` is given the id of each worker that has ended. Must be called before any thread or event loop is
-    started, since it forks whenever a worker is restarted.
+    `on_exit` gets the process id of each worker that exits. Call this before any thread or event loop starts:
+    it forks whenever a worker is restarted.
     """
-    return _Supervisor(count, listener, serve, ended).run()
+    return _Supervisor(count, listener, serve, on_exit).run()
 
 
 @dataclass
 class _Worker:
-    """One place among the workers, and the process that fills it."""
+    """A slot for a worker, and the process in it."""
 
-    record: Record = field(default_factory=Record)
+    state: WorkerState = field(default_factory=lambda: in_shared_memory(WorkerState))
     pid: int = 0
-    """0 while there is none."""
+    """0 while there is no process."""
     started: float = 0.0
-    due: float = 0.0
-    """When the next one may start, on the monotonic clock."""
+    start_at: float = 0.0
+    """When the next process may start, on the monotonic clock."""
     pause: float = 0.0
     step: int = 0
-    beats: int = 0
-    held: float = 0.0
-    """Seconds, as the supervisor saw them, that the step has lasted."""
-    silent: float = 0.0
-    """The same for the last beat of the event loop."""
-    sentence: tuple[str, int] | None = None
-    """Why it was killed, and in which step."""
+    turns: int = 0
+    step_seconds: float = 0.0
+    """How long the supervisor has seen the same step."""
+    stall_seconds: float = 0.0
+    """How long the event loop has made no turn."""
+    killed: tuple[str, int] | None = None
+    """The reason for which it was killed, and the step."""
 
 
 class _Supervisor:
     def __init__(
-        self, count: int, listener: socket.socket, serve: Serve, ended: Callable[[int], None]
+        self, count: int, listener: socket.socket, serve: Serve, on_exit: Callable[[int], None]
     ) -> None:
         self._workers = [_Worker() for _ in range(count)]
-        self._listener, self._serve, self._told = listener, serve, ended
-        self._suspects, self._restarts = Suspects(), Restarts()
+        self._listener, self._serve, self._on_exit = listener, serve, on_exit
+        self._suspects, self._restarts = Suspects(), in_shared_memory(Restarts)
         self._stopping, self._status = False, 0
         self._stop_signals = stopping_signals()
         self._awaited = (*self._stop_signals, *LOG_SIGNALS, signal.SIGCHLD)
 
     def run(self) -> int:
-        # Signals are waited for, not handled: none can be lost between a look at it and the wait for the
-        # next, nor be swallowed by a child that still has its parent's handler.
+        # Signals are awaited instead of handled: none is lost between a check and the next wait, or handled
+        # by a child that still has its parent's handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
-        listen_to_signals()
-        # Workers share the present memory until a write to it, and the garbage collector would write to it.
+        handle_level_signals()
+        # Workers share this memory until somebody writes to it, and the garbage collector would write to it.
         gc.collect()
         gc.freeze()
-        looked = time.monotonic()
+        checked = time.monotonic()
         while True:
-            self._start_due()
+            for worker in self._workers:
+                if not (worker.pid or self._stopping) and time.monotonic() >= worker.start_at:
+                    self._start(worker)
             if self._stopping and not self._alive():
                 return self._status
-            received = signal.sigtimedwait(self._awaited, LOOK_SECONDS)
+            received = signal.sigtimedwait(self._awaited, CHECK_SECONDS)
             if received and received.si_signo in self._stop_signals:
                 self._stop()
             elif received and received.si_signo in LOG_SIGNALS:
-                self._pass_on(signal.Signals(received.si_signo))
-            for pid, code in _ended():
-                worker = next((each for each in self._workers if each.pid == pid), None)
-                if worker:  # else an orphan that came to us as process 1
-                    self._buried(worker, code)
+                self._change_level(signal.Signals(received.si_signo))
+            for pid, code in _reaped():
+                exited = next((each for each in self._workers if each.pid == pid), None)
+                if exited:  # else an orphan: process 1 of a container adopts them
+                    self._exited(exited, code)
             now = time.monotonic()
-            # Time in which we had no turn either is nobody's fault: the whole pod may have been stopped.
-            self._look(min(now - looked, 2 * LOOK_SECONDS))
-            looked = now
+            # A longer pause is not the workers' fault: the whole pod may have been stopped.
+            self._check(min(now - checked, 2 * CHECK_SECONDS))
+            checked = now
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        """To ourselves, so that workers that are forked later have the level, too, and to those there are."""
+    def _change_level(self, number: signal.Signals) -> None:
+        """Change the log level here, which later workers inherit, and in the present workers."""
         handler = signal.getsignal(number)
         if callable(handler):
             handler(number, None)
@@ -144,24 +145,19 @@ class _Supervisor:
 
     # --- starting --------------------------------------------------------------------------------------
 
-    def _start_due(self) -> None:
-        for worker in self._workers:
-            if not (worker.pid or self._stopping) and time.monotonic() >= worker.due:
-                self._start(worker)
-
     def _start(self, worker: _Worker) -> None:
-        worker.record.clear()
-        worker.step = worker.beats = 0
-        worker.held = worker.silent = 0.0
-        worker.sentence = None
+        worker.state.clear()
+        worker.step = worker.turns = 0
+        worker.step_seconds = worker.stall_seconds = 0.0
+        worker.killed = None
         worker.started = time.monotonic()
         try:
-            worker.pid = self._fork(worker.record)
+            worker.pid = self._fork(worker.state)
         except OSError as error:
             log.error("no worker started", error=str(error))  # noqa: TRY400
-            worker.due = worker.started + LONGEST_PAUSE
+            worker.start_at = worker.started + LONGEST_PAUSE
 
-    def _fork(self, record: Record) -> int:
+    def _fork(self, state: WorkerState) -> int:
         """Start a worker; its process id. The child never returns from here."""
         pid = os.fork()
         if pid:
@@ -169,11 +165,9 @@ class _Supervisor:
         status = 1
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._awaited)
-            others = tuple(worker.record for worker in self._workers if worker.record is not record)
-            status = self._serve(
-                self._listener, SharedRecords(record, self._suspects, self._restarts, others)
-            )
-        except KeyboardInterrupt:  # from the terminal, before the worker could listen for it
+            others = tuple(worker.state for worker in self._workers if worker.state is not state)
+            status = self._serve(self._listener, SharedRecords(state, self._suspects, self._restarts, others))
+        except KeyboardInterrupt:  # from the terminal, before the worker installs its handler
             status = 0
         except Exception:
             log.exception("worker failed")
@@ -182,58 +176,52 @@ class _Supervisor:
 
     # --- watching --------------------------------------------------------------------------------------
 
-    def _look(self, passed: float) -> None:
+    def _check(self, passed: float) -> None:
         for worker in self._workers:
-            if not worker.pid or worker.sentence:
+            if not worker.pid or worker.killed:
                 continue
-            step, beats = worker.record.step, worker.record.beats
-            worker.held = worker.held + passed if step and step == worker.step else 0.0
-            worker.silent = worker.silent + passed if beats == worker.beats else 0.0
-            worker.step, worker.beats = step, beats
-            if step and worker.held > worker.record.limit:
+            state, step, turns = worker.state, worker.state.step, worker.state.turns
+            worker.step_seconds = worker.step_seconds + passed if step and step == worker.step else 0.0
+            worker.stall_seconds = worker.stall_seconds + passed if turns == worker.turns else 0.0
+            worker.step, worker.turns = step, turns
+            if step and worker.step_seconds > state.limit:
+                seconds = worker.step_seconds
                 log.error(
-                    "a review hangs, ending its worker",
-                    pid=worker.pid,
-                    seconds=worker.held,
-                    **_review(worker),
+                    "a review hangs, ending its worker", pid=worker.pid, seconds=seconds, **_review(state)
                 )
                 self._kill(worker, "hung")
-            elif worker.silent > STALL_SECONDS:
+            elif worker.stall_seconds > STALL_SECONDS:
                 log.error("a worker's event loop has stopped, ending it", pid=worker.pid)
                 self._kill(worker, "stalled")
 
     def _kill(self, worker: _Worker, reason: str) -> None:
-        worker.sentence = reason, worker.step
+        worker.killed = reason, worker.step
         _send(worker.pid, signal.SIGKILL)
 
-    def _buried(self, worker: _Worker, code: int) -> None:
-        pid, worker.pid = worker.pid, 0
-        self._told(pid)
+    def _exited(self, worker: _Worker, code: int) -> None:
+        pid, state, worker.pid = worker.pid, worker.state, 0
+        self._on_exit(pid)
         if self._stopping:
             if code not in (0, -signal.SIGTERM):
                 self._status = self._status or 1
             return
-        if not (worker.record.serving or worker.sentence or any(w.record.serving for w in self._alive())):
-            # What keeps it from serving keeps the next from it, too: for the kubelet and a person to see.
+        if not (state.serving or worker.killed or any(each.state.serving for each in self._alive())):
+            # The next worker would fail in the same way: exit, so that the kubelet reports it.
             log.error("worker ended before it served, ending", pid=pid, status=code)
             self._status = max(code, 1)
             self._stop()
             return
-        reason, step = worker.sentence or ("died", worker.record.step)
-        if step and step == worker.record.step:
-            # If the worker had already finished that review when it was killed, the review is no suspect.
-            self._suspects.add(worker.record.identity)
+        reason, step = worker.killed or ("died", state.step)
+        if step and step == state.step:  # else the worker had finished the review before it was killed
+            self._suspects.add(state.identity)
             log.error(
-                "a review ended its worker, it is not read again",
-                pid=pid,
-                status=code,
-                **_review(worker),
+                "a review ended its worker, it is not read again", pid=pid, status=code, **_review(state)
             )
         self._restarts.add(reason)
         now = time.monotonic()
         if now - worker.started > SETTLED_SECONDS:
             worker.pause = 0.0
-        worker.due = now + worker.pause
+        worker.start_at = now + worker.pause
         log.error("worker ended, starting another", pid=pid, status=code, reason=reason, pause=worker.pause)
         worker.pause = min(max(worker.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
 
@@ -244,15 +232,15 @@ class _Supervisor:
 
     def _stop(self) -> None:
         if not self._stopping:
-            # The workers have it open as long as they take connections; held here, it would go on to.
+            # Each worker closes its own copy when it stops to accept.
             self._listener.close()
         self._stopping = True
         for worker in self._alive():
             _send(worker.pid, signal.SIGTERM)
 
 
-def _review(worker: _Worker) -> dict[str, object]:
-    return {"review": worker.record.identity.hex(), **worker.record.about}
+def _review(state: WorkerState) -> dict[str, object]:
+    return {"review": state.identity.decode(), **state.description}
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -260,8 +248,8 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _ended() -> Iterator[tuple[int, int]]:
-    """The children that have ended, each with its exit code (negative: the signal that ended it)."""
+def _reaped() -> Iterator[tuple[int, int]]:
+    """The process ids and exit codes of children that have exited; a negative code is a signal."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,7 +1,7 @@
-"""One serving process: source, certificate, caches and server wired together, from start to drain.
+"""One worker: it starts the policy source, certificate, caches and server, and runs until the drain.
 
-Law: no background task can take the server down. Each one is started again when it fails, and meanwhile the
-server answers from its present state.
+Law: a failed background task does not stop the server. The task is restarted, and the server answers from its
+present state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from policies.kube.group_kinds import kind_of
 from webhook.admission import engine
 from webhook.admission.envelope import Request
 from webhook.config.load import load, rules
-from webhook.config.location import CONFIG_MAP, config_map
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
@@ -38,7 +37,7 @@ from webhook.kube.caches import ClusterCache
 from webhook.kube.heartbeat import Heartbeat
 from webhook.kube.offline import ManifestCluster, read
 from webhook.kube.oldest_kubelet import OldestKubelet
-from webhook.kube.own_pod import in_cluster, own_namespace
+from webhook.kube.own_pod import own_namespace
 from webhook.kube.owner_events import OwnerEvents
 from webhook.kube.reflector import Reflector
 from webhook.kube.uptime import Uptime
@@ -48,14 +47,14 @@ from webhook.observed.model_events import ModelEvents
 from webhook.server import certificates as certs
 from webhook.server import pki
 from webhook.server.ca_bundle import Registration
-from webhook.server.connections import FastPath, raise_descriptors
+from webhook.server.connections import FastPath, raise_descriptor_limit
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.http import Readiness, Server, listen
-from webhook.server.metrics import Metrics, Tally, metrics_of_ended
+from webhook.server.metrics import Metrics, Tally, remove_gauges
 from webhook.server.options import Options
 from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import SharedRecords
-from webhook.server.tracing import Off, otlp
+from webhook.server.tracing import Tracing, otlp
 from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import NameMetrics, Namer
@@ -66,18 +65,18 @@ log = structlog.get_logger()
 Work = Callable[[], Awaitable[None]]
 
 RESTART_SECONDS = 5.0
-BEAT_SECONDS = 1.0
+TURN_SECONDS = 1.0
 MIB = 1024 * 1024
 USAGE = 2
-"""Exit status where the flags can't be followed."""
+"""Exit status for flags that can't be used."""
 POLICY_PATIENCE = 15.0
-"""Seconds after which the server counts as ready although its policy could not be read: a webhook that
-observes does more good than one that an unreachable API server keeps out of service."""
+"""Seconds after which the server is ready although it could not read its policy: a webhook that observes is
+better than one that an unreachable API server keeps out of service."""
 
 
 def serve(options: Options) -> int:
     """Serve until SIGTERM or SIGINT; the exit status."""
-    raise_descriptors()
+    raise_descriptor_limit()
     try:
         listener = listen(options.host, options.port)
     except OSError as error:
@@ -94,16 +93,16 @@ def serve(options: Options) -> int:
                 print(f"chassis: {problem}", file=sys.stderr, flush=True)
             return USAGE
 
-    _load(options)
-    return supervise(options.workers, listener, serve_one, metrics_of_ended)
+    _preload(options)
+    return supervise(options.workers, listener, serve_one, remove_gauges)
 
 
-def _load(options: Options) -> None:
-    """Read what every worker needs before the first is forked, so that another one serves at once."""
+def _preload(options: Options) -> None:
+    """Load all tables and modules before the first fork, so that a restarted worker serves at once."""
     _kinds()
     rules()
     engine.decide(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), load({}), NoCluster())
-    if options.kubeconfig or in_cluster():
+    if options.uses_cluster:
         load_client()
 
 
@@ -127,43 +126,44 @@ _SAMPLE: Final = {
         }
     },
 }
-"""A review of it reads every table of facts."""
+"""Its review loads every table."""
 
 
 def _kinds() -> tuple[str, ...]:
-    """The kinds with separate metrics."""
+    """The kinds with their own value of the metric label `kind`."""
     others = ("Pod", "ConfigMap", "PodDisruptionBudget", "HorizontalPodAutoscaler", "ScaledObject")
     return (*others, *(each.kind for each in known_workloads()))
 
 
 async def _serve(options: Options, listener: socket.socket, shared: SharedRecords) -> int:
-    stopped = _stop_signal()
-    beating = asyncio.create_task(_beat(shared, stopped))
+    stopped = asyncio.Event()
+    for number in stopping_signals():
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    turning = asyncio.create_task(_count_turns(shared, stopped))
     fast_path = _fast_path(options)
 
-    def fast() -> bool:
+    def fast_path_on() -> bool:
         return fast_path is not None and policy.config.webhook.fast_path
 
-    metrics = Metrics(_kinds(), shared.restarts.counts, processes, fast)
+    metrics = Metrics(_kinds(), shared.restarts.counts, processes, fast_path_on)
     policy = LivePolicy(metrics)
     memo = fast_path.Memo(options.memo * MIB, metrics.memo, (Tally,)) if fast_path else None
     async with AsyncExitStack() as stack:
-        tracing = otlp() if options.tracing else Off()
+        tracing = otlp() if options.tracing else Tracing()
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
         health = WatchHealth()
         own = options.namespace or own_namespace()
         cluster, reflectors = _facts(options, own, api, metrics, health)
         workers = LiveWorkers(api, own) if api else None
-        namer = _namer(workers, policy, cluster, metrics)
+        namer = _namer(workers, policy, cluster, metrics) if workers else None
         owners = _owner_events(options, api, policy, cluster, metrics)
         source = _certificate_source(options, own, api)
         serving = certs.ServingCertificate()
-        # The API server's clock: it is the one that verifies.
-        clock = api.now if api else time.time
+        clock = api.now if api else time.time  # the API server verifies by its own clock
         readiness = Readiness(lambda: serving.problem(clock()))
         registration = _registration(options, api, source, serving, policy)
-        trusts = registration.trusts if registration else certs.nobody_to_ask
+        trusts = registration.trusts if registration else certs.always_trusted
 
         def installed(bundle: pki.Bundle) -> None:
             metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
@@ -175,44 +175,45 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             metrics,
             readiness,
             shared=shared,
-            patience=options.drain_patience,
+            drain_patience=options.drain_patience,
             tracing=tracing,
-            notice=owners.notice if owners else None,
+            on_decision=owners.notice if owners else None,
             fast_path=cast(FastPath, fast_path) if fast_path else None,
-            fast=fast,
+            fast_path_on=fast_path_on,
         )
         host, port = listener.getsockname()[:2]
         await server.start(listener, lambda: serving.context)
-        shared.record.served()
+        shared.state.serving = 1
         log.info("listening", host=host, port=port, pid=os.getpid())
-        watching: list[tuple[str, Work]] = []
+        background: list[tuple[str, Work]] = [
+            ("policy", lambda: _policy_source(options, api, health).follow(policy)),
+            ("certificate", lambda: certs.follow(source, serving, installed, trusts)),
+            *(("facts", reflector.run) for reflector in reflectors),
+        ]
         if api:
-            identity = f"{gethostname()}-{os.getpid()}"
-            uptime = Uptime(api, own, identity, lambda: not readiness.missing())
+            uptime = Uptime(api, own, f"{gethostname()}-{os.getpid()}", lambda: not readiness.problems())
             models = ModelEvents(api, lambda: policy.config, cluster)
             collector = Collector(
                 api, own, lambda: uptime.is_leader, lambda: policy.config, cluster, health, models
             )
-            counting = Unmutated(
+            unmutated = Unmutated(
                 api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.is_leader
             )
-            watching = [
+            background += [
                 ("observed starts", collector.run),
                 ("model events", models.run),
                 ("uptime", uptime.run),
-                ("unmutated pods", counting.run),
+                ("unmutated pods", unmutated.run),
             ]
-        background: list[tuple[str, Work]] = [
-            ("policy", lambda: _policy_source(options, api, health).follow(policy)),
-            ("certificate", lambda: certs.keep(source, serving, installed, trusts)),
-            *(("facts", reflector.run) for reflector in reflectors),
-            *([("heartbeat", Heartbeat(api, options.node, health).run)] if api and options.node else []),
-            *([("caBundle", registration.run)] if registration else []),
-            *([("worker names", Sweep(workers).run)] if workers else []),
-            *([("events", owners.run)] if owners else []),
-            *watching,
-        ]
-        tasks = [asyncio.create_task(_kept_running(name, work)) for name, work in background]
+            if options.node:
+                background.append(("heartbeat", Heartbeat(api, options.node, health).run))
+        if registration:
+            background.append(("caBundle", registration.run))
+        if workers:
+            background.append(("worker names", Sweep(workers).run))
+        if owners:
+            background.append(("events", owners.run))
+        tasks = [asyncio.create_task(_keep_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
         await stopped.wait()
         log.info("draining", grace=options.drain_grace)
@@ -222,30 +223,22 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    beating.cancel()
+    turning.cancel()
     log.info("stopped")
     return 0
 
 
-def _stop_signal() -> asyncio.Event:
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in stopping_signals():
-        loop.add_signal_handler(number, stopped.set)
-    return stopped
-
-
-async def _beat(shared: SharedRecords, stopped: asyncio.Event) -> None:
-    """Show the supervisor that the event loop turns; stop once the supervisor is gone, since no other process
-    would end this one."""
+async def _count_turns(shared: SharedRecords, stopped: asyncio.Event) -> None:
+    """Show the supervisor that the event loop turns. Stop if the supervisor has exited."""
     supervisor = os.getppid()
     while True:
-        shared.record.beat()
+        shared.state.turns += 1
         if os.getppid() != supervisor:
             stopped.set()
-        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.sleep(TURN_SECONDS)
 
 
-async def _kept_running(name: str, work: Work) -> None:
+async def _keep_running(name: str, work: Work) -> None:
     while True:
         try:
             await work()
@@ -267,7 +260,7 @@ async def _await_policy(policy: LivePolicy, readiness: Readiness) -> None:
 
 
 def _fast_path(options: Options) -> ModuleType | None:
-    """The package, if it is there and not switched off."""
+    """The package `webhook.fast_path`, unless it is switched off or deleted."""
     if options.fast_path == "off":
         return None
     if find_spec("webhook.fast_path") is None:
@@ -277,12 +270,12 @@ def _fast_path(options: Options) -> ModuleType | None:
 
 
 async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
-    if not (options.kubeconfig or in_cluster()):
+    if not options.uses_cluster:
         return None
     try:
         return await stack.enter_async_context(ApiServer.connect(options.kubeconfig))
     except NoApiServer as error:
-        if options.kubeconfig or options.self_signed or (options.policy or "").startswith(CONFIG_MAP):
+        if options.kubeconfig or options.self_signed or options.policy_config_map:
             raise UserError(f"no API server to use: {error}") from None
         log.warning("no facts about the cluster", why=str(error))
         return None
@@ -291,8 +284,13 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
 def _facts(
     options: Options, own: str, api: ApiServer | None, metrics: Metrics, health: WatchHealth
 ) -> tuple[Cluster, list[Reflector]]:
+    if api is None and options.facts:
+        try:
+            return ManifestCluster([document.obj for document in read([str(options.facts)])]), []
+        except UserError as error:
+            raise UserError(f"--facts: {error}") from None
     if api is None:
-        return _manifests(options.facts) if options.facts else NoCluster(), []
+        return NoCluster(), []
 
     def on_change(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
@@ -302,18 +300,7 @@ def _facts(
     return cache, cache.reflectors(api, health)
 
 
-def _manifests(path: Path) -> Cluster:
-    try:
-        return ManifestCluster([document.obj for document in read([str(path)])])
-    except UserError as error:
-        raise UserError(f"--facts: {error}") from None
-
-
-def _namer(
-    workers: LiveWorkers | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics
-) -> Namer | None:
-    if workers is None:
-        return None
+def _namer(workers: LiveWorkers, policy: LivePolicy, cluster: Cluster, metrics: Metrics) -> Namer:
     return Namer(
         workers,
         lambda: policy.config,
@@ -331,15 +318,11 @@ def _owner_events(
     return OwnerEvents(api, lambda: policy.config, cluster, metrics.event)
 
 
-def _in_config_map(options: Options) -> bool:
-    return bool(options.policy and options.policy.startswith(CONFIG_MAP))
-
-
 def _policy_source(options: Options, api: ApiServer | None, health: WatchHealth) -> PolicySource:
     if not options.policy:
         return Defaults()
-    if api is not None and _in_config_map(options):
-        return ConfigMap(api, api, *config_map(options.policy), health)
+    if api and options.policy_config_map:
+        return ConfigMap(api, api, *options.policy_config_map, health)
     return Directory(Path(options.policy))
 
 

@@ -1,19 +1,19 @@
-"""What a supervisor and its workers share: which review each worker reads just now, and which have ended one.
+"""Memory that the supervisor and its workers share: current reviews, and reviews that killed a worker.
 
-Law: no function here waits. A worker writes a few words into memory that it shares with its supervisor; a
-worker that hangs or dies leaves them there, and leaves no lock behind.
+Law: no function here waits. A worker writes a few words into shared memory and takes no lock, so a worker
+that hangs or dies blocks nobody.
 
-A review that has ended a worker is known again by its `Identity`. It covers all that the engine can read: a
-review of the same identity would do the same again, and no other review has it.
+A review that killed a worker is recognised by its `Identity`, a digest of all that the engine can read.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import re
-import struct
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+import types
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,242 +26,205 @@ from webhook.admission.envelope import Request
 
 T = TypeVar("T")
 
-ABOUT_ROOM: Final = 16 * 1024
-ABOUT_LENGTH: Final = 256
-"""Characters of each text that describes a review."""
+DESCRIPTION_BYTES: Final = 16 * 1024
+FIELD_LENGTH: Final = 256
+"""Characters of each text in a description."""
 REMEMBERED: Final = 64
-"""Reviews that are remembered for having ended a worker; the oldest gives way."""
+"""Reviews that killed a worker; the oldest is forgotten first."""
 SUSPECT_SECONDS: Final = 600.0
-"""How long. Perhaps something else ended the worker: other reviews took the memory, or the node was short of
-CPU."""
-DIGEST_BYTES: Final = 16
-UID_WITHIN: Final = 1024
-"""Bytes of a body in which its uid is looked for, if it is not read."""
-UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
-"""Where the API server writes it: at the beginning of the request, which is the first object of that name."""
+"""How long they are remembered. Something else may have killed the worker: other reviews used the memory, or
+the node was short of CPU."""
+IDENTITY_LENGTH: Final = 32
 RESTART_REASONS: Final = ("hung", "stalled", "died")
+UID_WITHIN: Final = 1024
+"""Bytes of an unparsed body that are searched for its uid."""
+UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
+"""The API server writes the uid at the beginning of the request, the first object of that name."""
 
 
 class Identity(bytes):
-    """What two reviews have in common only if they differ in nothing but what the API server itself makes."""
+    """A digest of a review, in hexadecimal. Reviews with equal digests differ only in what the API server
+    generates."""
 
     @classmethod
     def of_body(cls, body: bytes) -> Identity:
-        """That of a review that was not read: all of its bytes but the uid, which is new in each request."""
+        """The digest of an unparsed body without its uid, which is new in each request."""
         uid = UID.search(body, 0, UID_WITHIN)
         start, end = uid.span(1) if uid else (0, 0)
-        found = blake2b(memoryview(body)[:start], digest_size=DIGEST_BYTES, person=b"body")
-        found.update(b"\0")  # no JSON text has it: where the uid was counts, too
+        found = blake2b(memoryview(body)[:start], digest_size=IDENTITY_LENGTH // 2, person=b"body")
+        found.update(b"\0")  # marks the place of the uid; JSON cannot contain it
         found.update(memoryview(body)[end:])
-        return cls(found.digest())
+        return cls(found.hexdigest().encode())
 
     @classmethod
     def of_request(cls, request: Request) -> Identity | None:
-        """That of a review that was read: its canonical form. It stays the same when a controller or a person
-        tries again. None if there is no such form."""
+        """The digest of a parsed request's canonical form, which retries share. None if it has no such
+        form."""
         canonical = Canonical.of(request)
         if canonical is None:
             return None
-        return cls(blake2b(canonical.text, digest_size=DIGEST_BYTES, person=b"canonical").digest())
+        found = blake2b(canonical.text, digest_size=IDENTITY_LENGTH // 2, person=b"canonical")
+        return cls(found.hexdigest().encode())
 
 
-class Record:
-    """The present work of one worker. It writes, its supervisor reads: whole words, each written at once."""
+S = TypeVar("S", bound=ctypes.Structure)
 
-    _SERIAL, _BUSY, _BEATS, _SERVING, _CONNECTIONS, _ABOUT, _LIMIT = range(7)
-    _IDENTITY: Final = slice(128, 128 + DIGEST_BYTES)
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE + ABOUT_ROOM)
-        header = memoryview(self._memory)[: mmap.PAGESIZE]
-        self._words, self._seconds = header.cast("Q"), header.cast("d")
+def in_shared_memory(structure: type[S]) -> S:
+    """A structure of zeros in memory that is shared with all processes forked later."""
+    return structure.from_buffer(mmap.mmap(-1, ctypes.sizeof(structure)))
+
+
+class WorkerState(ctypes.Structure):
+    """The state of one worker. The worker writes it; the supervisor and the other workers read it."""
+
+    serial: int
+    busy: int
+    limit: float
+    """Seconds for which the current step may block the process."""
+    turns: int
+    """Turns of the event loop."""
+    serving: int
+    """1 once the worker accepts connections."""
+    connections: int
+    """The number of open connections."""
+    identity: bytes
+    """The `Identity` of the current review."""
+    json: bytes
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("serial", "busy", "turns", "serving", "connections")),
+        ("limit", ctypes.c_double),
+        ("identity", ctypes.c_char * IDENTITY_LENGTH),
+        ("json", ctypes.c_char * DESCRIPTION_BYTES),
+    )
 
     def clear(self) -> None:
-        """Forget what the worker before did."""
-        for word in range(7):
-            self._words[word] = 0
-        self._memory[self._IDENTITY] = bytes(DIGEST_BYTES)
+        """Reset the state for the next worker."""
+        ctypes.memset(ctypes.addressof(self), 0, ctypes.sizeof(self))
 
-    # --- the worker ------------------------------------------------------------------------------------
+    def begin(self, identity: Identity, description: bytes, limit: float) -> None:
+        """A step of a review begins. It may block the process for `limit` seconds."""
+        self.describe(identity, description)
+        self.limit = limit
+        self.serial += 1
+        self.busy = 1
 
-    def begin(self, identity: Identity, about: bytes, limit: float) -> None:
-        """From now on the process belongs to a review, for `limit` seconds at most."""
-        self.tell(identity, about)
-        self._seconds[self._LIMIT] = limit
-        self._words[self._SERIAL] += 1
-        self._words[self._BUSY] = 1
-
-    def tell(self, identity: Identity, about: bytes) -> None:
-        """Write the identity and the description of the review, as soon as they are known."""
-        self._memory[self._IDENTITY] = identity
-        about = about[:ABOUT_ROOM]
-        self._words[self._ABOUT] = 0
-        self._memory[mmap.PAGESIZE : mmap.PAGESIZE + len(about)] = about
-        self._words[self._ABOUT] = len(about)
+    def describe(self, identity: Identity, description: bytes) -> None:
+        """Write the identity and the description (JSON) of the current review."""
+        self.identity, self.json = identity, description[:DESCRIPTION_BYTES]
 
     def end(self) -> None:
-        self._words[self._BUSY] = 0
-
-    def beat(self) -> None:
-        """The event loop has come round."""
-        self._words[self._BEATS] += 1
-
-    def served(self) -> None:
-        """The worker takes connections."""
-        self._words[self._SERVING] = 1
-
-    def holds(self, connections: int) -> None:
-        """So many connections are open."""
-        self._words[self._CONNECTIONS] = connections
-
-    # --- its supervisor, and the other workers ---------------------------------------------------------
-
-    @property
-    def serving(self) -> bool:
-        return bool(self._words[self._SERVING])
-
-    @property
-    def connections(self) -> int:
-        return self._words[self._CONNECTIONS]
-
-    @property
-    def beats(self) -> int:
-        return self._words[self._BEATS]
+        """The step ends."""
+        self.busy = 0
 
     @property
     def step(self) -> int:
-        """The number of the step that the worker is in, of any review; 0 between two of them."""
-        return self._words[self._SERIAL] if self._words[self._BUSY] else 0
+        """The number of the current step, of any review; 0 between two steps."""
+        return self.serial if self.busy else 0
 
     @property
-    def limit(self) -> float:
-        return self._seconds[self._LIMIT]
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self._memory[self._IDENTITY])
-
-    @property
-    def about(self) -> dict[str, object]:
-        """The worker's description of its review; empty if it had none yet."""
-        written = self._memory[mmap.PAGESIZE : mmap.PAGESIZE + min(self._words[self._ABOUT], ABOUT_ROOM)]
-        with suppress(ValueError):  # it may have died while it wrote
-            said = orjson.loads(written or b"{}")
-            if isinstance(said, dict):
-                return said
+    def description(self) -> dict[str, object]:
+        """The description of the current review; empty if there is none yet."""
+        with suppress(ValueError):  # the worker may have died while it wrote
+            found = orjson.loads(self.json or b"{}")
+            if isinstance(found, dict):
+                return found
         return {}
 
 
-class Suspects:
-    """The reviews that have ended a worker, for a while. The supervisor adds, every worker looks."""
+class _Suspect(ctypes.Structure):
+    expires: float
+    identity: bytes
+    _fields_ = (("expires", ctypes.c_double), ("identity", ctypes.c_char * IDENTITY_LENGTH))
 
-    _SLOT: Final = 8 + DIGEST_BYTES
-    """When it ends, and the identity."""
+
+class _Suspects(ctypes.Structure):
+    count: int
+    table: ctypes.Array[_Suspect]
+    _fields_ = (("count", ctypes.c_uint64), ("table", _Suspect * REMEMBERED))
+
+
+class Suspects:
+    """Reviews that killed a worker lately. The supervisor adds them, every worker looks them up."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds, the same in all processes."""
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE + REMEMBERED * self._SLOT)
-        self._count = memoryview(self._memory)[: mmap.PAGESIZE].cast("Q")
-        self._clock = clock
+        self._shared, self._clock = in_shared_memory(_Suspects), clock
         self._read = 0
         self._known: dict[bytes, float] = {}
-        """When each ends, as read when so many had been added."""
+        """Expiry by identity, after `_read` reviews were added."""
 
-    def add(self, identity: Identity) -> None:
-        start = mmap.PAGESIZE + self._count[0] % REMEMBERED * self._SLOT
-        ends = struct.pack("d", self._clock() + SUSPECT_SECONDS)
-        self._memory[start : start + self._SLOT] = ends + identity
-        self._count[0] += 1
+    def add(self, identity: bytes) -> None:
+        suspect = self._shared.table[self._shared.count % REMEMBERED]
+        suspect.expires, suspect.identity = self._clock() + SUSPECT_SECONDS, identity
+        self._shared.count += 1
 
-    def holds(self, identity: Identity) -> bool:
-        """Whether this review has ended a worker lately. It costs a look into a table, however many have."""
-        count = self._count[0]
+    def holds(self, identity: bytes) -> bool:
+        """Whether this review killed a worker lately."""
+        count = self._shared.count
         if count != self._read:
-            self._read, self._known = count, dict(self._slots(min(count, REMEMBERED)))
-        ends = self._known.get(identity)
-        return ends is not None and self._clock() < ends
-
-    def _slots(self, count: int) -> Iterator[tuple[bytes, float]]:
-        for start in range(mmap.PAGESIZE, mmap.PAGESIZE + count * self._SLOT, self._SLOT):
-            slot = self._memory[start : start + self._SLOT]
-            yield slot[8:], struct.unpack("d", slot[:8])[0]
+            self._read, self._known = count, {each.identity: each.expires for each in self._shared.table}
+        expires = self._known.get(identity)
+        return expires is not None and self._clock() < expires
 
 
-class Restarts:
-    """How often a worker was restarted, by reason: it hung in a review, its loop stalled, it died."""
+class Restarts(ctypes.Structure):
+    """The number of worker restarts: a review hung, the event loop stalled, or the worker died."""
 
-    def __init__(self) -> None:
-        self._counts = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+    _fields_ = tuple((reason, ctypes.c_uint64) for reason in RESTART_REASONS)
 
     def add(self, reason: str) -> None:
-        self._counts[RESTART_REASONS.index(reason)] += 1
+        setattr(self, reason, getattr(self, reason) + 1)
 
     def counts(self) -> Mapping[str, int]:
-        return {reason: self._counts[place] for place, reason in enumerate(RESTART_REASONS)}
+        return {reason: getattr(self, reason) for reason in RESTART_REASONS}
 
 
 @dataclass(frozen=True)
 class SharedRecords:
-    """The records that a worker shares with its supervisor and the other workers."""
+    """The memory that a worker shares with its supervisor and the other workers."""
 
-    record: Record
+    state: WorkerState
     suspects: Suspects
     restarts: Restarts
-    others: tuple[Record, ...] = ()
-    """Those of the other workers behind the same socket."""
+    others: tuple[WorkerState, ...] = ()
+    """The other workers behind the same socket."""
 
     @classmethod
-    def alone(cls) -> SharedRecords:
-        """That of a process without a supervisor."""
-        return cls(Record(), Suspects(), Restarts())
+    def unshared(cls) -> SharedRecords:
+        """For a process without a supervisor."""
+        return cls(in_shared_memory(WorkerState), Suspects(), in_shared_memory(Restarts))
 
 
-# --- one review ----------------------------------------------------------------------------------------
+class ReviewRecord:
+    """Records one review in the worker's state, only while the review blocks the process."""
 
+    def __init__(self, state: WorkerState, identity: Identity, limit: Callable[[], float]) -> None:
+        """`limit` returns the seconds for which the next step may block the process."""
+        self._state, self._identity, self._limit = state, identity, limit
+        self._description = b""
 
-class Reading:
-    """One review, noted in the record while the process belongs to it and at no other time."""
+    def describe(self, fields: Mapping[str, object], identity: Identity | None) -> None:
+        """Describe the review for the supervisor's log; `identity` replaces that of the unparsed body."""
+        cut = {key: each[:FIELD_LENGTH] if isinstance(each, str) else each for key, each in fields.items()}
+        self._description, self._identity = orjson.dumps(cut), identity or self._identity
+        self._state.describe(self._identity, self._description)
 
-    def __init__(self, record: Record, identity: Identity, limit: Callable[[], float]) -> None:
-        """`limit`: the seconds for which the next step may hold the process."""
-        self._record, self._identity, self._limit = record, identity, limit
-        self._about = b""
-
-    def about(self, about: Mapping[str, object], identity: Identity | None = None) -> None:
-        """Keep what the review is about, for the log of a supervisor that has to end it, and its identity now
-        that it was read."""
-        cut = {key: said[:ABOUT_LENGTH] if isinstance(said, str) else said for key, said in about.items()}
-        self._about, self._identity = orjson.dumps(cut), identity or self._identity
-        self._record.tell(self._identity, self._about)
-
-    def noted(self, work: Coroutine[Any, Any, T]) -> _Steps[T]:
-        """The awaitable that does `work`, each of its steps noted; between them others have their turn."""
-        return _Steps(work, self._begin, self._record.end)
-
-    def _begin(self) -> None:
-        self._record.begin(self._identity, self._about, self._limit())
-
-
-class _Steps(Awaitable[T]):
-    def __init__(
-        self, work: Coroutine[Any, Any, T], begin: Callable[[], None], end: Callable[[], None]
-    ) -> None:
-        self._work, self._begin, self._end = work, begin, end
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        # As `yield from` does it, with a note around each turn.
-        work = self._work
-        resume, value = work.send, None
-        while True:
-            self._begin()
+    @types.coroutine
+    def around(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Await `work` and record each of its steps, but not the time between them."""
+        resume: Callable[[Any], Any] = work.send
+        value: object = None
+        while True:  # like `yield from work`
+            self._state.begin(self._identity, self._description, self._limit())
             try:
                 awaited = resume(value)
             except StopIteration as done:
                 result: T = done.value
                 return result
             finally:
-                self._end()
+                self._state.end()
             try:
                 resume, value = work.send, (yield awaited)
-            except BaseException as error:  # a cancellation; it is for the work to answer
+            except BaseException as error:  # a cancellation, which the work handles
                 resume, value = work.throw, error

@@ -1,16 +1,16 @@
-"""A review's way from the bytes of its body to the bytes of its answer: read, decide, encode, record.
+"""A review from the bytes of its body to the bytes of its answer: parse, decide, encode, record.
 
-Law: every review gets an answer. A body that is no review is refused with one plain sentence; a bug of ours
-becomes an allowed review with a warning (or the answer that `onError` sets).
+Law: every review gets an answer. A body that is not a review is refused with one sentence. A bug in the
+webhook admits the object with a warning, or as `onError` sets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
-from typing import Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import structlog
 
@@ -19,16 +19,16 @@ from webhook.admission.envelope import MOST_VALUES, BadReview, Request, Response
 from webhook.admission.messages import Answer, Recalled
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.journal import Journal, described
+from webhook.server.journal import Journal, log_fields
 from webhook.server.log import verbose
-from webhook.server.record import UID, UID_WITHIN, Identity, Reading, SharedRecords
+from webhook.server.record import UID, UID_WITHIN, Identity, ReviewRecord, SharedRecords
 
 log = structlog.get_logger()
 
 HOLD_SECONDS: Final = 3.0
-"""How long a review may hold the process past its deadline, before the supervisor ends the process: on a node
-that is short of CPU an honest review takes a second."""
-ENDED: Final = (
+"""How long a review may block the process after its deadline before the supervisor kills the process: on a
+node that is short of CPU, a harmless review takes a second."""
+KILLED: Final = (
     "ML Chassis did not read this object: reading it ended the webhook's process before (the log of the "
     "webhook shows the review). It was admitted unchanged."
 )
@@ -41,20 +41,20 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Recalling(Protocol):
-    """An endpoint that knows the answers to some bodies by their bytes."""
+    """An endpoint that remembers the answers to some bodies."""
 
     def recall(self, body: bytes) -> Recalled | None: ...
 
 
 Endpoint = Callable[[Request, float], Answer] | Callable[[Request, float], Awaitable[Answer]]
-"""Answers a request, at once or, where it is a coroutine function, after it has waited for something; the
-float is the deadline on the event loop's clock."""
+"""A function or coroutine function that answers a request. The float is the deadline on the event loop's
+clock."""
 OnError = Callable[[str, Request], Response]
-"""What the endpoint of that name answers where it has failed itself."""
+"""Returns the answer if the endpoint of that name raises an exception."""
 
 
 class Reviews:
-    """Answers reviews with some admission endpoints, each reached under its name."""
+    """Answers reviews with the admission endpoints, by name."""
 
     def __init__(
         self,
@@ -63,33 +63,28 @@ class Reviews:
         metrics: m.Metrics,
         journal: Journal,
         shared: SharedRecords,
-        *,
         traced: bool,
-        fast: Callable[[], bool],
+        fast_path_on: Callable[[], bool],
     ) -> None:
-        """`traced`: each review must be read. `fast`: whether the fast path is on at the moment."""
+        """`traced`: every request needs its headers parsed, so none is synchronous or recalled.
+        `fast_path_on`: whether the policy allows the fast path now."""
         self._endpoints, self._on_error = endpoints, on_error
-        self._metrics, self._journal, self._shared, self._fast = metrics, journal, shared, fast
-        self.at_once = {
-            name
-            for name, endpoint in endpoints.items()
-            # Where reviews are traced, their headers must be read.
-            if not (inspect.iscoroutinefunction(endpoint) or traced)
-        }
-        """The endpoints whose `answer` never waits."""
+        self._metrics, self._journal, self._shared = metrics, journal, shared
+        self._fast_path_on = fast_path_on
+        available = {} if traced else endpoints
+        self.synchronous = {name for name, each in available.items() if not inspect.iscoroutinefunction(each)}
+        """The endpoints that `answer_synchronously` accepts."""
         self._recalling = {
-            name: cast(Recalling, endpoint)
-            for name, endpoint in endpoints.items()
-            if isinstance(endpoint, Recalling) and not traced
+            name: cast(Recalling, each) for name, each in available.items() if isinstance(each, Recalling)
         }
 
-    def recalled(self, name: str, body: bytes) -> bytes | None:
-        """The answer to a body that is known by its bytes.
+    def recall(self, name: str, body: bytes) -> bytes | None:
+        """The remembered answer to a body; None if there is none.
 
-        The body is not parsed, so no parser can hang: there is no note for the supervisor.
+        The body is not parsed, so no parser can hang, and the supervisor needs no record.
         """
         recalling = self._recalling.get(name)
-        if recalling is None or verbose() or not self._fast():
+        if recalling is None or verbose() or not self._fast_path_on():
             return None
         try:
             known = recalling.recall(body)
@@ -104,29 +99,29 @@ class Reviews:
             log.exception("answer not recorded", endpoint=name, uid=known.uid)
         return known.body
 
-    def answer_at_once(self, name: str, body: bytes, deadline: float) -> bytes:
-        """`answer` of an endpoint that never waits."""
-        return _done(self.answer(name, body, deadline))
+    def answer_synchronously(self, name: str, body: bytes, deadline: float) -> bytes:
+        """`answer` without an event loop; `name` is one of `synchronous`."""
+        return _run(self.answer(name, body, deadline))
 
     async def answer(self, name: str, body: bytes, deadline: float) -> bytes:
-        """The answer to a body, by `deadline` on the event loop's clock. Refusal if it is no review."""
+        """The answer to a body, by `deadline` on the event loop's clock. Refusal if it is not a review."""
         identity = Identity.of_body(body)
         if self._shared.suspects.holds(identity):
-            return self._unread(name, _uid(body), ENDED, identity)
+            return self._admit_unread(name, _uid(body), KILLED, identity)
         if too_many_values(body):
-            return self._unread(name, _uid(body), TOO_MANY, identity)
+            return self._admit_unread(name, _uid(body), TOO_MANY, identity)
         clock = asyncio.get_running_loop().time
-        reading = Reading(self._shared.record, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
-        return await reading.noted(self._decided(name, body, deadline, reading))
+        record = ReviewRecord(self._shared.state, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
+        return await record.around(self._decide(name, body, deadline, record))
 
-    async def _decided(self, name: str, body: bytes, deadline: float, reading: Reading) -> bytes:
+    async def _decide(self, name: str, body: bytes, deadline: float, record: ReviewRecord) -> bytes:
         request = _parse(body)
-        about = {"endpoint": name, **described(request)}
+        fields = {"endpoint": name, **log_fields(request)}
         identity = Identity.of_request(request)
         if identity is not None and self._shared.suspects.holds(identity):
-            return self._unread(name, request.uid, ENDED, identity)
+            return self._admit_unread(name, request.uid, KILLED, identity)
         try:
-            reading.about(about, identity)
+            record.describe(fields, identity)
             answered = self._endpoints[name](request, deadline)
             if isinstance(answered, Answer):
                 answer = answered
@@ -136,32 +131,33 @@ class Reviews:
             rendered = (answer.ready or review.prepared(answer.response)).to(request.uid)
             outcome = _outcome(answer.response)
         except Exception:
-            log.exception("admission failed", **about)
+            log.exception("admission failed", **fields)
             answer = Answer(self._on_error(name, request))
             rendered = review.render(request.uid, answer.response)
             outcome = "failed"
         try:
-            self._journal.record(name, request, answer, outcome, about)
+            self._journal.record(name, request, answer, outcome, fields)
         except Exception:  # the answer is given even if recording it fails
             log.exception("answer not recorded", endpoint=name, uid=request.uid)
-        if answer.learn is not None and name in self._recalling:
+        if answer.remember is not None and name in self._recalling:
             try:
-                answer.learn(body, self._journal.record_for_replicas(name, request, answer, outcome, about))
+                note = self._journal.record_for_replicas(name, request, answer, outcome, fields)
+                answer.remember(body, note)
             except Exception:
-                log.exception("answer not remembered", **about)
+                log.exception("answer not remembered", **fields)
         return rendered
 
-    def _unread(self, name: str, uid: str, why: str, identity: Identity) -> bytes:
-        """The answer to a review that is let in as it is. Refusal if its uid is not known."""
+    def _admit_unread(self, name: str, uid: str, why: str, identity: Identity) -> bytes:
+        """Admit the object of a review that is not parsed. Refusal if the uid is unknown."""
         if not uid:
             raise Refusal(HTTPStatus.BAD_REQUEST, "a review that is not read needs a uid to be answered")
         self._metrics.request(name, "undecidable", m.OTHER)
-        log.warning("review not read", endpoint=name, why=why, review=identity.hex())
+        log.warning("review not read", endpoint=name, why=why, review=identity.decode())
         return review.render(uid, allowed([why]))
 
 
 def _uid(body: bytes) -> str:
-    """The uid of a review that is not read; empty if it is not where the API server writes it."""
+    """The uid of a review that is not parsed; empty if it is not where the API server writes it."""
     found = UID.search(body, 0, UID_WITHIN)
     return found[1].decode() if found else ""
 
@@ -176,14 +172,14 @@ def _parse(body: bytes) -> Request:
         raise Refusal(HTTPStatus.BAD_REQUEST, "the body could not be understood") from error
 
 
-def _done(work: Awaitable[T]) -> T:
-    """The result of work that never waits."""
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits."""
     try:
-        next(iter(work.__await__()))
+        work.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
-    raise RuntimeError("an endpoint that answers at once has waited")
+    raise RuntimeError("a synchronous endpoint has waited")
 
 
 def _outcome(response: Response) -> str:

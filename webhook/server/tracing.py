@@ -1,56 +1,39 @@
 """Traces: a span for each review that the API server traces, in its trace (W3C Trace Context), sent by OTLP.
 
-An optional extra, `ml-chassis[tracing]`; where it is off nothing of it is imported. OpenTelemetry's own
+OpenTelemetry is an optional extra, `ml-chassis[tracing]`, and is imported only if tracing is on. Its own
 environment variables set the endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`) and the sampling.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 from webhook.errors import UserError
 from webhook.version import version
 
 
-class Tracing(Protocol):
-    """What becomes of the spans."""
+class Tracing:
+    """Makes spans. This base class makes none: tracing is off."""
 
-    @property
-    def on(self) -> bool:
-        """Whether spans are sent: if not, callers need not build attributes."""
+    on = False
 
     def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
-        """A span around a review, a child of the caller's."""
+        """A span around a review, a child of the caller's span."""
+        return nullcontext()
 
-    def about(self, attributes: Mapping[str, str | bool]) -> None:
-        """Attributes of the span that we are in."""
+    def set_attributes(self, attributes: Mapping[str, str | bool]) -> None:
+        """Set attributes of the current span."""
 
     def close(self) -> None:
         """Send the remaining spans."""
 
 
-class Off:
-    """No spans."""
-
-    on = False
-
-    def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def about(self, attributes: Mapping[str, str | bool]) -> None:
-        """No span, no attributes."""
-
-    def close(self) -> None:
-        """No spans to send."""
-
-
 def otlp() -> Tracing:
-    """Spans by OTLP over HTTP; UserError where the extra is not installed.
+    """Spans by OTLP over HTTP. UserError if the extra is not installed.
 
-    To be called in the process that serves: threads send them, and do not outlive a fork.
+    Call it in the worker: the threads that send spans do not survive a fork.
     """
     try:
         from opentelemetry import trace
@@ -71,9 +54,8 @@ def otlp() -> Tracing:
     tracer = provider.get_tracer("webhook", version())
     propagator = TraceContextTextMapPropagator()
 
-    class Otlp:
+    class Otlp(Tracing):
         on = True
-        close: Callable[[], None] = staticmethod(provider.shutdown)
 
         def review(self, endpoint: str, headers: Mapping[str, str]) -> AbstractContextManager[object]:
             carrier = {key.lower(): value for key, value in headers.items()}
@@ -81,7 +63,10 @@ def otlp() -> Tracing:
                 f"admission {endpoint}", context=propagator.extract(carrier), kind=trace.SpanKind.SERVER
             )
 
-        def about(self, attributes: Mapping[str, str | bool]) -> None:
+        def set_attributes(self, attributes: Mapping[str, str | bool]) -> None:
             trace.get_current_span().set_attributes(dict(attributes))
+
+        def close(self) -> None:
+            provider.shutdown()
 
     return Otlp()

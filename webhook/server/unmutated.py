@@ -1,7 +1,7 @@
-"""`chassis_unmutated_pods`: how many running pods lack what the policy in force gives to new ones.
+"""`chassis_unmutated_pods`: the number of running pods that lack fields which the policy adds to new pods.
 
-Only the replica that holds the Lease `mlchassis-uptime` counts. Law: one page of pods is in memory at a time,
-no decision holds the event loop longer than one review does, and one pod of each owner is decided.
+Only the holder of the Lease `mlchassis-uptime` counts. Law: one page of pods is in memory at a time, a
+decision blocks the event loop no longer than a review does, and one pod of each owner is decided.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = structlog.get_logger()
 
 PASS_SECONDS: Final = 300.0
 FIRST_SECONDS: Final = 60.0
-"""Seconds after the start, when the facts have been read."""
+"""The delay after the start, so that the facts have been read."""
 PAUSE_SECONDS: Final = 0.01
-"""Seconds after each decision, for waiting reviews."""
+"""The pause after each decision, for waiting reviews."""
 
 
 class Unmutated:
-    """Counts every PASS_SECONDS, if `counts` is true: of all processes, only one counts."""
+    """Counts every PASS_SECONDS in the process for which `is_leader` is true."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Unmutated:
         config: Callable[[], Config],
         cluster: Cluster,
         registry: CollectorRegistry,
-        counts: Callable[[], bool],
+        is_leader: Callable[[], bool],
     ) -> None:
-        self._api, self._config, self._cluster, self._counts = api, config, cluster, counts
+        self._api, self._config, self._cluster, self._is_leader = api, config, cluster, is_leader
         self.gauge = Gauge(
             "chassis_unmutated_pods",
             "Running pods that lack what the policy in force gives to new ones; one replica counts, the "
@@ -56,7 +56,7 @@ class Unmutated:
         """Count until cancelled."""
         await asyncio.sleep(FIRST_SECONDS)
         while True:
-            if self._counts():
+            if self._is_leader():
                 try:
                     self.gauge.set(await self.count())
                 except ApiError as error:
@@ -66,17 +66,17 @@ class Unmutated:
             await asyncio.sleep(PASS_SECONDS)
 
     async def count(self) -> int:
-        """The running pods that lack something. ApiError if they can't be listed."""
+        """The number of such pods. ApiError if pods can't be listed."""
         found, known = 0, dict[tuple[str, ...], bool]()
         async for pod in self._api.objects(paths.collection("v1", "pods")):
-            found += await self._lacks(pod, known)
+            found += await self._lacks_fields(pod, known)
         return found
 
-    async def _lacks(self, pod: Json, known: dict[tuple[str, ...], bool]) -> bool:
+    async def _lacks_fields(self, pod: Json, known: dict[tuple[str, ...], bool]) -> bool:
         config = self._config()
         if not runs(pod) or made_now(pod, config) or excluded(pod, config, self._cluster):
             return False
-        # Without the annotation on pods, one of an owner may have what another lacks.
+        # Only the annotation shows that two pods of one owner have the same fields.
         owner = controller(pod) if config.webhook.changes.annotation else None
         uid = text(owner or {}, "uid") or text(pod, "metadata", "uid")
         key = uid, annotations_of(pod).get(CHANGED, ""), config.digest

@@ -15,7 +15,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
-from webhook.server.metrics import KINDS_TOLD_APART, Metrics
+from webhook.server.metrics import MOST_UNREAD_KINDS, Metrics
 
 HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}
 POD: Json = {"containers": [{"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}]}
@@ -151,7 +151,7 @@ def test_the_audit_log_has_the_unread_parts() -> None:
 
 def test_unread_parts_are_counted_by_kind_and_the_kinds_are_bounded() -> None:
     metrics = Metrics()
-    for number in range(KINDS_TOLD_APART + 5):
+    for number in range(MOST_UNREAD_KINDS + 5):
         metrics.of_not_read(f"Odd{number}.example.org", "not reviewed").inc()
     text = metrics.render().decode()
     assert 'chassis_not_reviewed_total{kind="Odd0.example.org",reading="not reviewed"} 1.0' in text

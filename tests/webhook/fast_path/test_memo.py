@@ -38,7 +38,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse, prepared, render
 from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
-from webhook.fast_path.memo import Decide, Memo, outline
+from webhook.fast_path.memo import Decide, Memo, summary
 from webhook.kube.caches import ClusterCache
 from webhook.kube.documents import BadDocument, load_all
 
@@ -210,7 +210,7 @@ def assert_agrees(memo: Memo, endpoint: str, request: Request, config: Config, c
     decision = DECIDE[endpoint](request, config, cluster)
     assert rendered(request, answer) == render(request.uid, respond(decision))
     assert answer.decision is not None
-    assert outline(answer.decision) == outline(decision)
+    assert summary(answer.decision) == summary(decision)
 
 
 def rendered(request: Request, answer: Answer) -> bytes:

@@ -38,7 +38,7 @@ async def test_a_plain_request_never_reaches_aiohttp_and_the_connection_goes_on(
             head = await caller.reader.readuntil(b"\r\n\r\n")
             assert b"Server:" not in head, "aiohttp writes its name"
             await caller.reader.readexactly(int(head.partition(b"Content-Length: ")[2].split()[0]))
-        (connection,) = acceptor_of(at_once)._open
+        (connection,) = acceptor_of(at_once)._connections
         assert connection._reader is not None
         assert connection._request_count == 0
 
@@ -50,7 +50,7 @@ async def test_a_plain_request_may_arrive_byte_by_byte(at_once: Running) -> None
             caller.writer.write(bytes([byte]))
             await caller.writer.drain()
         assert await caller.status() == 200
-        (connection,) = acceptor_of(at_once)._open
+        (connection,) = acceptor_of(at_once)._connections
         assert connection._reader is not None
         assert connection.since is None
 
@@ -59,7 +59,7 @@ async def test_a_plain_request_that_has_begun_does_not_give_way(at_once: Running
     async with callers(at_once, 1, WHOLE[:-5]) as (caller,):
         acceptor = acceptor_of(at_once)
         await in_flight(acceptor, 1)
-        (connection,) = acceptor._open
+        (connection,) = acceptor._connections
         connection.used -= 1_000
         assert not acceptor._evict()
         caller.writer.write(WHOLE[-5:])
@@ -76,7 +76,7 @@ async def test_plain_requests_whose_answers_are_not_taken_in_are_left_to_aiohttp
     at_once.answer = lambda _, __: big
     async with callers(at_once, 1) as (caller,):
         await settled(acceptor_of(at_once), 1)
-        (connection,) = acceptor_of(at_once)._open
+        (connection,) = acceptor_of(at_once)._connections
         async with asyncio.timeout(30):
             while connection._reader is not None:
                 caller.writer.write(WHOLE)
@@ -183,7 +183,7 @@ class Wire(asyncio.Transport):
 
 async def said(running: Running, sent: bytes, splits: list[int]) -> tuple[bytes, bool]:
     """What a new connection answers to bytes that come in parts, and whether it is closed then."""
-    wire, connection = Wire(), acceptor_of(running)._connection()
+    wire, connection = Wire(), acceptor_of(running)._new_connection()
     connection.connection_made(wire)
     ends = sorted({min(end, len(sent)) for end in splits} | {len(sent)})
     for start, end in itertools.pairwise([0, *ends]):

@@ -29,7 +29,7 @@ from webhook.admission.envelope import BadReview, Request, parse, render
 from webhook.admission.messages import respond
 from webhook.config.load import load
 from webhook.fast_path import replicas
-from webhook.fast_path.memo import Memo, outline
+from webhook.fast_path.memo import Memo, summary
 from webhook.fast_path.replicas import MOST_FORMS, MOST_HOLES, MOST_VALUES, Form
 from webhook.kube.caches import ClusterCache
 
@@ -79,7 +79,7 @@ class Caller:
         decision = DECIDE[endpoint](request, self.config, self.cluster)
         assert known.body == render(request.uid, respond(decision))
         assert known.uid == request.uid
-        assert known.note.decision == outline(decision)
+        assert known.note.decision == summary(decision)
         assert (known.name or known.note.name) == named(request)
         assert known.note.about == about(request)
         self.recalled += 1
@@ -91,8 +91,8 @@ class Caller:
         answer = self.memo.answer(endpoint, request, self.config, self.cluster, decide)
         decision = DECIDE[endpoint](request, self.config, self.cluster)
         assert rendered(request, answer) == render(request.uid, respond(decision))
-        if answer.learn is not None:
-            answer.learn(body, Note(request, outline(decision)))
+        if answer.remember is not None:
+            answer.remember(body, Note(request, summary(decision)))
 
 
 class Note:

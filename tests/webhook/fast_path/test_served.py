@@ -21,14 +21,14 @@ from webhook import fast_path
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Recalled
-from webhook.fast_path.memo import DEFAULT_BYTES, Memo, outline
+from webhook.fast_path.memo import DEFAULT_BYTES, Memo, summary
 from webhook.server import endpoints, log, process, reviews
 from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics
 from webhook.server.record import Identity, SharedRecords
-from webhook.server.tracing import Off
+from webhook.server.tracing import Tracing
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ async def test_a_replica_known_by_its_bytes_is_answered_counted_and_logged_as_th
         wired = wired_with(each, {"rules.yaml": f"profile: {policy}"})
         wired.chunked = chunked
         noticed: list[tuple[Request, Decision]] = []
-        wired.notice = lambda request, decision, to=noticed: to.append((request, outline(decision)))
+        wired.on_decision = lambda request, decision, to=noticed: to.append((request, summary(decision)))
         with structlog.testing.capture_logs() as lines:
             answers = [await wired.post(endpoint, replica(uid)) for uid in uids]
         counted = {
@@ -113,7 +113,7 @@ async def test_a_review_that_has_ended_a_worker_is_let_in_unread_unless_its_answ
     assert suspect is not None
     for known in (False, True):
         wired = wired_with(memo)
-        wired.shared = SharedRecords.alone()
+        wired.shared = SharedRecords.unshared()
         if not known:
             wired.shared.suspects.add(suspect)
         for uid in ("uid-1", "uid-2", "uid-3"):
@@ -152,7 +152,7 @@ async def test_an_answer_by_known_bytes_is_given_even_if_its_record_fails() -> N
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    wired.notice = fail
+    wired.on_decision = fail
     with structlog.testing.capture_logs() as lines:
         answers.append(await wired.post("validate", replica("uid-1")))
     assert answers[0] == answers[1] == answers[2]
@@ -162,7 +162,7 @@ async def test_an_answer_by_known_bytes_is_given_even_if_its_record_fails() -> N
     assert wired.metric("chassis_admission_requests_total", **told) == 3
 
 
-class Traced(Off):
+class Traced(Tracing):
     on = True
 
 

@@ -62,7 +62,7 @@ class Running:
             self._failed,
             self.metrics,
             self.readiness,
-            patience=60,
+            drain_patience=60,
             fast_path=cast(FastPath, import_module("webhook.fast_path")) if FAST_PATH else None,
         )
         self.address = ("", 0)

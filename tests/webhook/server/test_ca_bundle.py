@@ -17,7 +17,7 @@ from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 from webhook.server import ca_bundle, pki
-from webhook.server.ca_bundle import LAG, MOST_RETAINED, RETENTION, Registration, opened, trusting
+from webhook.server.ca_bundle import LAG, MOST_RETAINED, RETENTION, Registration, ignoring, update_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -85,11 +85,11 @@ def test_entries_that_fail_closed_are_opened_by_name() -> None:
         {"name": "b", "failurePolicy": "Ignore"},
         {"name": "c"},
     ]
-    assert opened({"webhooks": entries}) == [
+    assert ignoring({"webhooks": entries}) == [
         {"name": "a", "failurePolicy": "Ignore"},
         {"name": "c", "failurePolicy": "Ignore"},
     ]
-    assert opened({}) == []
+    assert ignoring({}) == []
 
 
 # --- one look ------------------------------------------------------------------------------------------
@@ -97,9 +97,9 @@ def test_entries_that_fail_closed_are_opened_by_name() -> None:
 
 def look(found: Json, wanted: bytes, now: datetime = NOW) -> tuple[list[str], str | None, bool]:
     """The CAs of each entry and the annotation after a look, and whether the wanted CA is in force."""
-    trust = trusting(found, wanted, now)
+    trust = update_of(found, wanted, now)
     written = after(found, trust.patch)
-    again = trusting(written, wanted, now)
+    again = update_of(written, wanted, now)
     assert again.patch is None, "one write is enough"
     assert again.in_force(now) == trust.in_force(now)
     return trusted(written), stamp(written), trust.in_force(now)
@@ -110,12 +110,12 @@ def test_the_first_ca_is_in_force_at_once() -> None:
 
 
 def test_a_correct_bundle_is_not_written() -> None:
-    assert trusting(configuration(A, A), A, NOW).patch is None
-    assert trusting(configuration(A + B), B + A, NOW).patch is None
+    assert update_of(configuration(A, A), A, NOW).patch is None
+    assert update_of(configuration(A + B), B + A, NOW).patch is None
     noted = configuration(A + B, A + B, changed=NOW)
-    assert trusting(noted, B + A, NOW + LAG).patch is None
-    assert trusting(noted, A, NOW + LAG).patch is None
-    assert trusting(noted, B, NOW + LAG).patch is None
+    assert update_of(noted, B + A, NOW + LAG).patch is None
+    assert update_of(noted, A, NOW + LAG).patch is None
+    assert update_of(noted, B, NOW + LAG).patch is None
 
 
 def test_a_ca_that_is_written_otherwise_is_the_same_one() -> None:
@@ -123,7 +123,7 @@ def test_a_ca_that_is_written_otherwise_is_the_same_one() -> None:
     folded = "\r\n".join(
         [lines[0], *("".join(lines[1:-1])[at : at + 76] for at in range(0, 2000, 76)), lines[-1]]
     )
-    assert trusting(configuration(b"# ours\n" + folded.encode()), A, NOW).patch is None
+    assert update_of(configuration(b"# ours\n" + folded.encode()), A, NOW).patch is None
 
 
 def test_a_new_ca_is_added_to_the_old_one_and_is_in_force_after_the_lag() -> None:
@@ -131,9 +131,11 @@ def test_a_new_ca_is_added_to_the_old_one_and_is_in_force_after_the_lag() -> Non
     assert (written, in_force) == (["BA", "BA"], False)
     assert noted == "2026-01-01T00:00:00Z"
     found = configuration(B + A, B + A, changed=NOW)
-    assert not trusting(found, B, NOW + LAG - timedelta(seconds=1)).in_force(NOW + LAG - timedelta(seconds=1))
-    assert trusting(found, B, NOW + LAG).in_force(NOW + LAG)
-    assert trusting(found, B, NOW + LAG).patch is None
+    assert not update_of(found, B, NOW + LAG - timedelta(seconds=1)).in_force(
+        NOW + LAG - timedelta(seconds=1)
+    )
+    assert update_of(found, B, NOW + LAG).in_force(NOW + LAG)
+    assert update_of(found, B, NOW + LAG).patch is None
 
 
 def test_an_unused_ca_goes_after_its_retention() -> None:
@@ -165,7 +167,7 @@ def test_a_ca_that_has_ended_goes_when_another_comes() -> None:
 
 def test_other_replicas_cas_are_bounded_and_the_newest_stay() -> None:
     several = [pki.issue(["a.svc"], NOW).ca for _ in range(MOST_RETAINED + 3)]
-    trust = trusting(configuration(b"".join(several)), A, NOW)
+    trust = update_of(configuration(b"".join(several)), A, NOW)
     assert trust.patch is not None
     written = base64.b64decode(trust.patch["webhooks"][0]["clientConfig"]["caBundle"])
     assert pki.certificates_in(written) == (A, *several[:MOST_RETAINED])

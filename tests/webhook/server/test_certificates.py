@@ -294,7 +294,7 @@ async def test_keep_survives_a_failing_source_and_installs_later_pairs(
 
     installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        certs.keep(Source(), ServingCertificate(), installed.set_result, certs.nobody_to_ask)
+        certs.follow(Source(), ServingCertificate(), installed.set_result, certs.always_trusted)
     )
     assert await asyncio.wait_for(installed, 60) == bundle
     task.cancel()
@@ -321,7 +321,7 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
     other = pki.issue(HOSTS, datetime.now(UTC))
     installed: asyncio.Queue[Bundle] = asyncio.Queue()
     task = asyncio.create_task(
-        certs.keep(source, ServingCertificate(), installed.put_nowait, certs.nobody_to_ask)
+        certs.follow(source, ServingCertificate(), installed.put_nowait, certs.always_trusted)
     )
     assert (await asyncio.wait_for(installed.get(), 60)).certificate == bundle.certificate
 
@@ -552,7 +552,7 @@ class Held:
         return self.bundle
 
     def changes(self) -> AsyncIterator[None]:
-        return certs._now_and_then()
+        return certs._poll()
 
 
 async def test_a_pair_is_served_once_its_ca_is_trusted(bundle: Bundle) -> None:
@@ -561,7 +561,7 @@ async def test_a_pair_is_served_once_its_ca_is_trusted(bundle: Bundle) -> None:
     async def trusts(ca: bytes) -> bool:
         return ca in trusted
 
-    succession = certs.Succession(source, serving, trusts)
+    succession = certs.Switch(source, serving, trusts)
     assert await succession.step() == serving.bundle == bundle
     other = source.bundle = pki.issue(HOSTS, datetime.now(UTC))
     assert await succession.step() is None
@@ -576,7 +576,7 @@ async def test_nobody_waits_for_ever_to_be_trusted(bundle: Bundle, monkeypatch: 
 
     monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
     source, serving = Held(bundle), ServingCertificate()
-    succession = certs.Succession(source, serving, trusts)
+    succession = certs.Switch(source, serving, trusts)
     assert await succession.step() == serving.bundle == bundle, "there was nothing to serve"
     other = source.bundle = pki.issue(HOSTS, datetime.now(UTC))
     assert await succession.step() is None
@@ -593,7 +593,7 @@ async def test_a_pair_that_has_run_out_is_not_kept_for_trust(
 
     serving = ServingCertificate()
     serving.install(pki.issue(HOSTS, datetime.now(UTC) - timedelta(days=100)))
-    succession = certs.Succession(Held(bundle), serving, trusts)
+    succession = certs.Switch(Held(bundle), serving, trusts)
     assert await succession.step() is None
     monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
     assert await succession.step() == serving.bundle == bundle
@@ -671,7 +671,7 @@ async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause
 
     installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        certs.keep(Source(), ServingCertificate(), installed.set_result, certs.nobody_to_ask)
+        certs.follow(Source(), ServingCertificate(), installed.set_result, certs.always_trusted)
     )
     while len(answers) == 2:  # noqa: ASYNC110 - it has read the torn one
         await asyncio.sleep(0)

@@ -24,11 +24,11 @@ from webhook.admission.messages import Answer
 from webhook.server import bodies, certificates, connections, pki
 from webhook.server import http as module
 from webhook.server.bodies import Budget
-from webhook.server.connections import Acceptor, raise_descriptors
+from webhook.server.connections import Acceptor, raise_descriptor_limit
 from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
-from webhook.server.record import Record, Restarts, SharedRecords, Suspects
+from webhook.server.record import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
 
 BODY = json.dumps(review()).encode()
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -91,13 +91,13 @@ def acceptor_of(running: Running) -> Acceptor:
 
 async def settled(acceptor: Acceptor, count: int) -> None:
     async with asyncio.timeout(60):
-        while len(acceptor._open) != count:  # noqa: ASYNC110
+        while len(acceptor._connections) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 async def in_flight(acceptor: Acceptor, count: int) -> None:
     async with asyncio.timeout(60):
-        while sum(each.since is not None for each in acceptor._open) != count:  # noqa: ASYNC110
+        while sum(each.since is not None for each in acceptor._connections) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -146,10 +146,10 @@ async def test_a_connection_on_which_a_request_has_just_begun_does_not_give_way(
     async with callers(running, 1) as (caller,):
         acceptor = acceptor_of(running)
         await settled(acceptor, 1)
-        while acceptor._shaking:  # noqa: ASYNC110
+        while acceptor._handshakes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         monkeypatch.setattr(connections, "FRESH_SECONDS", 0)
-        (connection,) = acceptor._open
+        (connection,) = acceptor._connections
         now = asyncio.get_running_loop().time()
         connection.used, connection.head = now - 1_000, now + 1_000
         assert not acceptor._evict()
@@ -243,9 +243,9 @@ async def test_the_one_with_the_least_progress_for_the_longest_time_gives_way_fi
     async with callers(running, 1, honest) as (api_server,), callers(running, 3, slow) as others:
         await in_flight(acceptor, 4)
         now = asyncio.get_running_loop().time()
-        for connection in acceptor._open:  # a second of progress is worth more than 0.05 s of waiting
+        for connection in acceptor._connections:  # a second of progress is worth more than 0.05 s of waiting
             connection.since = now - (1.05 if connection._received == len(honest) else 1.0)
-        behind = sorted((each.behind(now) or 0, each._received) for each in acceptor._open)
+        behind = sorted((each.stalled(now) or 0, each._received) for each in acceptor._connections)
         assert [received for _, received in behind] == [len(honest), *[len(slow)] * 3]
         for _ in others:
             assert acceptor._evict()
@@ -266,13 +266,13 @@ async def test_a_request_that_has_arrived_never_gives_way(waiting: Running) -> N
     async with callers(waiting, 1, WHOLE) as (caller,):
         acceptor = acceptor_of(waiting)
         await in_flight(acceptor, 1)
-        (connection,) = acceptor._open
+        (connection,) = acceptor._connections
         async with asyncio.timeout(60):
-            while not connection._arrived:  # noqa: ASYNC110
+            while not connection._complete:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert connection.since is not None
         connection.since -= 1_000
-        assert connection.behind(asyncio.get_running_loop().time()) is None
+        assert connection.stalled(asyncio.get_running_loop().time()) is None
         assert not acceptor._evict()
         release.set()
         assert await caller.status() == 200
@@ -306,7 +306,7 @@ async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
         await settled(acceptor_of(running), 7)
         acceptor = acceptor_of(running)
         async with asyncio.timeout(60):
-            while sum(each.head is not None for each in acceptor._open) < 5:  # noqa: ASYNC110
+            while sum(each.head is not None for each in acceptor._connections) < 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         now = asyncio.get_running_loop().time()
         acceptor.sweep(now)
@@ -379,7 +379,7 @@ def test_descriptors_are_raised_to_the_hard_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 512), hard))
-        raise_descriptors()
+        raise_descriptor_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -538,16 +538,16 @@ async def _ok(_: web.BaseRequest) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def workers(count: int, serving: int) -> AsyncIterator[tuple[int, list[Record]]]:
+async def workers(count: int, serving: int) -> AsyncIterator[tuple[int, list[WorkerState]]]:
     """The port and the records of so many workers behind one socket, of which the first `serving` accept."""
-    records = [Record() for _ in range(count)]
+    records = [in_shared_memory(WorkerState) for _ in range(count)]
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(listen("127.0.0.1", 0))
         for record in records[:serving]:
             others = tuple(other for other in records if other is not record)
-            shared = SharedRecords(record, Suspects(), Restarts(), others)
+            shared = SharedRecords(record, Suspects(), in_shared_memory(Restarts), others)
             server = web.Server(_ok)
-            acceptor = Acceptor(server, None, connections.Refused(Metrics().refused), shared=shared)
+            acceptor = Acceptor(server, None, connections.Refusals(Metrics().refused), shared=shared)
             acceptor.open(listener.dup())
             stack.push_async_callback(server.shutdown, 0)
             stack.push_async_callback(acceptor.close, 0)

@@ -20,7 +20,7 @@ from webhook.admission.messages import Answer
 from webhook.server import connections
 from webhook.server import http as module
 from webhook.server.bodies import LIMIT as BODY_LIMIT
-from webhook.server.deadlines import seconds_of
+from webhook.server.http import time_limit
 from webhook.server.log import LINES_A_MINUTE
 
 
@@ -99,7 +99,7 @@ async def test_an_answer_that_can_t_be_rendered_is_a_crash_too(running: Running)
     ],
 )
 def test_timeouts_are_read_as_go_writes_them(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert time_limit(text) == pytest.approx(seconds * 0.9)
 
 
 async def test_the_deadline_lies_inside_the_caller_s_timeout(running: Running) -> None:

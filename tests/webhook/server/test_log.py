@@ -83,14 +83,14 @@ async def test_of_lines_that_repeat_a_few_are_written_and_the_others_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log, "MINUTE_SECONDS", 0.01)
-    bounded = log.Bounded("request refused")
+    limited = log.RateLimited("request refused")
     with structlog.testing.capture_logs() as lines:
         for number in range(log.LINES_A_MINUTE + 3):
-            bounded.warning("Bad Request", number=number)
-        bounded.warning("Not Found")
+            limited.warning("Bad Request", number=number)
+        limited.warning("Not Found")
         while len(lines) < log.LINES_A_MINUTE + 2:  # noqa: ASYNC110 - nothing else announces it
             await asyncio.sleep(0.01)
-        bounded.warning("Bad Request", number="the next minute")
+        limited.warning("Bad Request", number="the next minute")
     assert [line.get("number", line.get("more")) for line in lines if line["reason"] == "Bad Request"] == [
         *range(log.LINES_A_MINUTE),
         3,
@@ -101,12 +101,12 @@ async def test_of_lines_that_repeat_a_few_are_written_and_the_others_counted(
 
 
 async def test_unwritten_lines_are_counted_at_the_end() -> None:
-    bounded = log.Bounded("refused")
+    limited = log.RateLimited("refused")
     with structlog.testing.capture_logs() as lines:
         for _ in range(log.LINES_A_MINUTE + 1):
-            bounded.warning("no-http")
-        bounded.flush()
-        bounded.flush()
+            limited.warning("no-http")
+        limited.flush()
+        limited.flush()
     assert [line.get("more") for line in lines] == [None] * log.LINES_A_MINUTE + [1]
 
 

@@ -25,10 +25,10 @@ SCRIPT = """
 import os, signal, socket, sys, time
 from webhook.server import log, prefork
 log.configure("info", "json")
-prefork.LOOK_SECONDS, prefork.STALL_SECONDS = 0.02, {stall}
+prefork.CHECK_SECONDS, prefork.STALL_SECONDS = 0.02, {stall}
 
 def served(shared):
-    shared.record.served()
+    shared.state.serving = 1
     os.write(1, b"%d\\n" % os.getpid())
 
 def first(name):
@@ -41,7 +41,7 @@ def first(name):
 
 def forever(shared):
     while True:
-        shared.record.beat()
+        shared.state.turns += 1
         time.sleep(0.02)
 
 def serve(listener, shared):
@@ -146,7 +146,7 @@ served(shared)
 from webhook.server.record import Identity
 review = Identity.of_body({REVIEW!r})
 if not shared.suspects.holds(review):
-    shared.record.begin(review, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
+    shared.state.begin(review, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
     {HANG}
 """
 
@@ -184,7 +184,7 @@ async def test_a_worker_that_dies_in_a_review_teaches_the_next_one(supervised: S
 
 
 async def test_a_stuck_loop_is_ended_and_no_review_is_blamed(supervised: Start) -> None:
-    body = f"if not gone:\n    shared.record.served()\n    {HANG}\nserved(shared)"
+    body = f"if not gone:\n    shared.state.serving = 1\n    {HANG}\nserved(shared)"
     async with supervised(body, 1, stall=0.2) as it:
         after = await it.worker()
         assert await it.stop() == 0
@@ -205,14 +205,14 @@ def test_steps_that_each_end_in_time_are_left_alone(monkeypatch: pytest.MonkeyPa
     worker = supervisor._workers[0]
     worker.pid, review = 12345, Identity.of_body(REVIEW)
     for _ in range(40):
-        worker.record.begin(review, b"{}", 0.5)
+        worker.state.begin(review, b"{}", 0.5)
         for _ in range(2):  # a step is known from the first look at it on
-            supervisor._look(0.025)
-        worker.record.end()
+            supervisor._check(0.025)
+        worker.state.end()
     assert sent == []
-    worker.record.begin(review, b"{}", 0.5)
+    worker.state.begin(review, b"{}", 0.5)
     for _ in range(22):
-        supervisor._look(0.025)
+        supervisor._check(0.025)
     assert sent == [(12345, signal.SIGKILL)], "one step that takes longer than the limit"
 
 

@@ -46,7 +46,7 @@ from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import pki, process
 from webhook.server.http import listen
-from webhook.server.metrics import MOST_UNSETTLED, Metrics
+from webhook.server.metrics import MOST_PENDING, Metrics
 from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
@@ -226,14 +226,14 @@ def test_the_metrics_include_the_tallies() -> None:
 def test_tallies_do_not_pile_up_while_the_metrics_are_not_read() -> None:
     """Each answer that is given again has a tally, and answers come and go."""
     metrics = Metrics(["Pod"])
-    for _ in range(10 * MOST_UNSETTLED):
+    for _ in range(10 * MOST_PENDING):
         tally = metrics.tally([metrics.of_request("mutate", "changed", "Pod")])
         tally.increment()
         tally.increment()
-        assert len(metrics._unsettled) < MOST_UNSETTLED
+        assert len(metrics._pending) < MOST_PENDING
     labels = {"endpoint": "mutate", "outcome": "changed", "kind": "Pod"}
     sample = metrics.registry.get_sample_value
-    assert sample("chassis_admission_requests_total", labels) == 20 * MOST_UNSETTLED
+    assert sample("chassis_admission_requests_total", labels) == 20 * MOST_PENDING
 
 
 async def test_an_exemption_is_counted_apart() -> None:
@@ -325,7 +325,7 @@ def test_no_review_reads_a_file_once_the_workers_are_forked() -> None:
         "from webhook.kube.offline import read\n"
         "from webhook.server import process\n"
         "documents = list(read(['examples']))\n"
-        "process._load(argparse.Namespace(kubeconfig=None))\n"
+        "process._preload(argparse.Namespace(uses_cluster=False))\n"
         "opened = []\n"
         "sys.addaudithook(lambda event, args: opened.append(args[0]) if event == 'open' else None)\n"
         "for each in documents: decide(each.request('CREATE', None), load({}), NoCluster())\n"
@@ -550,7 +550,7 @@ async def test_a_notice_that_fails_costs_no_answer() -> None:
         noticed.append(request.uid)
         raise RuntimeError
 
-    wired.notice = fail
+    wired.on_decision = fail
     with structlog.testing.capture_logs() as lines:
         assert "patch" in await wired.post("mutate")
         assert (await wired.post("validate"))["allowed"]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.admission.envelope import Request
 from webhook.server import record as module
-from webhook.server.record import Identity, Reading, Record, Restarts, Suspects
+from webhook.server.record import Identity, Restarts, ReviewRecord, Suspects, WorkerState, in_shared_memory
 
 POD: Json = manifest(
     "Pod",
@@ -112,7 +112,7 @@ def test_a_review_that_was_not_read_is_known_by_all_its_bytes_but_its_uid() -> N
 @pytest.mark.parametrize("body", [b"", b"\xff\x00", b"no JSON", b'{"generateName": "' + b"a" * 100_000])
 def test_any_body_has_an_identity(body: bytes) -> None:
     assert Identity.of_body(body) == Identity.of_body(body)
-    assert len(Identity.of_body(body)) == module.DIGEST_BYTES
+    assert len(Identity.of_body(body)) == module.IDENTITY_LENGTH
 
 
 def test_what_the_engine_does_not_look_at_has_no_identity_but_that_of_its_bytes() -> None:
@@ -155,25 +155,18 @@ def test_a_suspect_is_forgotten_after_a_while() -> None:
     assert suspects.holds(suspect)
 
 
-def test_to_ask_for_a_suspect_reads_the_shared_memory_once_for_each_one_that_is_added() -> None:
-    suspects, reads = Suspects(), 0
-    slots = suspects._slots
-
-    def counted(count: int) -> Iterator[tuple[bytes, float]]:
-        nonlocal reads
-        reads += 1
-        return slots(count)
-
-    suspects._slots = counted  # type: ignore[method-assign]
+def test_the_table_of_suspects_is_read_again_only_after_one_is_added() -> None:
+    suspects, tables = Suspects(), list[object]()
     for number in range(3):
         suspects.add(Identity.of_body(b"%d" % number))
         for other in range(100):
             suspects.holds(Identity.of_body(b"other %d" % other))
-    assert reads == 3
+            tables.append(suspects._known)
+    assert len({id(each) for each in tables}) == 3
 
 
 def test_restarts_are_counted_by_reason() -> None:
-    restarts = Restarts()
+    restarts = in_shared_memory(Restarts)
     restarts.add("hung")
     restarts.add("hung")
     assert restarts.counts() == {"hung": 2, "stalled": 0, "died": 0}
@@ -185,66 +178,44 @@ def test_restarts_are_counted_by_reason() -> None:
 SOME = Identity.of_body(b"body")
 
 
-class Noted:
-    """A record, and its content at each look."""
+async def test_only_steps_are_recorded() -> None:
+    state, proceed, seen = WorkerState(), asyncio.Event(), list[tuple[int, bytes]]()
 
-    def __init__(self) -> None:
-        self.record = Record()
-        self.seen: list[tuple[int, bytes]] = []
-
-    def look(self) -> None:
-        self.seen.append((self.record.step, self.record.identity if self.record.step else b""))
-
-
-async def test_only_steps_are_noted() -> None:
-    noted, came = Noted(), asyncio.Event()
+    def look() -> None:
+        seen.append((state.step, state.identity if state.step else b""))
 
     async def work() -> str:
-        noted.look()
-        await came.wait()
-        noted.look()
+        look()
+        await proceed.wait()
+        look()
         return "done"
 
-    reading = Reading(noted.record, SOME, lambda: 1.0)
-    task = asyncio.ensure_future(_awaited(reading, work()))
+    async def recorded() -> str:
+        return await ReviewRecord(state, SOME, lambda: 1.0).around(work())
+
+    task = asyncio.create_task(recorded())
     await asyncio.sleep(0)
-    noted.look()
-    came.set()
+    look()
+    proceed.set()
     assert await task == "done"
-    noted.look()
-    assert noted.seen == [(1, SOME), (0, b""), (2, SOME), (0, b"")]
+    look()
+    assert seen == [(1, SOME), (0, b""), (2, SOME), (0, b"")]
 
 
-async def _awaited(reading: Reading, work: object) -> object:
-    return await reading.noted(work)  # type: ignore[arg-type]
-
-
-async def test_an_error_and_a_cancellation_pass_through_and_end_the_note() -> None:
-    noted = Noted()
+async def test_errors_cancellations_and_timeouts_pass_through_and_end_the_record() -> None:
+    state, steps = WorkerState(), list[int]()
+    record = ReviewRecord(state, SOME, lambda: 1.0)
 
     async def fails() -> None:
         raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        await Reading(noted.record, SOME, lambda: 1.0).noted(fails())
-    assert noted.record.step == 0
-    cleaned: list[int] = []
 
     async def waits() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            cleaned.append(noted.record.step)
+            steps.append(state.step)
 
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await Reading(noted.record, SOME, lambda: 1.0).noted(waits())
-    assert cleaned == [3], "the cancellation is a step of its own"
-    assert noted.record.step == 0
-
-
-async def test_an_inner_timeout_works_as_ever() -> None:
-    async def work() -> str:
+    async def times_out() -> str:
         try:
             async with asyncio.timeout(0.01):
                 await asyncio.Event().wait()
@@ -252,36 +223,44 @@ async def test_an_inner_timeout_works_as_ever() -> None:
             return "late"
         return "in time"
 
-    assert await Reading(Record(), SOME, lambda: 1.0).noted(work()) == "late"
+    with pytest.raises(KeyError):
+        await record.around(fails())
+    assert state.step == 0
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await record.around(waits())
+    assert steps == [3], "the cancellation is a step of its own"
+    assert state.step == 0
+    assert await record.around(times_out()) == "late"
 
 
-def test_a_process_that_is_killed_leaves_its_note_behind() -> None:
-    record = Record()
+def test_a_killed_process_leaves_its_record_behind() -> None:
+    state = in_shared_memory(WorkerState)
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        reading = Reading(record, SOME, lambda: 12.5)
+        record = ReviewRecord(state, SOME, lambda: 12.5)
 
         async def hangs() -> None:
-            reading.about({"kind": "v1/Pod", "name": "x" * 10_000}, read(POD))
+            record.describe({"kind": "v1/Pod", "name": "x" * 10_000}, read(POD))
             os.write(tell, b"1")
             signal.pause()
 
-        reading.noted(hangs()).__await__().send(None)
+        next(iter(record.around(hangs())))
         os._exit(1)
     os.read(ready, 1)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    assert (record.step, record.limit, record.identity) == (1, 12.5, read(POD))
-    assert record.about == {"kind": "v1/Pod", "name": "x" * module.ABOUT_LENGTH}
-    record.clear()
-    assert (record.step, record.about, record.identity) == (0, {}, bytes(module.DIGEST_BYTES))
+    assert (state.step, state.limit, state.identity) == (1, 12.5, read(POD))
+    assert state.description == {"kind": "v1/Pod", "name": "x" * module.FIELD_LENGTH}
+    state.clear()
+    assert (state.step, state.description, state.identity) == (0, {}, b"")
     os.close(ready)
     os.close(tell)
 
 
-def test_a_torn_note_is_ignored() -> None:
-    record = Record()
-    for torn in (b'{"kind": "P', b"[1]", b"\xff"):
-        record.begin(SOME, torn, 1.0)
-        assert record.about == {}
+@pytest.mark.parametrize("torn", [b'{"kind": "P', b"[1]", b"\xff"])
+def test_a_torn_description_is_ignored(torn: bytes) -> None:
+    state = WorkerState()
+    state.begin(SOME, torn, 1.0)
+    assert state.description == {}

@@ -28,7 +28,7 @@ from tests.webhook.server.test_ca_bundle import after, configuration
 from webhook.server import ca_bundle, pki
 from webhook.server import certificates as certs
 from webhook.server.ca_bundle import LAG, RESOURCES, Registration
-from webhook.server.certificates import ManagedSecret, ServingCertificate, Succession
+from webhook.server.certificates import ManagedSecret, ServingCertificate, Switch
 from webhook.server.pki import Bundle
 
 HOSTS = ("a.svc",)
@@ -186,7 +186,7 @@ class Replica:
             return (await source.read()).ca + (self.serving.bundle.ca if self.serving.bundle else b"")
 
         self.registration = Registration(self.world, "mlchassis", used)
-        self.succession = Succession(source, self.serving, self.registration.trusts)
+        self.succession = Switch(source, self.serving, self.registration.trusts)
 
     def started(self) -> Replica:
         self.serving.install(FIRST)
