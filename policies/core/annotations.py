@@ -1,4 +1,4 @@
-"""Every annotation and label of `mlchassis.dev`, in one place. The puller needs none of them."""
+"""Every annotation and label of `mlchassis.dev`. The puller uses none of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Final
 
 DOMAIN: Final = "mlchassis.dev"
 
-# On anything that is judged, or on its pod template.
+# On every reviewed object, or on its pod template.
 EXEMPT: Final = f"{DOMAIN}/exempt"
 
-# On pod templates: where a container answers for its health, and how long it starts. With `.<container>` at
-# the end they speak of that container.
+# On pod templates: the health endpoint and start of a container; with `.<container>` at the end, of that one.
 HEALTH_PATH: Final = f"{DOMAIN}/health-path"
 HEALTH_PORT: Final = f"{DOMAIN}/health-port"
 LIVE_PATH: Final = f"{DOMAIN}/live-path"
@@ -30,7 +29,7 @@ MODEL_SERVER: Final = f"{DOMAIN}/model-server"
 MODEL_SERVER_PORT: Final = f"{DOMAIN}/model-server-port"
 MODEL_CREDENTIALS: Final = f"{DOMAIN}/model-credentials"
 
-# On pod templates: the accelerators that are wanted, and where.
+# On pod templates: the requested accelerators, and the topology.
 GPU_PRODUCT: Final = f"{DOMAIN}/gpu-product"
 GPU_MEMORY: Final = f"{DOMAIN}/gpu-memory"
 TOPOLOGY: Final = f"{DOMAIN}/topology"
@@ -48,31 +47,31 @@ CHANGED: Final = f"{DOMAIN}/changed"
 
 # On the Lease that the webhook renews while it answers.
 OUTAGES: Final = f"{DOMAIN}/outages"
-"""When no replica was ready: pairs of times in seconds since the epoch, as JSON."""
+"""Outages without a ready replica: pairs of times in seconds since the epoch, as JSON."""
 
 # On the webhook's own configurations.
 CA_BUNDLE_CHANGED: Final = f"{DOMAIN}/ca-bundle-changed"
-"""When the caBundle was last made to trust a CA that was not in it (RFC 3339, UTC)."""
+"""When a CA was last added to the caBundle (RFC 3339, UTC)."""
 
 # On the ConfigMap of observed starts and ends.
 OBSERVED_UNTIL: Final = f"{DOMAIN}/observed-until"
-"""The time up to which everything was seen, in seconds since the epoch."""
+"""The time until which all pods were observed, in seconds since the epoch."""
 
-# Labels of pods, and of what the webhook itself keeps.
+# Labels of pods, and of objects of the webhook itself.
 WORKER_GROUP: Final = f"{DOMAIN}/worker-group"
 WORKER_NAMES: Final = f"{DOMAIN}/worker-names"
-"""The annotation and label of the Leases in which worker names are kept."""
+"""The annotation and label of the Leases that record worker names."""
 WORKER_NAMES_OWNER: Final = f"{DOMAIN}/worker-names-owner"
-"""The annotation of such a Lease that names its owner: apiVersion, kind, namespace, name and uid as JSON."""
+"""The owner of such a Lease: apiVersion, kind, namespace, name and uid as JSON."""
 POLICY_LABEL: Final = f"{DOMAIN}/policy"
 """The label of the webhook's own ConfigMap, with the value `true`."""
 OVERRIDE: Final = "override"
-"""The value of that label on the ConfigMap that is laid over the policy."""
+"""The value of that label on the ConfigMap whose keys replace those of the policy."""
 ADMISSION: Final = f"{DOMAIN}/admission"
-"""The label that keeps a namespace or an object out, with the value `disabled`."""
+"""The label that excludes a namespace or an object, with the value `disabled`."""
 
 OF_HEALTH: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, MODEL_SIZE, EXPECTED_START, LIVENESS)
-"""Those that may end with `.<container>`, and of which standard-probes reports misspelt ones."""
+"""Annotations that may end with `.<container>`; standard-probes reports misspelt ones."""
 OTHERS: Final = (
     EXEMPT,
     MODEL_CONFIG,

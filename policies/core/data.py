@@ -1,8 +1,7 @@
-"""Tables of facts as data: YAML files next to the code that reads them, in the wheel like the code.
+"""Loading tables of facts: YAML files in the packages of the code that uses them.
 
-A file holds what a user would write in the settings, and the same pydantic model checks it: what does not fit
-raises pydantic's ValidationError. `package` is the package in which the file lies. Law: a file is read when
-somebody asks for it, never at import. A test reads every file as strictly as a user's policy is read.
+A pydantic model checks each entry, as it checks a user's settings, and raises ValidationError. `package` is
+the package that contains the file. Law: files are read at first use, never at import.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from policies.core.settings import S, validated
 
 try:
     from yaml import CSafeLoader as _SafeLoader
-except ImportError:  # PyYAML built without libyaml: slower, same answers
+except ImportError:  # PyYAML built without libyaml is slower
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 _ENDING: Final = ".yaml"
 
 
 def load_one(model: type[S], package: str, name: str) -> S:
-    """The one entry that a file holds, such as `tcp-probe.yaml` in `policies.probes.rules`."""
+    """The entry of a file, such as `tcp-probe.yaml` in `policies.probes.rules`."""
     return validated(model, _read(files(package).joinpath(name)))
 
 
 def load_list(model: type[S], package: str, name: str) -> tuple[S, ...]:
-    """The entries of a file that holds a list of them, in its order."""
+    """The entries of a file with a list."""
     return tuple(validated(model, each) for each in _read(files(package).joinpath(name)))
 
 
 def load_map(model: type[S], package: str, name: str) -> Mapping[str, S]:
-    """The entries of a file that holds a map of them, by name, in its order."""
+    """The entries of a file with a map, by name in the file's order."""
     found = _read(files(package).joinpath(name))
     return MappingProxyType({key: validated(model, each) for key, each in found.items()})
 
 
 def load_folder(model: type[S], package: str, folder: str) -> Mapping[str, S]:
-    """The entries of a folder with a file for each, by the file's name without its ending, alphabetically."""
+    """The entries of a folder with a file for each, by the file's name without its extension, sorted."""
     found = {
         file.name.removesuffix(_ENDING): file
         for file in files(package).joinpath(folder).iterdir()

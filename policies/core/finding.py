@@ -1,4 +1,4 @@
-"""Findings: statements of a rule or a mutator about one place of one object."""
+"""Findings: hazards that a rule or a mutator reports at one field of one object."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from enum import Enum
 
 
 class Certainty(Enum):
-    """How sure a rule is of one finding; it caps the mode in which the finding is answered."""
+    """The certainty of a finding; it limits the mode."""
 
     CERTAIN = "sure"
-    """The hazard is certain: the rule's own mode applies."""
+    """The rule's mode applies."""
     LIKELY = "likely"
-    """The W half of a rule marked E/W: the profile's mode for likely findings applies."""
+    """The rule's mode for likely findings applies."""
     UNDECIDED = "undecided"
-    """It can't be decided from the known facts: at most a warning, in every profile."""
+    """The known facts don't decide it: a warning at most, in every profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One statement of a rule or a policy about one place of one object.
-
-    `path` is a Kubernetes field path such as `spec.template.spec.containers[0].livenessProbe`;
-    `message` one sentence why, `hint` one sentence how to fix it.
-    """
+    """One hazard at one field of one object."""
 
     path: str
+    """A field path such as `spec.template.spec.containers[0].livenessProbe`."""
     message: str
+    """One sentence why."""
     hint: str
+    """One sentence how to fix it."""
     certainty: Certainty = Certainty.CERTAIN
     covered_by: str = ""
-    """Id of the rule that reports the same: where that one warns, a mutator's finding is not shown."""
+    """Id of the rule that reports the same: if that rule warns, this finding of a mutator is not shown."""

@@ -1,8 +1,7 @@
 """The objects of one resource at one moment, and values derived from them.
 
-Law: a Listing never changes. Where one object of a cluster changes, the next Listing takes over the indices
-of the one before: deleted objects are taken out of them and new ones are put in, so that one changed Node
-costs the same among ten thousand as among ten.
+Law: a Listing never changes. If an object of the cluster changes, the next Listing inherits the indices of
+the previous one and updates them, so one changed Node costs the same among ten thousand as among ten.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 Change: TypeAlias = tuple[Json | None, Json | None]
-"""An object that is gone, and the one that came in its place; None where there is none."""
+"""The old object and the new one; None if it was created or deleted."""
 
 _MOST_CHANGES: Final = 64
-"""Changes that are carried over; an index that is not asked for meanwhile is built again after more."""
+"""After more changes without a use, an index is built from all objects again."""
 
 
 class Groups(Generic[K]):
-    """Objects by the keys of an index; an object may be in several groups, or in none."""
+    """Objects by the keys of an index; an object may be in several groups or in none."""
 
     __slots__ = ("_derived", "_groups")
 
@@ -33,38 +32,38 @@ class Groups(Generic[K]):
         self._derived: Any = None
 
     def __iter__(self) -> Iterator[K]:
-        """The keys that have a group."""
+        """The keys that have objects."""
         return iter(self._groups)
 
     def __getitem__(self, key: K) -> ValuesView[Json]:
-        """The objects of a group; empty where there is none."""
-        return self._groups.get(key, _NOBODY).values()
+        """The objects with a key."""
+        return self._groups.get(key, _EMPTY).values()
 
     def one(self, key: K) -> Json | None:
-        """The object of a group; of several the one with the last name, independent of their order."""
+        """The object with a key; of several the one with the last name, so that their order has no effect."""
         found = self._groups.get(key)
         if not found:
             return None
         return max(reversed(found.values()), key=_named) if len(found) > 1 else next(iter(found.values()))
 
     def derived(self, compute: Callable[[], T]) -> T:
-        """The result of `compute`, once until a group changes. An index has one such function."""
+        """`compute()`, called once until a group changes. An index has one such function."""
         found: T | None = self._derived
         if found is None:
             found = self._derived = compute()
         return found
 
-    def put(self, keys: Iterable[K], obj: Json) -> None:
+    def add(self, keys: Iterable[K], obj: Json) -> None:
         name = _name(obj)
         for key in keys:
             self._derived = None
             group = self._groups.setdefault(key, {})
             if group.get(name, obj) is obj:
                 group[name] = obj
-            else:  # in files an object may appear twice
+            else:  # files may contain an object twice
                 group[name, id(obj)] = obj
 
-    def take(self, keys: Iterable[K], obj: Json) -> None:
+    def remove(self, keys: Iterable[K], obj: Json) -> None:
         name = _name(obj)
         for key in keys:
             self._derived = None
@@ -75,12 +74,12 @@ class Groups(Generic[K]):
 
 
 def is_manifest(obj: Json) -> bool:
-    """Whether an object of a listing comes from a file. Then the cluster may have others; items that the API
-    server lists have no apiVersion."""
+    """Whether an object of a listing comes from a file, so that the cluster may have others. Items that the
+    API server lists have no apiVersion."""
     return "apiVersion" in obj
 
 
-_NOBODY: Final[dict[Hashable, Json]] = {}
+_EMPTY: Final[dict[Hashable, Json]] = {}
 
 
 def _named(obj: Json) -> str:
@@ -99,38 +98,34 @@ class Index(Generic[K]):
     def __init__(self, keys: Callable[[Json], Iterable[K]]) -> None:
         self._keys = keys
 
-    def made(self, listing: Iterable[Json]) -> Groups[K]:
+    def build(self, listing: Iterable[Json]) -> Groups[K]:
         """The groups of all objects."""
         groups: Groups[K] = Groups()
         for obj in listing:
-            groups.put(self._keys(obj), obj)
+            groups.add(self._keys(obj), obj)
         return groups
 
-    def changed(self, groups: Groups[K], changes: Iterable[Change]) -> Groups[K]:
-        """The groups after some objects went and others came."""
-        for gone, come in changes:
-            if gone is not None:
-                groups.take(self._keys(gone), gone)
-            if come is not None:
-                groups.put(self._keys(come), come)
+    def update(self, groups: Groups[K], changes: Iterable[Change]) -> Groups[K]:
+        """The groups after some changes."""
+        for old, new in changes:
+            if old is not None:
+                groups.remove(self._keys(old), old)
+            if new is not None:
+                groups.add(self._keys(new), new)
         return groups
 
 
 class Listing(Sequence[Json]):
-    """The objects of one resource at one moment, with values derived from them.
+    """The objects of one resource at one moment. Immutable, so a derived value is computed once for all
+    requests until an object changes."""
 
-    Immutable; a changed object makes a new Listing, so a derived value is computed at most once per change,
-    however many requests ask for it.
-    """
+    __slots__ = ("__weakref__", "_cache", "_indices", "_inherited", "_items")
 
-    __slots__ = ("__weakref__", "_cache", "_carried", "_indices", "_items")
-
-    def __init__(self, items: Iterable[Json] = (), carried: Carried | None = None) -> None:
-        """`carried`: from the listing that this one follows."""
+    def __init__(self, items: Iterable[Json] = (), inherited: InheritedIndices | None = None) -> None:
         self._items = tuple(items)
         self._cache = Cache()
         self._indices: dict[Index[Any], Groups[Any]] = {}
-        self._carried = carried
+        self._inherited = inherited
 
     @overload
     def __getitem__(self, index: int) -> Json: ...
@@ -150,36 +145,36 @@ class Listing(Sequence[Json]):
         return self._cache.once(function, self)
 
     def by(self, index: Index[K]) -> Groups[K]:
-        """The groups of an index, taken over from the listing before where that had them."""
+        """The groups of an index, inherited from the previous listing if that had them."""
         groups = self._indices.get(index)
         if groups is None:
-            groups = self._carried.groups(index) if self._carried is not None else None
-            groups = self._indices[index] = index.made(self) if groups is None else groups
+            groups = self._inherited.groups(index) if self._inherited is not None else None
+            groups = self._indices[index] = index.build(self) if groups is None else groups
         return groups
 
 
-class Carried:
-    """The indices of a listing that is no longer current, on their way to the one that follows."""
+class InheritedIndices:
+    """The indices of a listing, for the next one."""
 
     __slots__ = ("_indices",)
 
     def __init__(self, listing: Listing) -> None:
-        """Takes the indices away from a listing: a later question to it builds them again."""
+        """Moves the indices out of a listing; if they are used there again, they are built again."""
         self._indices: dict[Index[Any], tuple[Groups[Any], list[Change]]] = {}
-        if listing._carried is not None:
-            self._indices |= listing._carried._indices
+        if listing._inherited is not None:
+            self._indices |= listing._inherited._indices
         self._indices |= {index: (groups, []) for index, groups in listing._indices.items()}
-        listing._indices, listing._carried = {}, None
+        listing._indices, listing._inherited = {}, None
 
-    def add(self, gone: Json | None, come: Json | None) -> bool:
-        """Note a change; False where there is nothing left to carry."""
+    def add(self, old: Json | None, new: Json | None) -> bool:
+        """Record a change; False if no index is left."""
         for index, (_, changes) in list(self._indices.items()):
-            changes.append((gone, come))
+            changes.append((old, new))
             if len(changes) > _MOST_CHANGES:
                 del self._indices[index]
         return bool(self._indices)
 
     def groups(self, index: Index[K]) -> Groups[K] | None:
-        """The groups of an index with all changes made; None if they were not made before."""
+        """The groups of an index after the changes; None if the listing had none."""
         found = self._indices.pop(index, None)
-        return None if found is None else index.changed(*found)
+        return None if found is None else index.update(*found)

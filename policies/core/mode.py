@@ -1,4 +1,4 @@
-"""Modes and profiles: what a mutator or a rule may do."""
+"""Modes and profiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """What a policy or a rule may do; the order is the order of strength."""
+    """The effect of a rule or policy, weakest first."""
 
     OFF = "off"
     AUDIT = "audit"
@@ -26,7 +26,7 @@ _STRENGTH = {mode: n for n, mode in enumerate(Mode)}
 
 
 class Profile(StrEnum):
-    """A mode for everything at once; explicit modes win over it."""
+    """The default modes of all rules and policies."""
 
     OBSERVE = "observe"
     STANDARD = "standard"

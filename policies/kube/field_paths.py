@@ -1,5 +1,5 @@
-"""Kubernetes' spelling of a place in an object (`spec.containers[0].image`), written and
-followed; and paths with wildcards, with which the table of workload kinds locates pod templates."""
+"""Field paths (`spec.containers[0].image`), and paths with wildcards (`spec.groups[*].template`), with which
+the table of workload kinds locates pod templates."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 from policies.kube.json import Json, dig, replaced, text
 
 Steps: TypeAlias = tuple[str | int, ...]
-"""The keys and indices that lead to a place in an object."""
+"""The keys and indices that lead to a value in an object."""
 
 
 def maps_at(obj: Any, path: str) -> Iterator[tuple[Steps, dict[str, Any]]]:
-    """Every map at a path, such as `spec.groups[*].template` or `spec.replicas.*`, with the way to it."""
+    """Every map at a path with wildcards, such as `spec.replicas.*`, with its steps."""
     return ((steps, value) for steps, value in every_value_at(obj, path) if isinstance(value, dict))
 
 
 def every_value_at(obj: Any, path: str) -> Iterator[tuple[Steps, Any]]:
-    """Every value at such a path, with the way to it."""
+    """Every value at a path with wildcards, with its steps."""
     return _walk(obj, _wildcard_steps(path), ())
 
 
@@ -44,7 +44,7 @@ def _walk(obj: Any, steps: tuple[str, ...], at: Steps) -> Iterator[tuple[Steps, 
 
 
 def field_path(steps: Iterable[str | int]) -> str:
-    """Kubernetes' spelling of a path: `spec.containers[0].env`, `metadata.labels[a.b/c]`."""
+    """Steps as Kubernetes writes them: `spec.containers[0].env`, `metadata.labels[a.b/c]`."""
     path = ""
     for step in steps:
         if isinstance(step, int) or not step.replace("_", "").replace("-", "").isalnum():
@@ -55,7 +55,7 @@ def field_path(steps: Iterable[str | int]) -> str:
 
 
 def named_path(obj: Any, steps: Iterable[str | int]) -> str:
-    """`field_path` with the names of list elements, where they have one: `spec.containers[api].image`."""
+    """`field_path` with the names of list elements that have one: `spec.containers[api].image`."""
     spelled: list[str | int] = []
     path = ""
     for step in steps:
@@ -85,43 +85,33 @@ def segments(path: str) -> list[str]:
     return result
 
 
-def _steps(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Each segment of a field path with the value that it leads to (None beyond the end)."""
-    for segment in segments(path):
-        obj = dig(obj, _step_in(obj, segment))
-        yield segment, obj
-
-
 def steps_in(obj: Any, path: str) -> Steps:
-    """The steps of a field path in an object, indices of lists as numbers."""
+    """The steps of a field path in an object; list elements go by index or by name."""
     steps: list[str | int] = []
     for segment in segments(path):
-        at = int(segment) if isinstance(obj, list) and segment.isdigit() else segment
-        obj = dig(obj, at)
-        steps.append(at)
+        step = _step_in(obj, segment)
+        obj = dig(obj, step)
+        steps.append(step)
     return tuple(steps)
 
 
 def value_at(obj: Any, path: str) -> Any:
-    """The value that a path leads to, or None; list elements go by index or by name."""
-    value = obj
-    for _, value in _steps(obj, path):  # noqa: B007  # the last one is the answer
-        pass
-    return value
+    """The value at a field path, or None."""
+    return dig(obj, *steps_in(obj, path))
 
 
 def named(obj: Any, path: str) -> tuple[str, ...]:
-    """A field path with the names of list elements in place of their indices.
-
-    So that a container put in front of another does not make the other's findings look new.
-    """
-    return tuple(
-        (segment.isdigit() and text(value, "name")) or segment for segment, value in _steps(obj, path)
-    )
+    """The segments of a field path, with the names of list elements instead of their indices: they stay the
+    same if another container is inserted first."""
+    names = []
+    for segment in segments(path):
+        obj = dig(obj, _step_in(obj, segment))
+        names.append((segment.isdigit() and text(obj, "name")) or segment)
+    return tuple(names)
 
 
 def scopes(path: str) -> Iterator[str]:
-    """The places that a field path lies in, from the whole object ("") to itself."""
+    """The field paths above a field path, from the whole object ("") down, and the path itself."""
     yield ""
     yield from (path[:end] for end, character in enumerate(path) if character in ".[")
     yield path
@@ -130,22 +120,17 @@ def scopes(path: str) -> Iterator[str]:
 def without(obj: Json, paths: Sequence[str]) -> Json:
     """The object without the fields at some paths."""
     for path in paths:
-        *above, last = segments(path)
-        parent: Any = obj
-        steps: list[str | int] = []
-        for segment in above:
-            step = _step_in(parent, segment)
-            parent, steps = dig(parent, step), [*steps, step]
-        step = _step_in(parent, last)
+        *above, last = steps_in(obj, path)
+        parent = dig(obj, *above)
         if isinstance(parent, dict) and last in parent:
-            obj = replaced(obj, steps, {key: value for key, value in parent.items() if key != last})
-        elif isinstance(parent, list) and isinstance(step, int):
-            obj = replaced(obj, steps, [*parent[:step], *parent[step + 1 :]])
+            obj = replaced(obj, above, {key: value for key, value in parent.items() if key != last})
+        elif isinstance(parent, list) and isinstance(last, int):
+            obj = replaced(obj, above, [*parent[:last], *parent[last + 1 :]])
     return obj
 
 
 def _step_in(parent: Any, segment: str) -> str | int:
-    """The key, or the index of the element that goes by a name."""
+    """A segment as a key, or as the index of the list element with this index or name."""
     if not isinstance(parent, list):
         return segment
     if segment.isdigit():

@@ -1,4 +1,4 @@
-"""Group and kind: how Kubernetes names a type without its version."""
+"""Group and kind of objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from policies.kube.json import Json, text
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """A Kubernetes kind without its version: versions are the API server's to convert."""
+    """A Kubernetes kind without its version: the API server converts between versions."""
 
     group: str
     kind: str
@@ -20,8 +20,8 @@ class GroupKind:
 
     @property
     def resource(self) -> str:
-        """The plural in lower case, as `UnsafeGuessKindToResource` of k8s.io/apimachinery forms it, and `es`
-        after x, as in English. A CRD may choose another: ask the API server where it can be asked."""
+        """The plural in lower case, as `UnsafeGuessKindToResource` of k8s.io/apimachinery forms it, with `es`
+        after x. A CRD may define another plural, which only the API server knows."""
         singular = self.kind.lower()
         if singular.endswith(("s", "x")):
             return f"{singular}es"
@@ -31,7 +31,7 @@ class GroupKind:
 def kind_of(obj: Json) -> GroupKind:
     version, kind = text(obj, "apiVersion"), text(obj, "kind")
     if kind == "Pod" and version == "v1":
-        return POD  # asked many times a review, and most often this
+        return POD  # the most frequent kind, without a new object
     group, slash, _ = version.rpartition("/")
     return GroupKind(group if slash else "", kind)
 

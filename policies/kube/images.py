@@ -1,4 +1,4 @@
-"""Image references: what a container runs, without where it comes from."""
+"""Image references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def repository(image: str) -> str:
     return repository_and_tag(image)[0]
 
 
-@lru_cache(maxsize=64)  # of the images of one object, each is held against a hundred globs
+@lru_cache(maxsize=64)  # the images of one object are each compared with a hundred globs
 def repository_and_tag(image: str) -> tuple[str, str]:
     """An image reference without registry and digest: `nvcr.io/nvidia/tritonserver:24.01` is
     `nvidia/tritonserver` and `24.01`."""
@@ -25,8 +25,8 @@ def repository_and_tag(image: str) -> tuple[str, str]:
 
 
 def image_matches(image: str, globs: tuple[str, ...]) -> bool:
-    """Whether one of the globs matches the end of an image's path in whole segments: `ray` is in
-    `registry/acme/ray:2.9`, not in `my-ray`. A glob with `:` is matched against path and tag."""
+    """Whether one of the globs matches the last segments of an image's path: `ray` matches
+    `registry/acme/ray:2.9`, not `my-ray`. A glob with `:` is matched with path and tag."""
     if not globs:
         return False
     path, tag = repository_and_tag(image)
@@ -37,15 +37,14 @@ def image_matches(image: str, globs: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """Each glob as a pattern, and whether it is one of path and tag."""
+    """Each glob as a pattern, and whether it includes the tag."""
     return tuple((glob_of(glob), ":" in glob) for glob in globs)
 
 
 @lru_cache(maxsize=1024)
 def glob_of(pattern: str) -> re.Pattern[str]:
-    """The pattern of a glob: `*` matches any text without `/`. Each but the last one ends at the first match
-    of the text after it, without backtracking: an image's name may be long, and trying every other end costs
-    its square."""
+    """The pattern of a glob: `*` matches any text without `/`. Each `*` but the last ends at the first match
+    of the text after it: backtracking would cost the square of the length of an image's name."""
     head, *rest = map(re.escape, pattern.split("*"))
     between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
     return re.compile("(?:.*/)?" + head + between + "".join(f"[^/]*{part}" for part in rest[-1:]))

@@ -1,7 +1,7 @@
-"""Reading JSON before validation, and editing it by copy-on-write.
+"""Reading unvalidated JSON, and editing it by copy-on-write.
 
-Objects may come from a file that no API server has seen: every reader answers an empty value for a field that
-is absent or of the wrong type, so that mutators and rules need no guards."""
+Objects may come from files that no API server has validated: every reader returns an empty value for a field
+that is absent or of the wrong type, so mutators and rules need no type checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def dig(obj: Any, *path: str | int) -> Any:
-    """The value at a path of keys and indices, or None where the path does not lead anywhere."""
+    """The value at a path of keys and indices, or None."""
     for step in path:
         # JSON has no subclasses: comparing exact types is faster, and this is called everywhere.
         if type(obj) is dict:
@@ -26,9 +26,9 @@ def dig(obj: Any, *path: str | int) -> Any:
 
 
 def mapping(obj: Any, *path: str | int) -> Json:
-    """The map at a path; empty when it is absent or something else."""
+    """The map at a path; empty if it is absent or of another type."""
     found = obj
-    for step in path:  # `dig` without the call, here and below: reviews ask this a hundred times
+    for step in path:  # `dig` without the call, here and below: a review calls this hundreds of times
         if type(found) is not dict:
             found = dig(obj, *path)
             break
@@ -37,10 +37,7 @@ def mapping(obj: Any, *path: str | int) -> Json:
 
 
 def maps(obj: Any, *path: str | int) -> list[Json]:
-    """The maps in the list at a path, other elements left out.
-
-    Where indices matter use `indexed_maps`.
-    """
+    """The maps in the list at a path, without other elements; `indexed_maps` keeps their indices."""
     found = obj
     for step in path:
         if type(found) is not dict:
@@ -61,7 +58,7 @@ def indexed_maps(obj: Any, *path: str | int) -> list[tuple[int, Json]]:
 
 
 def text(obj: Any, *path: str | int) -> str:
-    """The string at a path; empty when it is absent or something else."""
+    """The string at a path; empty if it is absent or of another type."""
     found = obj
     for step in path:
         if type(found) is not dict:
@@ -72,7 +69,7 @@ def text(obj: Any, *path: str | int) -> str:
 
 
 def integer(obj: Any, *path: str | int, default: int) -> int:
-    """The whole number at a path; the default when it is absent or something else."""
+    """The integer at a path; the default if it is absent or of another type."""
     value = dig(obj, *path)
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
@@ -89,10 +86,10 @@ def strings(obj: Any, *path: str | int) -> list[str]:
 
 
 def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
-    """A copy of `obj` with `value` at `path`; everything off the path is shared, not copied.
+    """A copy of `obj` with `value` at `path`, which shares everything that is not on the path.
 
-    Missing maps on the way are made; an index must exist, or be the list's length to append. If a value of
-    another type is on the way or at the path, the result is `obj` itself: the API server will refuse it.
+    Creates missing maps; an index must exist, or be the list's length to append. If a value on the path has
+    another type, the result is `obj` itself: the API server will refuse it.
     """
     try:
         result: Json = _replaced(obj, tuple(path), value)
@@ -130,7 +127,7 @@ def _are_numbers(one: Any, other: Any) -> bool:
 
 
 def appended(obj: Json, path: Iterable[str | int], *values: Any) -> Json:
-    """A copy with values appended to the list at a path, which is made when absent."""
+    """A copy with values appended to the list at a path, which is created if it is absent."""
     steps = tuple(path)
     present = dig(obj, *steps)
     if present is not None and not isinstance(present, list):

@@ -1,4 +1,4 @@
-"""The metadata of every object: labels, annotations, the controlling owner."""
+"""Labels, annotations and the controller of an object."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def annotations_of(obj: Json) -> Mapping[str, str]:
 
 
 _ANNOTATIONS_SIZE: Final = 256 << 10
-"""Bytes of all keys and values together: the API server refuses an object with more."""
+"""The API server's limit for the bytes of all keys and values."""
 
 
 def has_room(annotations: Mapping[str, Any], added: Mapping[str, str]) -> bool:
-    """Whether annotations may be added to those that are there, without the object being refused."""
+    """Whether the API server accepts an object with these annotations and the added ones."""
     size = 0
     for key, value in {**added, **annotations}.items():
         written = f"{key}{value}"

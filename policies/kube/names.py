@@ -1,8 +1,5 @@
-"""Names as the API server accepts them: every name that a policy writes into an object must be one of these.
-
-A label key that looks right and is not would turn an annotation, or a slip in the settings, into
-refused pods. Source: `k8s.io/apimachinery/pkg/util/validation`.
-"""
+"""Names that the API server accepts. Policies write no others: it would refuse pods with a malformed label
+key from an annotation or the settings. Source: `k8s.io/apimachinery/pkg/util/validation`."""
 
 from __future__ import annotations
 
@@ -43,11 +40,8 @@ def is_kind(text: str) -> bool:
 
 
 def is_path_segment(text: str) -> bool:
-    """Whether it may be an object's name in the path of a request: no slash, no percent sign, and not only
-    dots.
-
-    Wider than a subdomain: roles and CustomResources of some kinds have colons and capitals in their names.
-    """
+    """Whether it may be an object's name in the path of a request. Wider than a subdomain: roles and some
+    custom resources have colons and capitals in their names."""
     return len(text) <= 253 and text not in (".", "..") and _SEGMENT.fullmatch(text) is not None
 
 
@@ -58,17 +52,17 @@ def is_label_key(text: str) -> bool:
 
 
 MOST_NAMES: Final = 8
-"""Names that a sentence lists before it counts the rest."""
+"""The most names in a sentence; the others are counted."""
 _MOST_CHARACTERS: Final = 80
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters; a longer one by its beginning and an ellipsis."""
+    """The text, cut to a number of characters with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
-    """Names as a sentence lists them: the first of them, then how many others there are."""
+    """The first names for a sentence, and the number of the others: `a, b and 3 others`."""
     every = list(names)
     shown = ", ".join(shortened(name, _MOST_CHARACTERS) for name in every[:most])
     others = len(every) - most
@@ -76,5 +70,5 @@ def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
 
 
 def is_label_value(text: str) -> bool:
-    """Whether it may be the value of a label or a taint; the empty one may."""
+    """Whether it may be the value of a label or a taint, such as the empty text."""
     return not text or (len(text) <= 63 and _QUALIFIED.fullmatch(text) is not None)

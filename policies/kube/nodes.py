@@ -1,4 +1,4 @@
-"""Where a pod may run, as far as its own spec decides it."""
+"""The nodes that a pod's own spec selects."""
 
 from __future__ import annotations
 

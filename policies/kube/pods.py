@@ -1,4 +1,4 @@
-"""The containers of a pod, each with its place and its role."""
+"""The containers of a pod, with their positions and roles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from policies.kube.json import Json, indexed_maps, maps, replaced, strings, text
 from policies.kube.metadata import controller, labels_of
 
 DEFAULT_GRACE: Final = 30
-"""Seconds of `terminationGracePeriodSeconds` where it is not given."""
+"""The API server's default of `terminationGracePeriodSeconds`."""
 
 
 class Role(Enum):
-    """What a container is in its pod."""
+    """The role of a container in its pod."""
 
     MAIN = "main"
     SIDECAR = "sidecar"
@@ -24,11 +24,11 @@ class Role(Enum):
 
 
 _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "volumeMounts")
-"""The fields that decide which programs run in a container, and on which ports."""
+"""The fields that decide which programs run in a container, and on which ports they listen."""
 
 
 class Container:
-    """A container with its place: `list` is `containers` or `initContainers`. Never changed once made."""
+    """An immutable container with its position: `list` is `containers` or `initContainers`."""
 
     __slots__ = ("cache", "image", "index", "list", "name", "role", "spec")
 
@@ -41,7 +41,7 @@ class Container:
 
     @property
     def path(self) -> str:
-        """Its path in its pod, by name: `spec.containers[api]`."""
+        """Its field path in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
 
     @property
@@ -51,12 +51,12 @@ class Container:
 
     @property
     def tcp_ports(self) -> dict[int, str]:
-        """The declared TCP ports, each with its name (empty when it has none), in order."""
+        """See `tcp_ports`."""
         return self.cache.once(tcp_ports, self.spec)
 
     def with_spec(self, spec: Json) -> Container:
-        """The container with another spec, in the same place; its cache is kept if the fields that decide its
-        programs are the same."""
+        """The container with another spec, and the same cache if the fields in `_RUNS` are the same
+        objects."""
         other = Container(spec, self.list, self.index, self.role)
         before = self.spec
         for key in _RUNS:
@@ -67,7 +67,7 @@ class Container:
 
 
 def tcp_ports(container: Json) -> dict[int, str]:
-    """The declared TCP ports, each with its name (empty when it has none), in order."""
+    """The declared TCP ports in order, each with its name or an empty text."""
     return {
         port["containerPort"]: text(port, "name")
         for port in maps(container, "ports")
@@ -86,14 +86,14 @@ def port_number(container: Json, port: object) -> int | None:
 
 
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:
-    """The containers of a pod (a map with `spec`), main ones first; of the given roles, or all."""
+    """The containers of a pod (a map with `spec`) with the given roles, or all; main containers first."""
     for spec, place, index, role in container_specs(pod):
         if not roles or role in roles:
             yield Container(spec, place, index, role)
 
 
 def container_specs(pod: Json) -> Iterator[tuple[Json, str, int, Role]]:
-    """The containers of a pod as JSON, main ones first, each with its list, its index and its role."""
+    """The containers of a pod as JSON with list, index and role; main containers first."""
     for index, spec in indexed_maps(pod, "spec", "containers"):
         yield spec, "containers", index, Role.MAIN
     for index, spec in indexed_maps(pod, "spec", "initContainers"):
@@ -108,7 +108,7 @@ def mounted_volumes(pod: Json, container: Container) -> list[Json]:
 
 
 def is_ray_node(pod: Json) -> bool:
-    """Whether KubeRay made the pod as a Ray head or worker (and fills its probes itself)."""
+    """Whether KubeRay made the pod as a Ray head or worker, and adds the probes itself."""
     owner = controller(pod)
     if owner is not None and owner.get("kind") == "RayCluster":
         return labels_of(pod).get("ray.io/node-type") != "redis-cleanup"

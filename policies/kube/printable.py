@@ -1,8 +1,8 @@
-"""Text that somebody else wrote, for a terminal, a log or a page: it can be read, and does nothing.
+"""Escaping text of users for a terminal, a log or a page.
 
-A name in a file, or in a custom resource, may hold any character. Printed raw, control characters move the
-cursor, bidirectional controls reorder the text around them, line separators begin lines, and some words are
-commands to the CI system that reads the log. Each such character is written as an escape: `\\x1b`, `\\u202e`.
+A name in a file or a custom resource may contain any character. Control characters move the cursor,
+bidirectional controls reorder text, line separators begin lines, and some words are commands to the CI system
+that reads the log. Each such character becomes an escape: `\\x1b`, `\\u202e`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RAW_IN_JSON: Final = re.compile(r"[^\n\x20-\x7e]")
 
 
 def printable(text: str) -> str:
-    """The text as one line without effects."""
+    """The text as one line without control characters and CI commands."""
     if not (text.isascii() and text.isprintable()):
         text = _NOT_ASCII_TEXT.sub(_escaped, text)
     if "##" in text:
@@ -37,25 +37,25 @@ def _without_command(line: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, which end with line feeds."""
+    """The same for each line of a text."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(rendered: str) -> str:
-    """The same for JSON: another spelling of the same values."""
+    """The same for JSON, with JSON's escapes."""
     return _CI_COMMAND.sub(r"\\u0023#\1", _RAW_IN_JSON.sub(_escaped_in_json, rendered))
 
 
-def _is_effective(character: str) -> bool:
-    """Whether a character does something where it is printed, or cannot be printed at all."""
+def _is_control(character: str) -> bool:
+    """Whether a character is a control character or cannot be printed."""
     if character.isprintable() or character in _KEPT:
         return False
     return unicodedata.category(character) != "Zs"  # the spaces of other scripts
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """The character as Python and YAML spell it."""
-    if not _is_effective(found[0]):
+    """The character as an escape of Python and YAML."""
+    if not _is_control(found[0]):
         return found[0]
     code = ord(found[0])
     if code < 0x100:
@@ -64,7 +64,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _escaped_in_json(found: re.Match[str]) -> str:
-    if not _is_effective(found[0]):
+    if not _is_control(found[0]):
         return found[0]
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

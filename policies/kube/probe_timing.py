@@ -1,7 +1,5 @@
-"""A probe's numbers as the API server fills them in, and values computed from them. Seconds, or counts.
-
-A 0 counts as not given, as in the API server's defaults. A value that is no number counts as not given, too.
-"""
+"""The numbers of a probe with the API server's defaults, in seconds or counts. A 0 or another type gives the
+default."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ def failures(probe: Any) -> int:
 
 
 def give_up(probe: Any) -> int:
-    """Seconds of failing after which the kubelet draws its conclusion."""
+    """Seconds of failures until kubelet restarts the container or removes its endpoint."""
     return period(probe) * failures(probe)
 
 
 def startup_deadline(probe: Any) -> int:
-    """Seconds from the container's start in which it must answer, if no other probe guards this one."""
+    """Seconds from the container's start until the probe fails, without a startupProbe."""
     return initial_delay(probe) + give_up(probe)
 
 

@@ -1,4 +1,4 @@
-"""Durations and quantities as people write them in Kubernetes YAML. Pure text to numbers."""
+"""Parsing durations and quantities."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _MOST_BYTES = 2**63 - 1
 
 
 def parse_duration(value: object) -> int:
-    """Seconds from a whole number of seconds or from `90s`, `15m`, `24h`, `7d`, `1h30m`.
-
-    Raises ValueError on anything else, negative numbers and booleans included.
-    """
+    """Seconds from an integer, or from `90s`, `15m`, `24h`, `7d`, `1h30m`. Raises ValueError for others."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return _countable(value, _MOST_SECONDS)
     if isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS:
@@ -31,10 +28,7 @@ def parse_duration(value: object) -> int:
 
 
 def parse_quantity(value: object) -> Decimal:
-    """A Kubernetes quantity (`500m`, `40Gi`, `1e3`, 2) as an exact number.
-
-    Raises ValueError when it is none.
-    """
+    """A Kubernetes quantity (`500m`, `40Gi`, `1e3`, 2) as an exact number. Raises ValueError for others."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Decimal(str(value))
     number = decimal_of(value) if isinstance(value, str) else None
@@ -44,7 +38,7 @@ def parse_quantity(value: object) -> Decimal:
 
 
 def parse_bytes(value: object) -> int:
-    """Bytes, rounded up, from a number or a Kubernetes quantity. Raises ValueError below zero."""
+    """Bytes, rounded up, from a number or a quantity. Raises ValueError below zero."""
     quantity = parse_quantity(value)
     if not quantity.is_finite() or quantity < 0:
         raise ValueError(f"{shown(value)} is not a size: it must be zero or more")
@@ -60,14 +54,14 @@ def bytes_or_zero(value: object) -> int:
 
 
 def shown(value: object) -> str:
-    """A value as a sentence quotes it: a long text by its beginning."""
+    """A value quoted for a message, cut if it is long."""
     if isinstance(value, str) and len(value) > MOST_CHARACTERS:
         return f"{value[: MOST_CHARACTERS - 1]!r}…"
     return repr(value)
 
 
 def _countable(number: int, most: int) -> int:
-    """The number, unless it is beyond what the API's own fields can hold."""
+    """The number if a field of the API can hold it."""
     if number > most:
-        raise ValueError(f"it is more than can be counted, which is {most}")
+        raise ValueError(f"the maximum is {most}")
     return number

@@ -1,4 +1,4 @@
-"""Label selectors as the API server reads them."""
+"""Label selectors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from policies.kube.json import Json, mapping, maps, strings, text
 
 
 def matches(selector: Any, of: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector (`matchLabels`, `matchExpressions`) matches; an empty one does.
-
-    None matches nothing, and so does an operator that is not known.
-    """
+    """Whether a LabelSelector (`matchLabels`, `matchExpressions`) matches labels. An empty selector matches
+    all; None and unknown operators match none."""
     if not isinstance(selector, dict):
         return False
     if any(of.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
@@ -21,7 +19,7 @@ def matches(selector: Any, of: Mapping[str, str]) -> bool:
 
 
 def requirement_matches(term: Json, of: Mapping[str, str]) -> bool:
-    """Whether labels satisfy one requirement; they do not if its operator is unknown."""
+    """Whether labels satisfy one requirement; an unknown operator matches none."""
     key, values = text(term, "key"), strings(term, "values")
     match term.get("operator"):
         case "In":

@@ -1,4 +1,4 @@
-"""Times as the API writes them, and seconds since the epoch."""
+"""Times of the API, and seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def seconds_of(moment: str) -> float | None:
-    """A time of the API in seconds since the epoch; None if it is none."""
+    """A time of the API in seconds since the epoch; None if it is malformed."""
     try:
         return datetime.fromisoformat(moment).timestamp() if moment else None
     except (ValueError, OverflowError):

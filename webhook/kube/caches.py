@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from sys import getsizeof
 from typing import Any, TypeVar
 
-from policies.core.listing import Carried, Change, Listing
+from policies.core.listing import Change, InheritedIndices, Listing
 from policies.core.resources import Resource, ResourceKind, resource_kinds
 from policies.kube.json import Json, mapping, maps, text
 from policies.probes.observed import OBSERVED, trimmed
@@ -68,7 +68,7 @@ class ClusterCache:
             on_change(resource, False)
         self._on_change, self._objects_changed = on_change, changed
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
-        self._carried: dict[tuple[Resource, str | None], Carried] = {}
+        self._carried: dict[tuple[Resource, str | None], InheritedIndices] = {}
 
     def reflectors(self, lister: Lister, health: WatchHealth | None = None) -> list[Reflector]:
         """One reflector a list; running them keeps this cache true.
@@ -119,10 +119,10 @@ class ClusterCache:
         return known[1]
 
 
-def _carry(carried: dict[K, Carried], key: K, listing: Listing | None, change: Change) -> None:
+def _carry(carried: dict[K, InheritedIndices], key: K, listing: Listing | None, change: Change) -> None:
     """Note a change of what a listing shows: its indices go on to the one that follows."""
     if listing is not None:
-        carried[key] = Carried(listing)
+        carried[key] = InheritedIndices(listing)
     if key in carried and not carried[key].add(*change):
         del carried[key]
 
@@ -182,7 +182,7 @@ class Store:
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None
         self._listings: dict[str | None, Listing] = {}
-        self._carried: dict[str | None, Carried] = {}
+        self._carried: dict[str | None, InheritedIndices] = {}
         self._bytes = self._fresh_bytes = 0
         self.synced = False
         """Whether a first list is complete and reading is still allowed."""

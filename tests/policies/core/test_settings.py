@@ -16,10 +16,10 @@ from webhook.config.load import PolicyError, load
         ("model-puller", "configDir: /mnt/../etc", "configDir: string should match"),
         ("model-puller", "resources: {requests: {memory: much}}", "requests.memory: 'much' is"),
         ("model-puller", "resources: {requests: {memory: 2Gi}}", "requests.memory is above limits"),
-        ("model-puller", "volumeSize: 10E", "volumeSize: it is more than can be counted"),
-        ("job-retries", "minLogRetention: 2147483648", "minLogRetention: it is more than can be counted"),
+        ("model-puller", "volumeSize: 10E", "volumeSize: the maximum is"),
+        ("job-retries", "minLogRetention: 2147483648", "minLogRetention: the maximum is"),
         ("job-retries", "backoffLimit: 2147483648", "backoffLimit: input should be less"),
-        ("disruption-guard", "maxDuration: 2147483648", "maxDuration: it is more than can be counted"),
+        ("disruption-guard", "maxDuration: 2147483648", "maxDuration: the maximum is"),
         ("standard-probes", "presets: {vllm: {timeout: 3601}}", "timeout: input should be less"),
         (
             "gpu-affinity",

@@ -68,13 +68,13 @@ def test_bytes_are_whole_and_not_negative() -> None:
 
 @pytest.mark.parametrize("text", [2**31, "2147483648", "30000d", "9" * 60])
 def test_a_duration_fits_the_fields_of_the_api(text: object) -> None:
-    with pytest.raises(ValueError, match="more than can be counted"):
+    with pytest.raises(ValueError, match="the maximum is"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", [2**63, "8Ei", "9e400", "9" * 60])
 def test_bytes_fit_the_fields_of_the_api(text: object) -> None:
-    with pytest.raises(ValueError, match="more than can be counted"):
+    with pytest.raises(ValueError, match="the maximum is"):
         parse_bytes(text)
 
 

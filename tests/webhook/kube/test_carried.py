@@ -11,7 +11,7 @@ from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core import dns, services
 from policies.core import facts as known_facts
 from policies.core.facts import BY_NAME, Facts
-from policies.core.listing import Carried, Groups, Index, Listing
+from policies.core.listing import Groups, Index, InheritedIndices, Listing
 from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.disruption.rules import drain_blocked_by_pdb
@@ -91,7 +91,7 @@ def compare(cache: ClusterCache) -> None:
         listing = cache.listing(resource, None if resource is Resource.NODES else "ml")
         assert listing is not None
         for index in indices:
-            assert shown(listing.by(index)) == shown(index.made(listing)), resource
+            assert shown(listing.by(index)) == shown(index.build(listing)), resource
     found = inventory_of(default_settings(GpuAffinity), Facts("ml", cache))
     anew = GpuAffinity().catalogue.inventory(Listing(cache.listing(Resource.NODES) or ()))
     assert (found.fleets, found.names) == (anew.fleets, anew.names)
@@ -160,7 +160,7 @@ def test_an_unused_index_is_not_kept_for_ever(
     read.clear()
     listing = cache.listing(Resource.NODES)
     assert listing is not None
-    assert shown(listing.by(index)) == shown(index.made(listing))
+    assert shown(listing.by(index)) == shown(index.build(listing))
     assert len(read) == 4, "made anew, and once more to compare"
 
 
@@ -168,7 +168,7 @@ def test_a_listing_that_was_followed_answers_as_before(counted: tuple[Index[str]
     index, _ = counted
     before = Listing([node("a"), node("b")])
     before.by(index)
-    carried = Carried(before)
+    carried = InheritedIndices(before)
     gone, come = before[0], node("c")
     assert carried.add(gone, come)
     after = Listing([come, before[1]], carried)
