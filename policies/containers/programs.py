@@ -148,7 +148,7 @@ def _is_given(words: Program, flag: str) -> bool:
 
 def program_of(words: Program) -> Program:
     """The words from the program's own name on, behind interpreters and launchers."""
-    at, launched, behind = 0, False, 0
+    at, launched, selected_workloads = 0, False, 0
     while at < len(words):
         if words[at].startswith("-"):  # options of a launcher, or of an entrypoint that isn't named
             if not launched:
@@ -159,8 +159,8 @@ def program_of(words: Program) -> Program:
         if _launches(head, words[at + 1 :]):
             at, launched = at + 1, head not in _ENTRYPOINTS and head not in SHELLS
         elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:
-            behind += 1
-            if behind > _MOST_RUNNERS:
+            selected_workloads += 1
+            if selected_workloads > _MOST_RUNNERS:
                 return ()
             at = words.index("run", at + 1) + 1
             at, launched = at + parse_options(words[at:], _RUNNER_OPTIONS).rest, True

@@ -1,7 +1,7 @@
-"""Pods that another object completes: a serving runtime, a training runtime, a workload with the template.
+"""Pods that another object completes: a serving runtime, a training runtime, or a workload with the template.
 
-Each function does what the operator does, on JSON. If the other object is missing or lacks a field that the
-operator needs, no pod is made, and the object counts as partly read.
+Each function merges as the operator does. If the other object is missing or lacks a required field, there is
+no pod, and the object counts as partly read.
 
 Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice: components/predictor.go, utils/utils.go and
 reconcilers/deployment;
@@ -23,7 +23,7 @@ from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, 
 from policies.kube.metadata import annotations_of, labels_of
 
 Find = Callable[[GroupKind, str, str], Json | None]
-"""The whole object of a kind, a namespace (empty: of none) and a name; None if it is not at hand."""
+"""The whole object of a kind, a namespace (empty: not namespaced) and a name; None if it is unknown."""
 
 SERVING_RUNTIME: Final = GroupKind("serving.kserve.io", "ServingRuntime")
 CLUSTER_SERVING_RUNTIME: Final = GroupKind("serving.kserve.io", "ClusterServingRuntime")
@@ -43,19 +43,19 @@ COMPLETING: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Reference:
     """A reference to an object that completes pods."""
 
     at: str
     """Field path of the reference."""
     candidates: tuple[tuple[GroupKind, bool], ...]
-    """The kinds that are looked for, in order, each with whether its objects are in a namespace."""
+    """The possible kinds in order, each with whether it is namespaced."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The object that completes pods, as found."""
+    """The object that completes pods."""
 
     obj: Json
     kind: GroupKind
@@ -76,47 +76,52 @@ class Completed:
     origins: Origins
     """Paths in the other object begin with `ELSEWHERE`."""
     path: str
-    """Where the pod is described in the object that names the other."""
+    """Field path of the pod's description in the workload."""
     reads: tuple[str, ...]
-    """Field paths that are read by this, of those that the table calls unread."""
+    """Field paths that are read here, although the table of kinds declares them unread."""
     replaces: tuple[str, ...]
-    """Field paths of templates whose pods these are."""
+    """Field paths of the templates that this pod replaces."""
 
 
-def named_by(obj: Json, workload: Workload) -> Named | None:
-    """The object that completes the pods of another; None if it names none."""
+def reference_of(obj: Json, workload: Workload) -> Reference | None:
+    """The reference to the object that completes the pods of a workload."""
     match workload.completed_by:
         case Completion.SERVING_RUNTIME:
             name = text(obj, "spec", "predictor", "model", "runtime")
             candidates = ((SERVING_RUNTIME, True), (CLUSTER_SERVING_RUNTIME, False))
-            return Named("spec.predictor.model.runtime", candidates, name) if name else None
+            return Reference("spec.predictor.model.runtime", candidates, name) if name else None
         case Completion.TRAINING_RUNTIME:
             name = text(obj, "spec", "runtimeRef", "name")
             kind = text(obj, "spec", "runtimeRef", "kind") or CLUSTER_TRAINING_RUNTIME.kind
             known = {each.kind: each for each in (TRAINING_RUNTIME, CLUSTER_TRAINING_RUNTIME)}
             if not name or kind not in known:
                 return None
-            return Named("spec.runtimeRef", ((known[kind], kind == TRAINING_RUNTIME.kind),), name)
+            return Reference("spec.runtimeRef", ((known[kind], kind == TRAINING_RUNTIME.kind),), name)
         case Completion.TEMPLATE:
             name, kind = text(obj, "spec", "workloadRef", "name"), text(obj, "spec", "workloadRef", "kind")
             known = {each.kind: each for each in (DEPLOYMENT, REPLICA_SET, POD_TEMPLATE)}
-            return Named("spec.workloadRef", ((known[kind], True),), name) if name and kind in known else None
+            return (
+                Reference("spec.workloadRef", ((known[kind], True),), name)
+                if name and kind in known
+                else None
+            )
     return None
 
 
 def base_of(obj: Json, workload: Workload, namespace: str, find: Find) -> Base | None:
-    """The object that completes the pods of another, if it is at hand."""
-    named = named_by(obj, workload)
-    for kind, namespaced in named.candidates if named is not None else ():
-        assert named is not None
-        found = find(kind, namespace if namespaced else "", named.name)
+    """The object that completes the pods of a workload; None if it is unknown."""
+    reference = reference_of(obj, workload)
+    if reference is None:
+        return None
+    for kind, namespaced in reference.candidates:
+        found = find(kind, namespace if namespaced else "", reference.name)
         if found is not None:
-            return Base(found, kind, named.at)
+            return Base(found, kind, reference.at)
     return None
 
 
 def completed(obj: Json, workload: Workload, base: Base) -> list[Completed]:
-    """The pods of an object, with what another object gives them; empty where its operator makes none."""
+    """The completed pods of a workload; empty if its operator creates none."""
     match workload.completed_by:
         case Completion.SERVING_RUNTIME:
             return list(_served(obj, base.obj))
@@ -132,9 +137,9 @@ def completed(obj: Json, workload: Workload, base: Base) -> list[Completed]:
 _OF_A_MODEL: Final = frozenset(
     {"modelFormat", "protocolVersion", "runtime", "runtimeVersion", "storage", "storageUri"}
 )
-"""Fields of a predictor's `model` that are none of a container."""
+"""Fields of a predictor's `model` that are not fields of a container."""
 _OF_A_RUNTIME: Final = ("nodeSelector", "affinity", "tolerations", "volumes", "imagePullSecrets")
-"""Fields of a runtime's pods that KServe takes over."""
+"""Fields of a runtime that KServe copies to the pods."""
 _WORKER: Final = "worker-container"
 _TRANSFORMER: Final = "transformer-container"
 _OF_DEPLOYMENTS: Final = ("Standard", "RawDeployment")
@@ -176,37 +181,33 @@ def _served(obj: Json, runtime: Json) -> Iterator[Completed]:
 def _of_runtime(
     obj: Json, given: Json, given_at: str, own: Json, at: str, name: str, container: Json, container_at: str
 ) -> tuple[Json, dict[str, str]] | None:
-    """The pod of a runtime's container of a name, with a container merged over it; None where the runtime
-    has none of that name."""
-    base = next((each for each in indexed_maps(given, "containers") if text(each[1], "name") == name), None)
-    if base is None:
+    """The pod of the runtime's container with a name, and a container merged over it; None if the runtime has
+    no such container."""
+    named = (each for each in indexed_maps(given, "containers") if text(each[1], "name") == name)
+    index, below = next(named, (0, None))
+    if below is None:
         return None
-    index, below = base
     below_at = f"{OTHER_OBJECT}{given_at}.containers[{index}]"
     origins = {"spec": at, "metadata": "metadata", "spec.containers[0]": container_at}
     origins |= {f"spec.containers[0].{key}": f"{below_at}.{key}" for key in below}
     merged = merged_map(below, without_nulls(container), "spec.containers[0]", container_at, origins)
     merged["name"] = text(container, "name") or name
     first, last = strings(below, "args"), strings(container, "args")
-    if first or last:  # KServe joins them, where a strategic merge replaces
+    if first or last:  # KServe joins the lists, a strategic merge would replace them
         merged["args"] = [*first, *last]
         origins["spec.containers[0].args"] = f"{container_at if last else below_at}.args"
-        for number in range(len(first) + len(last)):
-            where = (
-                f"{below_at}.args[{number}]"
-                if number < len(first)
-                else (f"{container_at}.args[{number - len(first)}]")
-            )
-            origins[f"spec.containers[0].args[{number}]"] = where
+        sources = [f"{below_at}.args[{number}]" for number in range(len(first))]
+        sources += [f"{container_at}.args[{number}]" for number in range(len(last))]
+        origins |= {f"spec.containers[0].args[{number}]": source for number, source in enumerate(sources)}
     pod: Json = {key: given[key] for key in _OF_A_RUNTIME if key in given}
     origins |= {f"spec.{key}": f"{OTHER_OBJECT}{given_at}.{key}" for key in pod}
-    beside = {key: own[key] for key in (*OF_A_POD, "initContainers") if own.get(key) is not None}
-    spec = merged_map(pod, without_nulls(beside), "spec", at, origins)
+    siblings = {key: own[key] for key in (*OF_A_POD, "initContainers") if own.get(key) is not None}
+    spec = merged_map(pod, without_nulls(siblings), "spec", at, origins)
     return {**spec, "containers": [_with_names(merged, obj)]}, origins
 
 
 def _other_containers(spec: Json, origins: dict[str, str], given: Json, predictor: Json, at: str) -> None:
-    """The transformer, merged from both, then the runtime's other containers, then the service's."""
+    """Append the transformer, merged from both, then the runtime's other containers, then the service's."""
     theirs, own = [*indexed_maps(given, "containers")], [*indexed_maps(predictor, "containers")]
     transformers = [
         [
@@ -237,8 +238,8 @@ def _other_containers(spec: Json, origins: dict[str, str], given: Json, predicto
 
 
 def with_own_readiness(obj: Json, spec: Json) -> Json:
-    """A service's pod with the readiness probes that KServe itself writes when it makes Deployments. It notes
-    that mode on every service if it is the cluster's."""
+    """A service's pod with the readiness probes that KServe adds to Deployments. KServe records the cluster's
+    mode in an annotation of every service."""
     if annotations_of(obj).get("serving.kserve.io/deploymentMode") not in _OF_DEPLOYMENTS:
         return spec
     given = spec.get("containers")
@@ -258,7 +259,7 @@ def _ready(container: Any) -> Any:
 
 
 def _with_names(value: Any, obj: Json) -> Any:
-    """The container with the placeholders for the service's name and namespace filled in; others stay."""
+    """The container with the service's name and namespace in their placeholders."""
     if isinstance(value, str):
         named = {key: text(obj, "metadata", key.lower()) for key in ("Name", "Namespace")}
         return _PLACEHOLDER.sub(lambda match: named[match[1]], value) if "{{" in value else value
@@ -268,7 +269,7 @@ def _with_names(value: Any, obj: Json) -> Any:
 
 
 def _labelled(obj: Json, given: Json, predictor: Json) -> Json:
-    """Labels and annotations of the predictor's pods: the component's win, then the service's."""
+    """Labels and annotations of the predictor's pods: the component's precede the service's."""
     own = mapping(obj, "metadata")
     fields = {
         key: {**mapping(given, key), **mapping(own, key), **mapping(predictor, key)}
@@ -312,7 +313,7 @@ def _trained(obj: Json, runtime: Json) -> Iterator[Completed]:
 
 
 def _runtime_patches(spec: Json, name: str) -> Iterator[tuple[str, Json]]:
-    """The patches over the pod template of a job of the runtime, as Trainer 2.2 and later have them."""
+    """The patches of Trainer 2.2 and later over the pod template of a job of the runtime."""
     steps = ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
     for number, patch in indexed_maps(spec, "runtimePatches"):
         for index, job in indexed_maps(patch, *steps):
@@ -323,7 +324,7 @@ def _runtime_patches(spec: Json, name: str) -> Iterator[tuple[str, Json]]:
 
 
 def _with_trainer(container: Json, number: int, trainer: Json, origins: dict[str, str]) -> Json:
-    """The container `node` with what the TrainJob sets; only variables are merged."""
+    """The container `node` with the fields of the TrainJob; only `env` is merged."""
     if text(container, "name") != _NODE:
         return container
     result, path = dict(container), f"spec.containers[{number}]"

@@ -1,6 +1,6 @@
 """Pods composed from fields of a kind that has no pod template, each with its origin in the object.
 
-Law: a field of the result is the object's own value or is missing. An operator's defaults are not assumed.
+Law: a field of the result is the object's own value or is missing. Operators' defaults are not assumed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _append(
 
 
 def _main(node: Json, at: str, entry: Composed, origins: dict[str, str]) -> Json:
-    """The container whose fields are the kind's own."""
+    """The container whose fields are fields of the kind."""
     found: Json = {}
     for field, path in entry.fields.items():
         value = _value(field, dig(node, *path.split(".")))
@@ -133,28 +133,23 @@ def _main(node: Json, at: str, entry: Composed, origins: dict[str, str]) -> Json
 
 
 def _value(field: str, value: Any) -> Any:
-    """The value of a container's field, from the forms in which operators write it; None where unknown."""
+    """The value of a container's field, from the forms that operators use; None if unknown."""
     if value is None:
         return None
     if field == "image":
-        return _image(value)
+        repository, tag = text(value, "repository"), text(value, "tag")
+        image = value if isinstance(value, str) else f"{repository}:{tag}" if tag else repository
+        return image or None
     if field == "env" and isinstance(value, dict):
         return [{"name": name, "value": each} for name, each in value.items() if isinstance(each, str)]
     if field == "resources":
         return value if isinstance(value, dict) and {"limits", "requests"} & set(value) else None
     if field == "command" and isinstance(value, str):
-        return None  # how it is split is the operator's
+        return None  # the operator splits it
     if field.endswith("Probe"):
         handlers = {"httpGet", "exec", "tcpSocket", "grpc"}
         return value if isinstance(value, dict) and handlers & set(value) else None
     return value
-
-
-def _image(value: Any) -> str | None:
-    if isinstance(value, str):
-        return value or None
-    repository, tag = text(value, "repository"), text(value, "tag")
-    return (f"{repository}:{tag}" if tag else repository) or None
 
 
 # --- patches -------------------------------------------------------------------------------------
@@ -168,7 +163,7 @@ def patched_pod(template: Json, at: str, patch: Json, patch_at: str) -> tuple[Js
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without fields that are null: in an operator's types they are not set, and remove nothing."""
+    """The value without null fields: in an operator's types they are unset, and remove nothing."""
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
@@ -187,7 +182,7 @@ def merged_map(base: Json, patch: Json, path: str, at: str, origins: dict[str, s
             below = origin_of(inside, origins)
             for each in old:
                 origins.setdefault(_below(inside, each), _below(below, each))
-            origins[inside] = where  # the map is the patch's, except for keys that only the base has
+            origins[inside] = where  # except for keys of the base
             result[key] = merged_map(old, value, inside, where, origins)
         elif isinstance(value, list) and isinstance(old, list) and key in _MERGED:
             result[key] = merged_list(old, value, inside, where, origins)

@@ -1,8 +1,8 @@
-"""The two contracts: a mutating policy and a rule; and every name of `policies.core` that rules use.
+"""The contracts of mutators and rules, and every name of `policies.core` that rules use.
 
-A mutating policy is a settings model, a pure function, its metadata and a page `<id>.md` in its subject's
-folder; a rule is a pure function in a module under its subject's `rules`, with its modes and texts in a YAML
-file next to it. `policies.core.registry` finds both.
+A mutator is a settings model, a pure function, and a page `<id>.md` in its subject's folder. A rule is a pure
+function in a module of its subject's `rules`, with its modes and texts in a YAML file next to it.
+`policies.core.registry` finds both.
 """
 
 from __future__ import annotations
@@ -50,20 +50,18 @@ S_contra = TypeVar("S_contra", bound=Model, contravariant=True)
 
 
 class Mutate(Protocol[S_contra]):
-    """The function of a mutating policy: the object as it should be, with a reason for all that it adds."""
+    """The function of a mutator: the object with the added fields, and a reason for each."""
 
     def __call__(self, obj: Json, settings: S_contra, facts: Facts, why: Reasons = UNREAD, /) -> Json: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mutator(Generic[S]):
-    """A mutating policy.
+    """A mutator.
 
-    `mutate(obj, settings, facts, why)` returns the object as it should be: the same object if it needs no
-    change, else a copy that shares the unchanged parts (`policies.kube.json` has the helpers), and gives
-    `why` a reason for each field that it adds. It must be idempotent. `advise` sees the object that `mutate`
-    returned and yields findings for a person in addition to the change; they are warnings at most. The
-    file `<id>.md` in the package is its documentation.
+    `mutate(obj, settings, facts, why)` returns the same object, or a copy that shares the unchanged parts
+    (`policies.kube.json` has the helpers), and gives `why` a reason for each field that it adds. It must be
+    idempotent. `advise` receives the object that `mutate` returned, and yields findings that warn at most.
     """
 
     id: str
@@ -72,13 +70,13 @@ class Mutator(Generic[S]):
     advise: Callable[[Json, S, Facts], Iterable[Finding]] | None = None
     kinds: tuple[GroupKind, ...] = ()
     on_update: tuple[GroupKind, ...] = ()
-    """The kinds that it changes on UPDATE too: pods and jobs are mostly immutable once they exist."""
+    """The kinds that it also changes on UPDATE: most fields of existing pods and Jobs are immutable."""
     after: tuple[str, ...] = ()
-    """Ids of the policies whose changes this one must see."""
+    """Ids of the mutators that run before this one."""
 
 
 class Family(StrEnum):
-    """Why a rule exists; each family has its page in docs/rules."""
+    """A group of rules; each has a page in docs/rules."""
 
     DEADLOCK = "deadlock"
     CASCADE = "cascade"
@@ -86,20 +84,19 @@ class Family(StrEnum):
 
 
 class Check(Protocol):
-    """The function of a rule: everything it finds in one object, in any order."""
+    """The function of a rule: its findings in one object, in any order."""
 
     def __call__(self, target: Target, facts: Facts, /) -> Iterable[Finding]: ...
 
 
 class Modes(Model):
-    """A rule's mode under each profile; under `observe` only the rule that guards the policy refuses."""
+    """A rule's mode under each profile."""
 
     observe: Mode = Mode.AUDIT
     standard: Mode
     strict: Mode
 
     def under(self, profile: Profile) -> Mode:
-        """The mode under one profile."""
         if profile is Profile.OBSERVE:
             return self.observe
         return self.standard if profile is Profile.STANDARD else self.strict
@@ -109,7 +106,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class RuleDocument(Model):
-    """The YAML file of a rule: the one source of `chassis explain` and of the documentation."""
+    """The YAML file of a rule: the source of `chassis explain` and of the documentation."""
 
     family: Family
     modes: Modes
@@ -125,15 +122,15 @@ class RuleDocument(Model):
 
 @dataclass(frozen=True)
 class Rule:
-    """A validating rule. Its modes and texts are read from its YAML file when somebody asks for them."""
+    """A validating rule. Its modes and texts are loaded from its YAML file at first use."""
 
     id: str
     check: Check
     kinds: tuple[GroupKind, ...] | None
-    """The kinds it looks at; None: all kinds with a pod template."""
+    """The kinds that it checks; None: all kinds with a pod template."""
     load: Callable[[], RuleDocument]
     requires: frozenset[PodFeature] = frozenset()
-    """Without each of these in its pods it finds nothing, and is not asked."""
+    """It is not called for objects whose pods lack one of these."""
 
     @cached_property
     def document(self) -> RuleDocument:
@@ -151,10 +148,8 @@ class Rule:
 def rule(
     module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None, requires: Iterable[PodFeature] = ()
 ) -> Rule:
-    """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py`, next to `tcp-probe.yaml`.
-
-    The module's name is the rule's id, with hyphens.
-    """
+    """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py` has the id `tcp-probe`, and its
+    texts are in `tcp-probe.yaml`."""
     package, _, name = module.rpartition(".")
     rule_id = name.replace("_", "-")
     load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")

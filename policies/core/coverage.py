@@ -1,4 +1,4 @@
-"""How much of an object was read. Unread parts are named: silence is not a verdict."""
+"""How much of an object was read, and its unread parts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from enum import StrEnum
 from typing import Final
 
 from policies.core.shapes import Shapes
-from policies.core.target import MOST_EMBEDDED, PodTemplate
+from policies.core.target import MOST_EMBEDDED, PodTemplate, pod_templates
 from policies.core.workloads import Workload, is_builtin, known_without_pods
 from policies.kube.field_paths import every_value_at, field_path
-from policies.kube.group_kinds import POD, GroupKind, kind_of
-from policies.kube.json import Json
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of
+from policies.kube.json import Json, mapping
+from policies.kube.pods import Role
 
 
 class Reading(StrEnum):
@@ -26,7 +27,7 @@ class Reading(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A part of an object that was not read: its field path (empty: all of it), and half a sentence why."""
+    """A part of an object that was not read: its field path (empty: the object), and half a sentence why."""
 
     path: str
     why: str
@@ -43,7 +44,7 @@ class Coverage:
     reading: Reading
     unread: tuple[Unread, ...] = ()
     unknown: bool = False
-    """Whether nothing is known about the kind."""
+    """Whether the kind is unknown."""
     by_shape: tuple[str, ...] = ()
     """Field paths of pod specs that were found by their structure."""
 
@@ -54,17 +55,17 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """The unread parts, in one sentence; empty if all was read."""
+        """One sentence about the unread parts; empty if all was read."""
         if not self.missing:
             return ""
         parts = [str(each) for each in self.unread]
         if self.by_shape:
             parts.append(f"{', '.join(self.by_shape)} was found by shape, so findings there only warn")
         why = f" ({'; '.join(parts)})" if parts else ""
-        return f"{self.reading}: {named(self.kind)}{why}"
+        return f"{self.reading}: {described(self.kind)}{why}"
 
 
-def named(kind: GroupKind) -> str:
+def described(kind: GroupKind) -> str:
     """A kind in words."""
     return f"kind {kind.kind or '(none)'} of group {kind.group or 'core'}"
 
@@ -73,7 +74,7 @@ UNKNOWN_KIND: Final = "the kind is not known: `workloads` in webhook.yaml adds i
 
 
 def not_reviewed(kind: GroupKind, why: str) -> Coverage:
-    """The coverage of an object that is not looked at."""
+    """The coverage of an object that is not reviewed."""
     return Coverage(kind, Reading.NOT, (Unread("", why),))
 
 
@@ -84,8 +85,8 @@ def coverage(
     undecided: Sequence[str],
     shapes: Shapes | None = None,
 ) -> Coverage:
-    """The coverage of an object. `read`: the templates that were decided; `undecided`: why others were
-    not; `shapes`: pod specs found by their structure, if the kind is unknown."""
+    """The coverage of an object. `read`: the reviewed templates; `undecided`: why others were not reviewed;
+    `shapes`: pod specs found by their structure, if the kind is unknown."""
     kind = kind_of(obj)
     missing = [Unread("", each) for each in undecided]
     workload = workloads.get(kind)
@@ -115,7 +116,7 @@ def _of(kind: GroupKind, read: Sequence[PodTemplate], missing: Sequence[Unread])
 def _unread(
     obj: Json, at: str, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
 ) -> Iterator[Unread]:
-    """The parts of an object at a path that the table of kinds declares unread."""
+    """The parts of an object that the table of kinds declares unread. `at`: field path of the object."""
     for field in workload.unread:
         for steps, value in every_value_at(obj, field.path):
             if value not in (None, "", {}, []):
@@ -127,8 +128,24 @@ def _unread(
             if inner in workloads and depth:
                 yield from _unread(node, where, workloads[inner], workloads, depth - 1)
             elif inner != POD and inner not in known_without_pods() and not is_builtin(inner):
-                yield Unread(where, f"{named(inner)} is not known")
+                yield Unread(where, f"{described(inner)} is not known")
 
 
 def _joined(at: str, path: str) -> str:
     return f"{at}.{path}" if at else path
+
+
+def is_fragment(obj: Json, workloads: Mapping[GroupKind, Workload]) -> bool:
+    """Whether an object of a built-in kind lacks required fields, so that it is only a part of an object,
+    such as a kustomize patch. The missing fields show nothing about the whole object."""
+    kind = kind_of(obj)
+    if kind.group not in ("", "apps", "batch"):
+        return False  # an operator may add them: KServe takes the image from the ServingRuntime
+    if kind in (DEPLOYMENT, STATEFUL_SET, DAEMON_SET) and not mapping(obj, "spec", "selector"):
+        return True
+    templates = pod_templates(obj, workloads)
+    return (kind in workloads and not templates) or any(map(_lacks_an_image, templates))
+
+
+def _lacks_an_image(template: PodTemplate) -> bool:
+    return not template.containers(Role.MAIN) or any(not each.image for each in template.containers())

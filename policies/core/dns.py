@@ -1,9 +1,8 @@
-"""Which Service, or which pod of a StatefulSet, a host name means inside a cluster.
+"""The Service, or the pod of a StatefulSet, that a host name resolves to inside a cluster.
 
-Names resolve as the cluster DNS and kubelet's search domains resolve them: `service`, `service.namespace`,
-`….svc`, `….svc.cluster.local`, and the same with a pod's name in front for headless Services. An ExternalName
-Service leads on to the name that it holds.
-https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
+Names resolve with the cluster DNS and kubelet's search domains: `service`, `service.namespace`, `….svc`,
+`….svc.cluster.local`, and the same after a pod's name for headless Services. ExternalName Services are
+aliases. https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _SERVICE_HOST: Final = "_SERVICE_HOST"
 _CLUSTER_DOMAIN: Final = ["cluster", "local"]
 _OWN_NAMESPACE: Final = "metadata.namespace"
 _NAMESPACE_FILE: Final = "$(cat)"
-"""How a `cat` of the service account's namespace file shows in a host name."""
+"""A `cat` of the service account's namespace file, as the command reader returns it in a host name."""
 _MOST_ALIASES: Final = 4
-"""ExternalName Services that are followed one after the other."""
+"""The longest chain of ExternalName Services."""
 
 
 def is_address(host: str) -> bool:
@@ -33,22 +32,22 @@ def is_address(host: str) -> bool:
     return ":" in host or host.replace(".", "").isdigit()
 
 
-# --- from the text of a container to a name ------------------------------------------------------------
+# --- from the text of a container to a host name -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterHost:
-    """The host that a container's text means, as `destination` reads it."""
+    """A host in a container's text, in the form that `resolve` accepts."""
 
     host: str
-    """Lower case, relative to the pod's own namespace if a variable named it; a variable of kubelet's
-    (`$DB_SERVICE_HOST`) as it is written."""
+    """In lower case, relative to the pod's namespace if a variable contains the namespace; a variable of
+    kubelet (`$DB_SERVICE_HOST`) as it is written."""
     certain: bool
-    """Whether nothing but this can be meant."""
+    """Whether no other host is possible."""
 
 
 def cluster_host(host: str, template: PodTemplate, container: Container) -> ClusterHost | None:
-    """What a host in the text of a container means to the cluster; None if that cannot be a Service."""
+    """A host in the text of a container; None if it cannot be a Service."""
     host = host.rstrip(".")
     if host.startswith("$"):
         return ClusterHost(host, True) if _is_set_by_kubelet(host, template, container) else None
@@ -72,7 +71,7 @@ def cluster_host(host: str, template: PodTemplate, container: Container) -> Clus
 
 
 def _is_set_by_kubelet(host: str, template: PodTemplate, container: Container) -> bool:
-    """Whether a variable holds the address of a Service, and the container does not set it itself."""
+    """Whether kubelet sets a variable to the address of a Service, and the container does not."""
     variable = host.strip("$(){}")
     return (
         variable.upper().endswith(_SERVICE_HOST)
@@ -92,7 +91,7 @@ def _is_own_namespace(label: str, container: Container) -> bool:
 
 
 def resolves_services(template: PodTemplate) -> bool:
-    """Whether names of Services resolve in the pod: not with the node's own resolver."""
+    """Whether names of Services resolve in the pod, which they do not with the node's own resolver."""
     policy = text(template.spec, "dnsPolicy") or "ClusterFirst"
     if policy == "ClusterFirst":
         return dig(template.spec, "hostNetwork") is not True
@@ -100,7 +99,7 @@ def resolves_services(template: PodTemplate) -> bool:
 
 
 def _own_hosts(template: PodTemplate) -> frozenset[str]:
-    """The names that the pod's own hosts file answers, before any DNS server is asked."""
+    """The names in the pod's hosts file, which precede DNS."""
     return frozenset(
         name.lower() for entry in maps(template.spec, "hostAliases") for name in strings(entry, "hostnames")
     )
@@ -111,12 +110,12 @@ def _own_hosts(template: PodTemplate) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedService:
-    """A Service that a name leads to."""
+    """The Service of a host name."""
 
     service: Json
     namespace: str
     pod: str = ""
-    """The pod's own name in front of a headless Service's name."""
+    """The pod's name before the name of a headless Service."""
 
     @property
     def name(self) -> str:
@@ -128,15 +127,12 @@ class ResolvedService:
 
 
 def resolve(host: str, namespace: str, cluster: Cluster) -> ResolvedService | None:
-    """The Service that a pod in `namespace` reaches under a name or an address.
-
-    None if the name is not that of a Service that is known.
-    """
+    """The known Service that a pod in `namespace` reaches under a name or an address."""
     found = _resolve_once(host, namespace, cluster)
     for _ in range(_MOST_ALIASES):
         if found is None or text(found.service, "spec", "type") != "ExternalName":
             return found
-        # DNS follows an alias as a full name: kubelet's search domains do not count.
+        # DNS resolves an alias as a full name, without kubelet's search domains.
         alias = text(found.service, "spec", "externalName").lower().rstrip(".")
         full = alias.endswith(".svc." + ".".join(_CLUSTER_DOMAIN))
         found = _resolve_once(alias, found.namespace, cluster) if full else None
@@ -170,7 +166,7 @@ def _resolve_once(host: str, namespace: str, cluster: Cluster) -> ResolvedServic
 
 
 def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
-    """(Service, namespace, pod or None) that a name can mean, in the order of kubelet's search domains."""
+    """Each (Service, namespace, pod) that a name may stand for, in the order of kubelet's search domains."""
     labels, qualified = host.lower().rstrip(".").split("."), False
     if labels[-2:] == _CLUSTER_DOMAIN:
         labels = labels[:-2]
@@ -183,7 +179,7 @@ def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str
         case [service] if not qualified:
             yield service, namespace, ""
         case [first, second]:
-            # Names of a StatefulSet's pods end in a number; another one is rather that of a Service.
+            # Names of a StatefulSet's pods end in a number; other names are rather those of Services.
             if not qualified and _is_ordinal(first):
                 yield second, namespace, first
             yield first, second, ""
@@ -194,7 +190,7 @@ def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str
 
 
 def _is_ordinal(pod: str) -> bool:
-    """Whether a name can be that of a StatefulSet's pod."""
+    """Whether a StatefulSet's pod may have this name."""
     owner, _, number = pod.rpartition("-")
     return bool(owner) and number.isascii() and number.isdigit()
 
@@ -210,6 +206,6 @@ def _address_of(service: Json) -> Iterator[str]:
 
 
 BY_VARIABLE: Final = Index(_variable_of)
-"""Services by the beginning of the variables in which kubelet gives their addresses."""
+"""Services by the prefix of their environment variables."""
 BY_ADDRESS: Final = Index(_address_of)
 """Services by their cluster addresses."""

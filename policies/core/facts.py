@@ -1,4 +1,4 @@
-"""Facts about the cluster around the object: listings of a few resources, the settings in force."""
+"""Facts about the cluster of the object: listings of resources, and the effective settings."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ NO_OBJECTS: Final = Listing()
 
 
 class Cluster(Protocol):
-    """The known objects of the cluster. Implemented by the watch caches and by a set of manifests."""
+    """The known objects of the cluster: watch caches, or a set of manifests."""
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        """The objects of a resource (in one namespace, or all); None when that is not known."""
+        """The objects of a resource, in one namespace or all; None if they are unknown."""
         ...
 
 
 class WholeObjects(Cluster):
-    """A cluster that has whole objects by name, as files and a scan do; the webhook's caches keep parts."""
+    """A cluster with whole objects, as files and a scan have; the webhook's caches keep only some fields."""
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        """The object of a kind, a namespace (empty: of none) and a name; None if it is not at hand."""
+        """The object of a kind, a namespace (empty: not namespaced) and a name; None if it is unknown."""
         raise NotImplementedError
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        """Whether there is certainly no such object, and nothing known here will make it."""
+        """Whether the object certainly does not exist, and no known object will create it."""
         return False
 
     def other_pods(self, namespace: str) -> Listing:
-        """Pods without a controller, and ReplicationControllers: what else may be behind a Service."""
+        """Pods without a controller, and ReplicationControllers: Services may select them, too."""
         return NO_OBJECTS
 
 
@@ -53,10 +53,10 @@ class NoCluster:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a policy or rule may know beyond the object: the cluster and the settings in force.
+    """The cluster and the effective settings.
 
-    Every reader answers None when the fact is not known (no permission, not synced yet, not in
-    the input); a rule must then stay silent or warn, never deny.
+    Methods return None if a fact is unknown: no permission, not synced yet, not in the input. A rule must
+    then stay silent or warn, never deny.
     """
 
     namespace: str = "default"
@@ -77,7 +77,7 @@ class Facts:
         return known[1]
 
     def view(self, pod: Json) -> PodView:
-        """A pod's spec, read once a review."""
+        """The view of a pod, made once a review."""
         return self.views.of(pod)
 
     def listing(self, resource: Resource) -> Listing | None:
@@ -88,16 +88,13 @@ class Facts:
         return self.cluster.listing(Resource.NODES)
 
     def oldest_kubelet(self) -> tuple[int, int] | None:
-        """(major, minor) of the oldest kubelet: what every node, and so the API server, can do.
-
-        A virtual kubelet (of a serverless platform) does not count: its version is that of the library it was
-        built with, for years, and shows nothing about the API server.
-        """
+        """(major, minor) of the oldest kubelet. The API server is at least as new. Virtual kubelets of
+        serverless platforms do not count: they report the version of a library."""
         nodes = self.nodes()
         return min(nodes.by(_BY_KUBELET), default=None) if nodes else None
 
     def oldest_node(self) -> str | None:
-        """The name of a node that the oldest kubelet runs on."""
+        """The name of a node with the oldest kubelet."""
         nodes, oldest = self.nodes(), self.oldest_kubelet()
         if not nodes or oldest is None:
             return None
@@ -117,17 +114,16 @@ class Facts:
 
 
 def find_by_name(listing: Listing | None, name: str) -> Json | None:
-    """The object of that name; None if there is none, or the listing is not known."""
+    """The object of a name; None if it does not exist or the listing is unknown."""
     return None if listing is None else listing.by(BY_NAME).one(name)
 
 
 def _kubelet_version(node: Json) -> str:
-    """The version of a node's kubelet; empty if it is not reported, as in a manifest of a Node."""
     return text(node, "status", "nodeInfo", "kubeletVersion")
 
 
 def is_virtual(node: Json) -> bool:
-    """Whether no kubelet runs there: virtual-kubelet.io's own marks."""
+    """Whether virtual-kubelet.io runs the node."""
     taints = maps(node, "spec", "taints")
     return (
         labels_of(node).get("type") == "virtual-kubelet"

@@ -1,10 +1,10 @@
-"""Groups of pods that start together: whether other members may have to wait until a pod is Ready.
+"""Groups of pods that start together: whether other members wait until a pod is Ready.
 
-A group whose members wait for one pod's readiness, while that pod's server waits for the members, never
-forms. So a probe that delays readiness may be added only if no member waits for it.
+If the members wait for a pod's readiness while its server waits for the members, the group never forms. So
+probes that delay readiness are added only if no member waits for it.
 
-Source: LeaderWorkerSet v0.9, pkg/controllers/pod_controller.go (startupPolicy LeaderReady: the operator makes
-the workers' StatefulSet once the leader is Ready); kubernetes.io, "DNS for Services and Pods".
+Source: LeaderWorkerSet v0.9, pkg/controllers/pod_controller.go (startupPolicy LeaderReady: the operator
+creates the workers' StatefulSet once the leader is Ready); kubernetes.io, "DNS for Services and Pods".
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ STARTUP_POLICY: Final = "startupPolicy"
 SIZE: Final = "size"
 LEADER_READY: Final = "LeaderReady"
 GROUP_FACTOR: Final = 2
-"""A restart of one member restarts or stalls its group: liveness waits this many times as long."""
+"""A restart of one member restarts or stalls its group, so liveness waits this many times as long."""
 
 
 class Waits(Enum):
     """Whether other members of a pod's group wait until the pod is Ready."""
 
     NO = auto()
-    """None does, or the pod has no group."""
+    """No member waits, or the pod has no group."""
     YES = auto()
-    """The operator makes the others once this pod is Ready."""
+    """The operator creates the others once this pod is Ready."""
     UNKNOWN = auto()
-    """They may, by settings that are not at hand."""
+    """The settings that decide it are unknown."""
 
 
 def in_leader_worker_set(pod: Json) -> bool:
-    """Whether a restart of any container of the pod may recreate its whole group: `ContainerRestarted` in
-    pkg/utils/pod counts init containers, and so native sidecars, too."""
+    """Whether a restart of any container of the pod, init containers included, may recreate its whole group
+    (`ContainerRestarted` in pkg/utils/pod)."""
     owner = controller(pod)
     return LWS_NAME in labels_of(pod) or (owner is not None and STARTUP_POLICY in owner)
 
@@ -64,10 +64,10 @@ def leads(pod: Json, facts: Facts) -> Waits | None:
 
 
 def peers_wait(pod: Json, facts: Facts) -> Waits:
-    """Whether the other members of a group need this pod to be Ready before they are made or find it: the pod
-    of a StatefulSet is found by its headless Service. Other pods are unknown and count as NO."""
+    """Whether the other members of a StatefulSet are created, or find this pod by the headless Service, only
+    after it is Ready. NO for other pods."""
     if leads(pod, facts) is not None or LWS_NAME in labels_of(pod):
-        return Waits.NO  # its Service publishes addresses that are not ready
+        return Waits.NO  # its Service publishes unready addresses
     owner = controller(pod)
     sets, services = facts.listing(Resource.WORKLOADS), facts.listing(Resource.SERVICES)
     if owner is None or text(owner, "kind") != "StatefulSet":
@@ -88,7 +88,8 @@ def peers_wait(pod: Json, facts: Facts) -> Waits:
 
 
 def leader_of(obj: Json, path: str) -> Json:
-    """What a template of a LeaderWorkerSet has to know of the set, if leaders are made from it."""
+    """The startup policy and size of a LeaderWorkerSet, if its leaders are created from the template at a
+    path."""
     if kind_of(obj) != LEADER_WORKER_SET:
         return {}
     group = dig(obj, "spec", "leaderWorkerTemplate")

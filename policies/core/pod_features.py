@@ -1,8 +1,7 @@
-"""The pod features without which a rule has no finding: a rule about probes is not called for a pod without
-probes.
+"""Features of pods. A rule is called only for pods with the features that it requires, such as probes.
 
-Law: in doubt a pod has a feature. A feature too many costs a call of a rule; a missed one hides a hazard. A
-test compares the requirements of every rule with the corpus.
+Law: if in doubt, a pod has the feature. A feature too many costs one call of a rule, a missing one hides a
+hazard. A test compares the requirements of every rule with the corpus.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from policies.kube.pods import Container, Role
 class PodFeature(Enum):
     """A feature of a pod."""
 
-    __hash__ = object.__hash__  # a member is one object; by its name it would be hashed in Python
+    __hash__ = object.__hash__  # Enum's own hash runs in Python
 
     LIVENESS = "a livenessProbe"
     READINESS = "a readinessProbe"
@@ -58,7 +57,7 @@ def features_of(pod: Json, containers: tuple[Container, ...], *, completes: bool
             if probe:
                 found.add(feature)
                 found.add(PodFeature.PROBE)
-                _add_asked(probe, found)
+                _add_handlers(probe, found)
         if "command" in spec or "args" in spec:
             found.add(PodFeature.COMMAND)
         if "lifecycle" in spec:
@@ -81,8 +80,8 @@ def _names_extended(resources: Any) -> bool:
     return any("/" in name for kind in ("limits", "requests") for name in mapping(resources, kind))
 
 
-def _add_asked(probe: Any, found: set[PodFeature]) -> None:
-    """Note the properties of a probe's handler."""
+def _add_handlers(probe: Any, found: set[PodFeature]) -> None:
+    """Add the features of a probe's handler."""
     if type(probe) is not dict:
         return
     if "exec" in probe:

@@ -1,7 +1,7 @@
-"""One view of each pod of a review, shared by every mutator and rule that asks.
+"""The view of a pod, which all mutators and rules of a review share.
 
-Law: the answers of a view depend only on the pod. Objects are edited by copying, so a view belongs to one
-object and ends with the review; parts that an edit did not change are not read again.
+Law: a view depends only on its pod. Objects are edited by copying, so each view belongs to one object; parts
+that an edit did not change are taken from the previous view.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OURS: Final = f"{DOMAIN}/"
 
 
 class PodView:
-    """A pod's spec, read once."""
+    """A pod, read once."""
 
     __slots__ = (
         "_before",
@@ -29,18 +29,18 @@ class PodView:
         "_features",
         "_running",
         "annotations",
+        "chassis_annotations",
         "completes",
         "is_ray",
-        "ours",
         "owner",
         "pod",
     )
 
     annotations: Mapping[str, str]
-    ours: Mapping[str, str]
-    """The annotations of this project's own domain."""
+    chassis_annotations: Mapping[str, str]
+    """The annotations of `mlchassis.dev`."""
     owner: Json | None
-    """The owner reference that is marked as controller."""
+    """The owner reference marked as controller."""
     is_ray: bool
     """Whether KubeRay made the pod as a Ray head or worker."""
     completes: bool
@@ -54,11 +54,13 @@ class PodView:
         self._running: tuple[Container, ...] | None = None
         self._features: frozenset[PodFeature] | None = None
         if before is not None and before.pod.get("metadata") is pod.get("metadata"):
-            self.annotations, self.ours = before.annotations, before.ours
+            self.annotations, self.chassis_annotations = before.annotations, before.chassis_annotations
             self.owner, self.is_ray = before.owner, before.is_ray
         else:
             self.annotations = annotations_of(pod)
-            self.ours = {key: value for key, value in self.annotations.items() if key.startswith(_OURS)}
+            self.chassis_annotations = {
+                key: value for key, value in self.annotations.items() if key.startswith(_OURS)
+            }
             self.owner = controller(pod)
             self.is_ray = is_ray_node(pod)
         self.completes = text(pod, "spec", "restartPolicy") in ("Never", "OnFailure") or (
@@ -67,7 +69,7 @@ class PodView:
 
     @property
     def containers(self) -> tuple[Container, ...]:
-        """All containers, main ones first; those that stayed as they were are the same objects as before."""
+        """All containers, main ones first; unchanged ones are the objects of the previous view."""
         found = self._containers
         if found is None:
             before, self._before = self._before, None
@@ -81,7 +83,7 @@ class PodView:
 
     @property
     def running(self) -> tuple[Container, ...]:
-        """The containers that run at the same time: main ones and native sidecars."""
+        """Main containers and native sidecars, which run at the same time."""
         found = self._running
         if found is None:
             found = self._running = tuple(each for each in self.containers if each.role is not Role.INIT)
@@ -89,7 +91,6 @@ class PodView:
 
     @property
     def features(self) -> frozenset[PodFeature]:
-        """The features that rules may require of it."""
         found = self._features
         if found is None:
             found = self._features = frozenset(
@@ -135,15 +136,15 @@ class PodViews:
         self._known: dict[int, PodView] = {}
         self._last: PodView | None = None
         for view in known:
-            self.keep(view)
+            self.add(view)
 
-    def keep(self, view: PodView) -> PodView:
-        """Answer with this view when its pod is asked about."""
-        self._known[id(view.pod)] = view  # which keeps the pod: its id is nobody else's meanwhile
+    def add(self, view: PodView) -> PodView:
+        """Add a view."""
+        self._known[id(view.pod)] = view  # keeps the pod, so that no other object gets its id
         self._last = view
         return view
 
     def of(self, pod: Json) -> PodView:
-        """The view of a pod; one that was not seen before is most likely an edited copy of the last one."""
+        """The view of a pod. A new pod is most likely an edited copy of the last one."""
         known = self._known.get(id(pod))
-        return known if known is not None else self.keep(PodView(pod, self._last))
+        return known if known is not None else self.add(PodView(pod, self._last))

@@ -1,7 +1,6 @@
-"""Why a mutator adds what it adds: given where it is decided, put into words where somebody reads them.
+"""The reasons for the fields that mutators add. Their texts are formatted only if they are read.
 
-Law: a reason costs next to nothing until it is read. The words are made from values that were computed for
-the decision, without another question to the cluster.
+Law: a text uses only values that were computed for the decision; it reads nothing from the cluster.
 """
 
 from __future__ import annotations
@@ -12,90 +11,91 @@ from typing import Final, TypeAlias
 
 from policies.kube.names import shortened
 
-Words: TypeAlias = str | Callable[[], str]
-"""A text, or the function that makes it."""
+Lazy: TypeAlias = str | Callable[[], str]
+"""A text, or the function that formats it."""
 
 LONGEST_REASON: Final = 400
-"""Characters. A limit is needed because reasons contain names that a user chose."""
+"""Characters: reasons contain names that users chose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why one field of an object is added, or raised."""
+    """Why one field of an object is added or raised."""
 
     path: str
-    """The field, list elements by name: `spec.containers[vllm].startupProbe`, `spec.tolerations[a.b/c]`."""
+    """The field, with names of list elements: `spec.containers[vllm].startupProbe`."""
     policy: str
     """Id of the policy."""
     why: str
-    """In words, no full stop: `115 min: 140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
+    """Without a full stop: `115 min: 140 GB at 64 MiB/s, three times (vllm, from Llama-3.1-70B)`."""
     setting: str = ""
-    """The field of the policy's settings that leads there, as in YAML: `startupFactor`. Empty where it is the
-    policy's mode only."""
+    """The setting of the policy that changes the value: `startupFactor`. Empty if only the mode does."""
     annotation: str = ""
-    """The annotation, of the pod template or the Job, that changes this for one workload, with the value that
-    changes nothing: `mlchassis.dev/expected-start.vllm=39m`. Empty where there is none."""
+    """The annotation of the pod template or the Job that changes the value for one workload, with the present
+    value: `mlchassis.dev/expected-start.vllm=39m`. Empty if there is none."""
 
 
 class Reasons:
-    """The reasons that one mutator gives while it decides about one object."""
+    """The reasons of one mutator for one object."""
 
     __slots__ = ("_given", "_place", "policy")
 
     def __init__(self, policy: str = "") -> None:
         self.policy = policy
-        self._given: list[tuple[str, Words, str, Words]] = []
+        self._given: list[tuple[str, Lazy, str, Lazy]] = []
         self._place: Callable[[str], str] | None = None
 
-    def give(self, path: str, why: Words, *, setting: str = "", annotation: Words = "") -> None:
-        """The reason for a field that is being added. `path`, `setting`, `annotation`: as in `Reason`."""
+    def give(self, path: str, why: Lazy, *, setting: str = "", annotation: Lazy = "") -> None:
+        """Add the reason for a field. The arguments are the fields of `Reason`."""
         self._given.append((path, why, setting, annotation))
 
     def __iter__(self) -> Iterator[Reason]:
-        """The reasons in words, in the order in which they were given."""
-        self._say()
+        """The formatted reasons, in the order in which they were given."""
+        self._format()
         for path, why, setting, annotation in self._given:
             yield Reason(
                 self._place(path) if self._place else path,
                 self.policy,
-                shortened(_said(why), LONGEST_REASON),
+                shortened(_formatted(why), LONGEST_REASON),
                 setting,
-                _said(annotation),
+                _formatted(annotation),
             )
 
-    def _say(self) -> None:
-        """Put the reasons into words, once for all that share them."""
+    def _format(self) -> None:
+        """Format the texts, for all instances that share them."""
         self._given[:] = [
-            (path, _said(why), setting, _said(annotation)) for path, why, setting, annotation in self._given
+            (path, _formatted(why), setting, _formatted(annotation))
+            for path, why, setting, annotation in self._given
         ]
 
     def fields(self) -> Iterator[tuple[str, str]]:
-        """The path of each field in the pod itself and the reason why it is added."""
+        """The path of each field in the pod itself, and the reason."""
         for path, why, _, _ in self._given:
-            yield path, shortened(_said(why), LONGEST_REASON)
+            yield path, shortened(_formatted(why), LONGEST_REASON)
 
-    def settled(self) -> Reasons:
-        """The same reasons in words, holding nothing of what they were found in."""
-        self._say()
-        said = Reasons(self.policy)
-        said._place, said._given = self._place, list(self._given)
-        return said
+    def formatted(self) -> Reasons:
+        """A copy with formatted texts, which keeps no reference to the objects of the decision."""
+        self._format()
+        return self._copy(list(self._given), self._place)
 
     def local(self) -> Reasons:
-        """The same reasons, with paths relative to the pod."""
-        inner = Reasons(self.policy)
-        inner._given = self._given
-        return inner
+        """The same reasons with paths in the pod."""
+        return self._copy(self._given)
 
     def placed(self, place: Callable[[str], str]) -> Reasons:
-        """The same reasons, in the object that holds what they are about."""
-        moved = Reasons(self.policy)
-        moved._given, moved._place = self._given, place
-        return moved
+        """The same reasons with paths that `place` converts."""
+        return self._copy(self._given, place)
+
+    def _copy(
+        self, given: list[tuple[str, Lazy, str, Lazy]], place: Callable[[str], str] | None = None
+    ) -> Reasons:
+        copy = Reasons(self.policy)
+        copy._given, copy._place = given, place
+        return copy
 
 
-def _said(words: Words) -> str:
-    return words if isinstance(words, str) else words()
+def _formatted(text: Lazy) -> str:
+    return text if isinstance(text, str) else text()
 
 
 class _Unread(Reasons):
@@ -103,15 +103,15 @@ class _Unread(Reasons):
 
     __slots__ = ()
 
-    def give(self, path: str, why: Words, *, setting: str = "", annotation: Words = "") -> None:
+    def give(self, path: str, why: Lazy, *, setting: str = "", annotation: Lazy = "") -> None:
         pass
 
 
 UNREAD: Final[Reasons] = _Unread()
-"""Takes every reason and keeps none."""
+"""Ignores every reason."""
 
 
-# --- words that reasons share ----------------------------------------------------------------------
+# --- numbers in words ------------------------------------------------------------------------------
 
 _TIMES: Final[Mapping[float, str]] = {
     2: "twice",

@@ -1,4 +1,4 @@
-"""Every policy and rule there is. A new one is a new file, without a change here."""
+"""All mutators and rules, found by their modules: a new one needs no change here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib.resources import files
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import policies
 from policies.core.contracts import Family, Mutator, Rule
@@ -19,7 +19,7 @@ P = TypeVar("P", Mutator[Any], Rule)
 
 @cache
 def mutators() -> Mapping[str, Mutator[Any]]:
-    """The mutating policies by id, in the order in which they are folded over an object."""
+    """The mutators by id, in the order in which they run."""
     found = _by_id(module.MUTATOR for module in _modules() if hasattr(module, "MUTATOR"))
     order = TopologicalSorter({name: policy.after for name, policy in sorted(found.items())})
     return MappingProxyType({name: found[name] for name in order.static_order() if name in found})
@@ -27,25 +27,19 @@ def mutators() -> Mapping[str, Mutator[Any]]:
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """The validating rules by id, in alphabetical order: no rule's document is read for that."""
+    """The rules by id, in alphabetical order."""
     found = _by_id(module.RULE for module in _modules() if hasattr(module, "RULE"))
     return MappingProxyType({name: found[name] for name in sorted(found)})
 
 
-def place(rule: Rule) -> tuple[int, str]:
-    """The order in which rules are named to people: family by family, in alphabetical order."""
-    return _FAMILIES.index(rule.document.family), rule.id
-
-
-_FAMILIES: Final = tuple(Family)
+def sort_key(rule: Rule) -> tuple[int, str]:
+    """The order of rules in documents and reports: by family, then by id."""
+    return tuple(Family).index(rule.document.family), rule.id
 
 
 @cache
 def documentation(policy_id: str) -> str:
-    """The documentation of a mutating policy: the file `<id>.md` next to its module.
-
-    Markdown; the first line is one sentence on the policy's effect. Raises KeyError.
-    """
+    """The documentation of a mutator in Markdown; the first line summarises its effect. Raises KeyError."""
     package = mutators()[policy_id].settings.__module__.rpartition(".")[0]
     return files(package).joinpath(f"{policy_id}.md").read_text("utf-8").strip()
 
@@ -60,7 +54,6 @@ def _by_id(found: Iterable[P]) -> dict[str, P]:
 
 @cache
 def _modules() -> tuple[ModuleType, ...]:
-    """Every module of every subject."""
     return tuple(
         importlib.import_module(info.name)
         for info in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.")

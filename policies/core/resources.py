@@ -1,6 +1,5 @@
-"""The resources of a cluster that mutators and rules may ask about: the one table, `resources.yaml`, of the
-resources that are read, kept and recognised. The ClusterRole `mlchassis-facts` grants just this, which a test
-holds.
+"""The resources of the cluster that mutators and rules read: the table `resources.yaml`. A test compares it
+with the ClusterRole `mlchassis-facts`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from policies.kube.metadata import controller, labels_of
 
 
 class Resource(StrEnum):
-    """What mutators and rules call it."""
+    """The name of a resource."""
 
     SERVICES = "services"
     CLAIMS = "persistentvolumeclaims"
@@ -49,29 +48,29 @@ class Resource(StrEnum):
     NODE_POOLS = "nodepools"
     """Karpenter's; none where the cluster does not serve them."""
     OBSERVED = "observed"
-    """What the leader recorded of earlier starts. It is not in the table below: it is a part of the webhook's
-    own ConfigMap for each namespace."""
+    """The recorded starts of pods. Not in the table: a part of the webhook's own ConfigMap for each
+    namespace."""
 
 
 class ResourceKind(Model):
-    """A kind of object that a resource is made of, and what of each object is kept."""
+    """A kind of object of a resource, and the fields of each object that are kept."""
 
     resource: Resource
     api_version: str = "v1"
     kind: str
     fields: tuple[str, ...] = ()
-    """Paths kept in addition to `metadata.name` and `metadata.namespace`. A rule that wants to read another
-    field adds it here; a cache of 50,000 claims must fit in memory. `list[].key`: of the maps of a
-    list that one key, if it is text; maps without it are left out."""
+    """Paths kept in addition to `metadata.name` and `metadata.namespace`: a cache of 50,000 claims must fit
+    in memory. `list[].key` keeps one key of the maps in a list, if its value is text; maps without it are
+    dropped."""
     label: str = ""
     """Only objects with this label at "true" are read."""
     namespaced: bool = True
     controlled: bool = True
-    """Whether those count that have a controller: it is the one that is asked about."""
+    """Whether objects with a controller are included; else only the controller is."""
     optional: bool = False
-    """Whether a cluster may not serve the kind; then there are no such objects."""
+    """Whether a cluster may not serve the kind; then it has no such objects."""
     stays: tuple[str, ...] = ()
-    """Fields that a manifest may leave out, and that an object keeps if the manifest is applied to it."""
+    """Fields that an existing object keeps if an applied manifest does not set them."""
 
     @cached_property
     def group_kind(self) -> GroupKind:
@@ -86,8 +85,8 @@ class ResourceKind(Model):
         """The label selector to list with; empty: all."""
         return f"{self.label}=true" if self.label else ""
 
-    def counts(self, obj: Json) -> bool:
-        """Whether an object of this kind is one that is asked about."""
+    def includes(self, obj: Json) -> bool:
+        """Whether the resource includes an object of this kind."""
         if self.label and labels_of(obj).get(self.label) != "true":
             return False
         return self.controlled or controller(obj) is None
@@ -95,5 +94,4 @@ class ResourceKind(Model):
 
 @cache
 def resource_kinds() -> tuple[ResourceKind, ...]:
-    """The table: the file `resources.yaml`."""
     return data.load_list(ResourceKind, __package__, "resources.yaml")

@@ -1,4 +1,4 @@
-"""KEDA's ScaledObjects as the HorizontalPodAutoscalers that KEDA makes of them."""
+"""The HorizontalPodAutoscalers that KEDA creates for ScaledObjects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DEFAULT_MOST: Final = 100
 def autoscaler_of_scaled_object(obj: Json) -> Json | None:
     """The HorizontalPodAutoscaler of a ScaledObject, with the fields that rules read; None if it is paused.
 
-    It keeps 1 pod at least: KEDA itself removes the last one, and adds the first (`GetHPAMinReplicas` in
-    KEDA's apis/keda/v1alpha1/scaledobject_types.go).
+    Its minimum is at least 1: KEDA itself removes the last pod and adds the first (`GetHPAMinReplicas` in
+    apis/keda/v1alpha1/scaledobject_types.go).
     """
     if any(key in annotations_of(obj) for key in _PAUSED):
         return None
@@ -46,8 +46,7 @@ def autoscaler_of_scaled_object(obj: Json) -> Json | None:
 def _metrics(obj: Json) -> Iterator[Json]:
     """The metrics of the triggers (KEDA 2.18, `GetMetricSpecForScaling` in pkg/scalers/cpu_memory_scaler.go).
 
-    All triggers but cpu and memory become external metrics. `metadata.type` is what `metricType` was up to
-    KEDA 2.17.
+    All triggers but cpu and memory become external metrics. Until KEDA 2.17 `metricType` was `metadata.type`.
     """
     for trigger in maps(obj, "spec", "triggers"):
         resource = text(trigger, "type")

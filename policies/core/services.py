@@ -1,4 +1,4 @@
-"""Whether a host name is that of a Service that leads back to the pods that ask."""
+"""The pods that Services select, and Services that select only the pods that use them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
 
 _MOST_SERVICES: Final = 32
-"""Services of one pod that are compared with all workloads; of further ones it stays undecided."""
+"""Services of one pod that are compared with all workloads; further ones are undecided."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnService:
-    """A Service that has only the asking pods behind it, and hides them until they are ready."""
+    """A Service that selects only the pods that wait for it, and leaves them out until they are ready."""
 
     name: str
     headless: bool
     certainty: Certainty
-    """UNDECIDED if other pods may be behind it, or if the namespace is not known."""
+    """UNDECIDED if it may select other pods, or if the namespace is unknown."""
 
 
 def own_service(
     host: str, target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> OwnService | None:
-    """The Service that `host` names, if the pod waits for itself by waiting for it.
+    """The Service of a host name, if the pod waits for itself by waiting for it.
 
-    None if the host is something else, if the Service selects other workloads' pods (one of these may be
-    ready first) or publishes pods that are not ready, and if Services are not known.
+    None if the host is no known Service, or if the Service selects pods of other workloads, which may be
+    ready first, or publishes unready pods.
     """
-    # A command may name thousands of hosts, and each Service is compared with every workload there is.
+    # A command may contain thousands of hosts, and each Service is compared with every workload.
     return template.cache.once_for((container, host), _own_service, host, target, template, container, facts)
 
 
@@ -63,7 +63,7 @@ def _own_service(
         shared[name] = len(shared) < _MOST_SERVICES and _has_others(service, target, facts)
     if shared[name]:
         return None
-    # Jobs are clients: the Service's servers may only not be known yet.
+    # Jobs are clients: the servers may not exist yet.
     sure = named.certain and len(shared) <= _MOST_SERVICES and not template.completes
     return OwnService(name, found.headless, Certainty.CERTAIN if sure else Certainty.UNDECIDED)
 
@@ -74,7 +74,7 @@ def _shared_services() -> dict[str, bool]:
 
 
 def hides_unready(name: str, facts: Facts) -> bool | None:
-    """Whether the Service of that name leaves out pods that are not ready; None when it is not known."""
+    """Whether the Service of a name leaves out unready pods; None if it is unknown."""
     service = find_by_name(facts.listing(Resource.SERVICES), name)
     return None if service is None else _hides(service)
 
@@ -85,36 +85,39 @@ def _hides(service: Json) -> bool:
 
 
 def selects(service: Json, pod: Json) -> bool:
-    """A Service without a selector has endpoints that somebody else writes: it selects nothing."""
+    """Whether a Service selects a pod; without a selector it selects none."""
     selector, labels = mapping(service, "spec", "selector"), labels_of(pod)
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
 def _has_others(service: Json, target: Target, facts: Facts) -> bool:
-    """Whether the Service selects another workload's pods too: they may be ready before."""
+    """Whether the Service also selects pods of another workload, which may be ready first."""
     own = (target.kind.kind, target.name)
     cluster = facts.cluster
     others = cluster.other_pods(facts.namespace) if isinstance(cluster, WholeObjects) else None
     return any(
         (text(workload, "kind"), text(workload, "metadata", "name")) != own
-        for workload in chain(behind(service, facts.listing(Resource.WORKLOADS)), behind(service, others))
+        for workload in chain(
+            selected_workloads(service, facts.listing(Resource.WORKLOADS)),
+            selected_workloads(service, others),
+        )
     )
 
 
-def behind(service: Json, workloads: Listing | None) -> Iterator[Json]:
-    """The workloads (or pods) of its namespace whose pods a Service selects."""
+def selected_workloads(service: Json, workloads: Listing | None) -> Iterator[Json]:
+    """The workloads, or pods, whose pods a Service selects."""
     labels = mapping(service, "spec", "selector").items()
     if not workloads or not labels:
         return
     by_label = workloads.by(BY_LABEL)
-    # One label of the selector leads to all that it can select; the rarest one to the fewest more.
+    # Each label of the selector has all selected workloads; the rarest one has the fewest others.
     for workload in min((by_label[str(label)] for label in labels), key=len):
         if selects(service, _pod_of(workload)):
             yield workload
 
 
 def _pod_of(workload: Json) -> Json:
-    """The template of its pods; a pod is its own."""
+    """The pod template; a pod itself."""
     return workload if kind_of(workload) == POD else mapping(workload, "spec", "template")
 
 
@@ -145,18 +148,18 @@ def selects_only(service: Json, target: Target, facts: Facts) -> Certainty | Non
 
 
 def _has_variants(target: Target, workloads: Listing) -> bool:
-    """Whether files hold objects of the target's kind and name that differ."""
+    """Whether files contain different objects of the target's kind and name."""
     same = [each for each in workloads.by(BY_NAME)[target.name] if text(each, "kind") == target.kind.kind]
     return any(each != same[0] for each in same)
 
 
 def named_ports(service: Json) -> tuple[str, ...]:
-    """The names of containers' ports that a Service sends to. None of a headless one: its clients choose the
-    port."""
+    """The names of the container ports that a Service sends to; none for a headless Service, whose clients
+    choose the port."""
     spec = mapping(service, "spec")
     if text(spec, "clusterIP") == "None" or text(spec, "type") == "ExternalName":
         return ()
-    # The API server refuses all others, such as "80" and the placeholders of templates.
+    # The API server refuses other texts, such as "80" and the placeholders of templates.
     names = (text(port, "targetPort") for port in maps(spec, "ports"))
     return tuple(dict.fromkeys(filter(_is_port_name, names)))
 
@@ -165,7 +168,8 @@ _PORT_NAME: Final = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,14}")
 
 
 def _is_port_name(name: str) -> bool:
-    """`IsValidPortName` of the API server, but for its limit of 15 characters with hyphens."""
+    """`IsValidPortName` of the API server, except that hyphens do not count for its limit of 15
+    characters."""
     return _PORT_NAME.fullmatch(name) is not None and not name.replace("-", "").isdigit()
 
 
@@ -176,4 +180,4 @@ def _label_of_named(service: Json) -> Iterator[str]:
 
 
 BY_NAMED_PORT: Final = Index(_label_of_named)
-"""The Services that send to ports by their names, each by one label that it selects."""
+"""The Services that send to named ports, by one label of their selectors."""

@@ -1,4 +1,4 @@
-"""The models that configuration is made of, and the types of their fields."""
+"""The base models of the configuration, and the types of their fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model(BaseModel):
         strict=True,
         alias_generator=to_camel,
         populate_by_name=True,
-        # A command needs only some of the models; a nested model is built together with its parent.
+        # A command uses only some models; a nested model is built with its parent.
         defer_build=True,
     )
 
@@ -35,27 +35,37 @@ class Retired:
     """A setting that no longer exists: a policy that names it loads without it."""
 
     instead: str
-    """One sentence: what happens now, and what to write instead."""
+    """One sentence: the present behaviour, and the replacement."""
     off_with: frozenset[str] = frozenset()
-    """Values without which the policy would do harm: with one of them it is off."""
+    """Values that turn the policy off, since it would do harm without the setting."""
 
 
 class Settings(Model):
     """The settings of one policy: the content of its key `<policy id>.yaml`."""
 
     retired: ClassVar[Mapping[str, Retired]] = {}
-    """By name in YAML, the settings that earlier releases had."""
+    """Settings of earlier releases, by name in YAML."""
 
     mode: Mode | None = Field(None, description="enforce, warn, audit or off; if absent, the profile's mode")
+
+
+class Thresholds(Model):
+    """Limits that the rules use."""
+
+    endless_sidecars: tuple[str, ...] = Field(
+        (),
+        description="further images, by the end of their repository (`team/audit-proxy`), that run until "
+        "they are asked to stop, for the rule job-sidecar-blocks-completion",
+    )
 
 
 S = TypeVar("S", bound=Model)
 
 
 def validated(model: type[S], data: Any) -> S:
-    """Settings from plain data; pydantic's ValidationError where they don't fit.
+    """Settings from plain data. Raises pydantic's ValidationError.
 
-    Through JSON, since pydantic's strict mode takes a YAML list for a tuple only from there.
+    Converts through JSON, since only there pydantic's strict mode accepts a list for a tuple.
     """
     return model.model_validate_json(orjson.dumps({} if data is None else data))
 
@@ -77,16 +87,13 @@ Quantity = Annotated[
 
 
 class SettingsLookup(Protocol):
-    """The settings in force for one object."""
+    """The effective settings for one object."""
 
     def __call__(self, model: type[S], /) -> S: ...
 
 
 def default_settings(model: type[S], /) -> S:
-    """Every model's defaults; in force if no policy is configured.
-
-    One instance a model: what a settings object derives from itself is then derived once.
-    """
+    """The defaults of a model: one instance, so values derived from it are computed once."""
     value = _defaults(model)
     assert isinstance(value, model)
     return value
@@ -94,7 +101,7 @@ def default_settings(model: type[S], /) -> S:
 
 @cache
 def _defaults(model: type[Model]) -> Model:
-    # Pydantic validates no defaults; so made, they need no validator, which takes milliseconds to build.
+    # Needs no validator, which takes milliseconds to build.
     return model.model_construct()
 
 

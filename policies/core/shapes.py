@@ -1,4 +1,4 @@
-"""Pods in objects of an unknown kind, found by their structure. The caller bounds the object's size."""
+"""Pods in objects of unknown kinds, found by their structure. The caller limits the object's size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, mapping
 
 MOST_FOUND: Final = 16
-"""Templates of one object that are read, and places that are named as unread."""
+"""Templates of one object that are read, and fields that are reported as unread."""
 DEEPEST: Final = 32
 _SKIPPED: Final = frozenset({"metadata", "status", "managedFields"})
 _REFERENCES: Final = ("templateref", "workloadref", "runtimeref")
@@ -22,17 +22,15 @@ _REFERENCES: Final = ("templateref", "workloadref", "runtimeref")
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What looks like pods in an object."""
+    """The pods that were found in an object."""
 
     templates: tuple[PodTemplate, ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
-    """Field path of a value that may describe pods in a form that is not read, and half a sentence on that
-    form."""
+    """Fields that may describe pods in another form: the field path, and half a sentence about the form."""
 
 
 def found_by_shape(obj: Json) -> Shapes:
-    """Every pod spec of an object, with or without metadata around it, and other values that may describe
-    pods."""
+    """Every pod spec of an object, with or without metadata, and other fields that may describe pods."""
     kind = kind_of(obj)
     templates: list[PodTemplate] = []
     unread: list[tuple[str, str]] = []
@@ -51,7 +49,7 @@ def found_by_shape(obj: Json) -> Shapes:
 
 
 def _walk(node: Any, steps: Steps) -> Iterator[tuple[Steps, Any]]:
-    """Each pod spec, each string that may hold pods and each reference to a template, with the way to it."""
+    """Each pod spec, each long string and each reference to a template, with its steps."""
     if len(steps) > DEEPEST:
         return
     items = node.items() if isinstance(node, dict) else enumerate(node)

@@ -1,4 +1,4 @@
-"""The known name that a misspelt name means."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _LONGEST: Final = 200
-"""Characters: a name that a user wrote is compared with every known one."""
+"""Characters: the name is compared with every known one."""
 
 
 def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
-    """The known name that comes closest, of those at least so alike (0 to 1); empty where none does."""
+    """The most similar known name, with a similarity of `least` (0 to 1) or more; empty if there is none."""
     if len(name) > _LONGEST:
         return ""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
@@ -23,7 +23,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close}?" if close else ""
 
 
-def holding(words: str, known: Iterable[str]) -> Sequence[str]:
-    """The known names that hold the words of a name, in any order: `probes` is held by `standard-probes`."""
+def containing(words: str, known: Iterable[str]) -> Sequence[str]:
+    """The known names that contain the words of a name in any order: `standard-probes` contains `probes`."""
     wanted = set(words.lower().replace("_", "-").split("-"))
     return [name for name in known if wanted <= set(name.split("-"))]

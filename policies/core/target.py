@@ -1,4 +1,4 @@
-"""The object that rules judge, with every pod template that it holds."""
+"""The reviewed object with all its pod templates."""
 
 from __future__ import annotations
 
@@ -21,37 +21,35 @@ from policies.kube.pods import Container, Role
 
 @dataclass(slots=True, eq=False, repr=False)
 class PodTemplate:
-    """One pod template of an object: the pod that will be made, and its path. Never changed once made.
+    """An immutable pod template of an object.
 
-    `pod` is shaped like a Pod (apiVersion, kind, metadata, spec) for every kind of owner, with
-    the controller's owner reference that its pods will carry. `path` is the field path of the
-    template (empty for a Pod), `spec_path` that of its pod spec.
+    `pod` is a Pod (apiVersion, kind, metadata, spec) for every kind of owner, with the controller's owner
+    reference of its pods.
     """
 
     view: PodView
-    """The look at its pod that all rules share."""
     path: str
+    """Field path of the template; empty for a Pod."""
     spec_path: str
+    """Field path of the pod spec."""
     workload: Workload | None
     steps: Steps = ()
     container_path: str = ""
-    """The path of the only container, if a serving runtime completes it: the runtime may add the missing
-    fields."""
+    """Field path of the only container, if a serving runtime may add the missing fields."""
     shape: Shape = Shape.TEMPLATE
     origins: Origins | None = None
-    """Where the parts of the pod are, if it is put together from several fields of the object."""
+    """The origins of the pod's fields, if it is composed from several fields of the object."""
     by_shape: bool = False
     """Whether the kind is unknown, and the template was found by its structure."""
     base: Base | None = None
     """The other object that completes the pod."""
     reads: tuple[str, ...] = ()
-    """Fields that the table calls unread, and that are read in this pod."""
+    """Fields that the table of kinds declares unread, and that are read in this pod."""
     unprojected: Json = field(default_factory=dict)
-    """The pod as the object has it, before the pod-level policies."""
+    """The pod before the pod-level mutators."""
     pod: Json = field(init=False)
     spec: Json = field(init=False)
     cache: Cache = field(init=False)
-    """Values that rules computed for this template."""
 
     def __post_init__(self) -> None:
         self.pod = self.view.pod
@@ -65,12 +63,12 @@ class PodTemplate:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the pods will be what the template shows; otherwise findings in it warn at most."""
+        """Whether the pods will equal the template; otherwise findings in it warn at most."""
         return self.origins is None and not self.by_shape
 
     @property
     def metadata_path(self) -> str:
-        """Field path of the metadata that the pods carry."""
+        """Field path of the metadata of the pods."""
         if self.origins is not None:
             found = self.origins.get("metadata", "metadata")
             return self.base.at if self.base is not None and found.startswith(OTHER_OBJECT) else found
@@ -90,7 +88,7 @@ class PodTemplate:
         return self.view.is_ray
 
     def containers(self, *roles: Role) -> Sequence[Container]:
-        """The containers of the pod, main ones first; of the given roles, or all."""
+        """The containers with the given roles, or all; main containers first."""
         every = self.view.containers
         return [each for each in every if each.role in roles] if roles else every
 
@@ -100,8 +98,8 @@ class PodTemplate:
         return ".".join((path, *fields))
 
     def path_in_object(self, path: str) -> str:
-        """The field path, in the object that holds the template, of a field path in its pod; that of the
-        reference, if another object has the field."""
+        """The field path in the object of a field path in the pod; the path of the reference if another
+        object has the field."""
         if self.origins is not None and path.startswith("spec"):
             found = origin_of(path, self.origins)
             return self.base.at if self.base is not None and found.startswith(OTHER_OBJECT) else found
@@ -111,8 +109,8 @@ class PodTemplate:
         return path
 
     def source_path(self, path: str) -> str:
-        """The field path that holds what a rule calls `spec_path` and a field below it; one in the object
-        that completes the pod begins with `ELSEWHERE`."""
+        """The origin of a field path below `spec_path`; it begins with `OTHER_OBJECT` if it is in the object
+        that completes the pod."""
         if self.origins is None or not path.startswith(self.spec_path):
             return path
         rest = path[len(self.spec_path) :]
@@ -121,7 +119,7 @@ class PodTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object under judgement: as it will be stored, with its pods as they will be made."""
+    """The reviewed object as it will be stored, with its pods as they will be created."""
 
     obj: Json
     kind: GroupKind
@@ -143,13 +141,13 @@ class Target:
 
 
 MOST_EMBEDDED: Final = 4
-"""How deep objects may lie in objects."""
+"""The deepest nesting of objects in objects."""
 
 
 def pod_templates(
     obj: Json, workloads: Mapping[GroupKind, Workload], find: Find | None = None, namespace: str = ""
 ) -> tuple[PodTemplate, ...]:
-    """Every pod template of an object; a Pod is its own. `find` looks up the objects that it names."""
+    """Every pod template of an object; a Pod is its own. `find` looks up referenced objects."""
     kind = kind_of(obj)
     if kind == POD:
         return (PodTemplate(PodView(obj), "", "spec", None),)
@@ -188,7 +186,7 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
 def _templates(
     obj: Json, above: Steps, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
 ) -> Iterator[PodTemplate]:
-    """The templates of an object that lies at `above` in the whole one."""
+    """The templates of an object at the steps `above` in the whole object."""
     patched = {
         (*steps, *override.base.split("."))
         for override in workload.overrides
@@ -264,9 +262,9 @@ def _patched_template(
 def _runtime_template(
     obj: Json, workload: Workload, above: Steps, steps: Steps, container: Json
 ) -> PodTemplate:
-    """The pod around a single container: the pod's other fields are its siblings."""
-    beside = mapping(obj, *steps[:-1])
-    spec = {key: value for key, value in beside.items() if key not in ("containers", "initContainers")}
+    """The pod of a single container, whose siblings are the pod's other fields."""
+    siblings = mapping(obj, *steps[:-1])
+    spec = {key: value for key, value in siblings.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
     steps = (*above, *steps)
     path, spec_path = field_path(steps), field_path(steps[:-1])
@@ -275,7 +273,7 @@ def _runtime_template(
 
 
 def _inherited(obj: Json) -> Json:
-    """The metadata that pods have from the object itself, where no pod template has its own."""
+    """The labels and annotations of the object, which pods without a pod template have."""
     metadata = mapping(obj, "metadata")
     return {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
 
@@ -292,7 +290,7 @@ def _pod(obj: Json, workload: Workload, metadata: Json, spec: Json, owner_kind: 
 
 
 def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
-    """The object with one template's pod replaced: how a projected pod is shown in its workload."""
+    """The object with one template's pod replaced by the projected pod."""
     if template.workload is None:
         return pod
     if not template.is_exact:

@@ -1,4 +1,4 @@
-"""The kinds that are known, and where each keeps its pod templates. No reading of objects."""
+"""The known kinds, and the field paths of their pod templates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 
 KSERVE_CONTAINER: Final = "kserve-container"
-"""What KServe calls the container that it makes from a predictor's model and a ServingRuntime."""
+"""The container that KServe creates from a predictor's model and a ServingRuntime."""
 MADE_AS_WRITTEN: Final = ("", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io")
-"""Groups of kinds whose pods have the containers of the template. Operators of others may add ports and
-volumes."""
+"""API groups whose pods equal the template. Operators of others may add ports and volumes."""
 
 
 class Shape(StrEnum):
@@ -147,7 +146,7 @@ class Workload(Model):
 
     @property
     def whole(self) -> bool:
-        """Whether reading an object of the kind reads all there is of its pods."""
+        """Whether the pod templates of an object contain everything about its pods."""
         return not (self.containers or self.composed or self.overrides or self.unread)
 
 

@@ -101,12 +101,12 @@ def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding
 def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     """Report annotations of this policy that name no container, have an invalid value, or are misspelt."""
     view = facts.view(pod)
-    if not view.ours or view.completes:
+    if not view.chassis_annotations or view.completes:
         return
     names = {container.name for container in view.containers}
     known = listed(sorted(names))
     serving = serving_containers(pod, facts)
-    for key, value in view.ours.items():
+    for key, value in view.chassis_annotations.items():
         base, suffix = _base_and_suffix(key)
         path = f"metadata.annotations[{key}]"
         if base is None:

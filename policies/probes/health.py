@@ -104,7 +104,7 @@ def served_port(pod: Json, container: Container, facts: Facts) -> int | None:
 def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | None:
     """The endpoints that the pod's annotations set for a container; None without annotations. Raises
     AnnotationError."""
-    given = dict(_health_annotations(pod, container, facts)) if facts.view(pod).ours else None
+    given = dict(_health_annotations(pod, container, facts)) if facts.view(pod).chassis_annotations else None
     if not given:
         return None
     if invalid := [finding for name in given if (finding := _invalid(container, name, *given[name]))]:
@@ -132,7 +132,7 @@ def _health_annotations(
     pod: Json, container: Container, facts: Facts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """(annotation without suffix, (key with suffix, value)) for one container."""
-    annotations = facts.view(pod).ours
+    annotations = facts.view(pod).chassis_annotations
     for name in HEALTH_ANNOTATIONS:
         suffixed = f"{name}.{container.name}"
         if suffixed in annotations:

@@ -48,7 +48,7 @@ def parse_liveness(value: object) -> Liveness:
 
 def requested_liveness(pod: Json, container: Container, facts: Facts) -> Liveness | None:
     """The value of the pod's annotation for a container; None if it is absent or invalid."""
-    ours = facts.view(pod).ours
+    ours = facts.view(pod).chassis_annotations
     value = ours.get(f"{LIVENESS}.{container.name}", ours.get(LIVENESS)) if ours else None
     try:
         return None if value is None else parse_liveness(value)

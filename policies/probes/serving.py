@@ -64,7 +64,7 @@ def _serving(pod: Json, facts: Facts) -> tuple[Container, ...]:
     return tuple(
         each
         for each in found
-        if _serves(each, recogniser) or _annotated(view.ours, each, only=len(found) == 1)
+        if _serves(each, recogniser) or _annotated(view.chassis_annotations, each, only=len(found) == 1)
     )
 
 

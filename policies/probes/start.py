@@ -313,7 +313,7 @@ def _models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] 
 
 def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
     """The value of an annotation for one container, or for all serving containers."""
-    annotations = facts.view(pod).ours
+    annotations = facts.view(pod).chassis_annotations
     if not annotations:
         return None
     value = annotations.get(f"{key}.{container.name}")

@@ -19,7 +19,7 @@ from policies.core.facts import BY_NAME, Cluster
 from policies.core.finding import Certainty
 from policies.core.listing import is_manifest
 from policies.core.resources import Resource
-from policies.core.services import behind, selects
+from policies.core.services import selected_workloads, selects
 from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
@@ -206,7 +206,7 @@ class _Search:
         providers: list[Waiter] = []
         if found.namespace == self._start.namespace and selects(found.service, self._pod):
             providers.append(self._start)
-        for obj in behind(found.service, listing):
+        for obj in selected_workloads(found.service, listing):
             waiter = _waiter(obj, found.namespace)
             if waiter.identity != self._start.identity:
                 providers.append(waiter)

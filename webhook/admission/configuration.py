@@ -18,8 +18,7 @@ from policies.core import registry
 from policies.core.contracts import Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
-from policies.core.settings import Model, S, Settings, default_settings, validated
-from policies.core.thresholds import Thresholds
+from policies.core.settings import Model, S, Settings, Thresholds, default_settings, validated
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json

@@ -126,11 +126,11 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
             continue
         folded, view = folding(template, context)
         if template.by_shape:  # judged as its pods will be; additions to them cannot be promised
-            judged.append(template.with_view(context.facts.views.keep(view)))
+            judged.append(template.with_view(context.facts.views.add(view)))
             continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        judged.append(template.with_view(context.facts.views.keep(view)))
+        judged.append(template.with_view(context.facts.views.add(view)))
         changes += [
             replace(change, template=template.path, why=change.why.placed(template.path_in_object))
             for change in folded.changes

@@ -61,7 +61,7 @@ def findings(
             if (placed := _placed(rule, finding, target, known)) is not None
         ]
     if len(found) > 1:
-        found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.place(each[0])))
+        found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.sort_key(each[0])))
     return found, crashes
 
 

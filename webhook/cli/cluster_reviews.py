@@ -14,7 +14,7 @@ import orjson
 
 from policies.core import registry
 from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
-from policies.core.completing import COMPLETING, named_by
+from policies.core.completing import COMPLETING, reference_of
 from policies.core.facts import Facts
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, SECRET, GroupKind, kind_of
@@ -140,7 +140,7 @@ class Scan:
             (kind, text(obj, "metadata", "namespace") if namespaced else "", named.name)
             for obj in page
             if (workload := self.completed.get(kind_of(obj))) is not None
-            if (named := named_by(obj, workload)) is not None
+            if (named := reference_of(obj, workload)) is not None
             for kind, namespaced in named.candidates
         ]
         missing = list(dict.fromkeys(key for key in wanted if key not in known))

@@ -15,7 +15,7 @@ from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
-from policies.core.suggestions import closest, holding
+from policies.core.suggestions import closest, containing
 from webhook.cli import flags
 from webhook.cli.exit_status import OK
 from webhook.cli.settings import default_of_field, kind_of_field
@@ -70,7 +70,7 @@ def explain(name: str) -> str:
     if name in registry.mutators():
         return "\n".join(_policy_text(registry.mutators()[name]))
     every = [*registry.mutators(), *rules()]
-    part = holding(name, every)
+    part = containing(name, every)
     if len(part) == 1:
         return explain(part[0])
     close = closest(name, every)

@@ -18,9 +18,8 @@ from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
 from policies.core.contracts import Rule
-from policies.core.settings import Model, default_settings, validated
+from policies.core.settings import Model, Thresholds, default_settings, validated
 from policies.core.suggestions import did_you_mean
-from policies.core.thresholds import Thresholds
 from policies.kube.json import Json
 from webhook.admission.configuration import (
     Config,
@@ -100,7 +99,7 @@ def own_rules() -> Mapping[str, Rule]:
 
 def rules() -> Mapping[str, Rule]:
     """Every rule there is by id, the policies' and the webhook's own, family by family."""
-    every = sorted([*registry.rules().values(), *own_rules().values()], key=registry.place)
+    every = sorted([*registry.rules().values(), *own_rules().values()], key=registry.sort_key)
     return MappingProxyType({rule.id: rule for rule in every})
 
 

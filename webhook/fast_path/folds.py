@@ -131,7 +131,7 @@ class _Fold:
 
     @classmethod
     def of(cls, template: PodTemplate, folded: Decision, view: PodView, consulted: Consulted) -> _Fold:
-        changes = tuple(replace(change, why=change.why.settled()) for change in folded.changes)
+        changes = tuple(replace(change, why=change.why.formatted()) for change in folded.changes)
         unchanged = folded.object is template.pod
         return cls(replace(folded, changes=changes), view, unchanged, consulted)
 

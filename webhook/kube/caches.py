@@ -210,7 +210,7 @@ class Store:
         self._fresh, self._fresh_bytes = {}, 0
 
     def put(self, item: Json) -> None:
-        if not self._known.counts(item):
+        if not self._known.includes(item):
             self.remove(item)
             return
         trimmed = self._trimmed(item)

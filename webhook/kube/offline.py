@@ -276,7 +276,7 @@ class ManifestCluster(WholeObjects):
         found: dict[tuple[Resource, str | None], list[Json]] = {}
         for obj in chain(self._objects, _autoscalers(self._objects)):
             known = by_kind.get(kind_of(obj))
-            if known is None or not text(obj, "metadata", "name") or not known.counts(obj):
+            if known is None or not text(obj, "metadata", "name") or not known.includes(obj):
                 continue
             found.setdefault((known.resource, None), []).append(obj)
             if known.namespaced:

@@ -9,7 +9,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.core.dns import resolve
 from policies.core.listing import is_manifest
 from policies.core.resources import Resource
-from policies.core.services import behind
+from policies.core.services import selected_workloads
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
 from policies.kube.json import Json, integer, text
 from policies.kube.metadata import labels_of
@@ -31,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is None or not is_manifest(found.service):
             continue
         workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)
-        providers = list(islice(behind(found.service, workloads), _MOST + 1))
+        providers = list(islice(selected_workloads(found.service, workloads), _MOST + 1))
         if not providers or len(providers) > _MOST or not all(map(is_manifest, providers)):
             continue
         finding = _compared(target, link, found.service, providers)

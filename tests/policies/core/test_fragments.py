@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.fragments import is_fragment
+from policies.core.coverage import is_fragment
 from policies.core.workloads import known_workloads
 from tests.manifests import manifest
 

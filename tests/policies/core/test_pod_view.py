@@ -39,7 +39,7 @@ def test_an_edit_elsewhere_leaves_the_containers_and_the_metadata_as_they_were_r
     other = views.of(
         replaced(edited.pod, ("metadata", "annotations"), {"mlchassis.dev/health-path": "/other"})
     )
-    assert other.ours == {"mlchassis.dev/health-path": "/other"}
+    assert other.chassis_annotations == {"mlchassis.dev/health-path": "/other"}
     assert other.containers is containers
 
 
@@ -67,4 +67,4 @@ def test_a_container_in_front_moves_the_others() -> None:
 
 
 def test_our_own_annotations() -> None:
-    assert PodView(POD).ours == {"mlchassis.dev/health-path": "/h"}
+    assert PodView(POD).chassis_annotations == {"mlchassis.dev/health-path": "/h"}

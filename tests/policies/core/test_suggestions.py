@@ -1,6 +1,6 @@
 """A slip in a name, and the name that is meant."""
 
-from policies.core.suggestions import closest, did_you_mean, holding
+from policies.core.suggestions import closest, containing, did_you_mean
 
 KNOWN = ("standard-probes", "gpu-affinity", "gpu-unschedulable", "tcp-probe")
 
@@ -15,8 +15,8 @@ def test_a_slip_finds_the_name_that_is_meant() -> None:
 
 
 def test_a_part_of_a_name_finds_those_that_hold_it() -> None:
-    assert holding("probes", KNOWN) == ["standard-probes"]
-    assert holding("gpu", KNOWN) == ["gpu-affinity", "gpu-unschedulable"]
-    assert holding("affinity-gpu", KNOWN) == ["gpu-affinity"]
-    assert holding("Probes", KNOWN) == ["standard-probes"]
-    assert holding("prob", KNOWN) == []
+    assert containing("probes", KNOWN) == ["standard-probes"]
+    assert containing("gpu", KNOWN) == ["gpu-affinity", "gpu-unschedulable"]
+    assert containing("affinity-gpu", KNOWN) == ["gpu-affinity"]
+    assert containing("Probes", KNOWN) == ["standard-probes"]
+    assert containing("prob", KNOWN) == []

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from policies.core.coverage import Coverage, not_reviewed
+from policies.core.coverage import Coverage, is_fragment, not_reviewed
 from policies.core.facts import Cluster, Facts
-from policies.core.fragments import is_fragment
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.core.target import PodTemplate

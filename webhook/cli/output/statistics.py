@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from policies.core.fragments import is_fragment
+from policies.core.coverage import is_fragment
 from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
