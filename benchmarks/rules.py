@@ -146,7 +146,7 @@ def main() -> None:
         return sum(len(list(rule.check(fresh, facts))) for rule in judging)
 
     def judged_anew() -> int:
-        _commands.forget()
+        _commands.clear_cache()
         return judged()
 
     def one(rule: Rule) -> float:

@@ -10,7 +10,7 @@ import orjson
 
 from policies import commands
 from policies.commands import Budget, BudgetSpent, CommandSummary, Reach, reach_of
-from policies.containers.remembered import Remembered
+from policies.containers.bounded_cache import BoundedCache
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container
@@ -22,7 +22,7 @@ _STEP: Final = 64
 _COPIED: Final = 32
 """Bytes of a command and its environment that are written out for one step."""
 
-_SUMMARIES: Final[Remembered[bytes, CommandSummary]] = Remembered()
+_SUMMARIES: Final[BoundedCache[bytes, CommandSummary]] = BoundedCache()
 
 
 def container_command(template: PodTemplate, container: Container) -> CommandSummary:
@@ -33,7 +33,7 @@ def container_command(template: PodTemplate, container: Container) -> CommandSum
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
     argv = container.argv
     if argv and template.spec.get("hostNetwork") is not True and not _own_names(template):
-        return launched(container)  # no name or address means anything else than in another pod
+        return command_without_pod(container)  # no name or address means anything else than in another pod
     return _summary(template, container, argv, static=False)
 
 
@@ -48,14 +48,14 @@ def _exec_command(template: PodTemplate, container: Container, handler: tuple[st
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class ReviewBudget:
     """The budget of one review, in steps, and the commands that it has paid for."""
 
     budget: Budget
     paid: set[bytes] = field(default_factory=set)
 
 
-def affords(template: PodTemplate, allowance: Allowance) -> bool:
+def commands_fit(template: PodTemplate, allowance: ReviewBudget) -> bool:
     """Whether all commands of a template can be read with the rest of a review's budget, which pays for them.
 
     Readings are remembered for mutators and rules. A review also pays, once, for a remembered reading:
@@ -65,7 +65,7 @@ def affords(template: PodTemplate, allowance: Allowance) -> bool:
         named = template.spec.get("hostNetwork") is True or bool(_own_names(template))
         for container in template.containers():
             argv = container.argv
-            if argv and not launched(container, allowance).complete:
+            if argv and not command_without_pod(container, allowance).complete:
                 return False
             if named and not _summary(template, container, argv, static=False, allowance=allowance).complete:
                 return False
@@ -86,14 +86,14 @@ def _handled(container: Json) -> Iterator[list[str]]:
         yield words
 
 
-def launched(container: Container, allowance: Allowance | None = None) -> CommandSummary:
+def command_without_pod(container: Container, allowance: ReviewBudget | None = None) -> CommandSummary:
     """The programs that a container runs, independent of its pod: host names are not located."""
-    known: CommandSummary | None = container.cache.get(launched)
+    known: CommandSummary | None = container.cache.get(command_without_pod)
     if known is None or allowance is not None:
         argv = container.argv
         known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
         if known.complete:
-            container.cache[launched] = known
+            container.cache[command_without_pod] = known
     return known
 
 
@@ -103,7 +103,7 @@ def _summary(
     argv: list[str],
     *,
     static: bool,
-    allowance: Allowance | None = None,
+    allowance: ReviewBudget | None = None,
 ) -> CommandSummary:
     if not argv:
         return NOTHING
@@ -152,7 +152,7 @@ def _read(
     static: bool,
     on_host: bool,
     names: Sequence[str],
-    allowance: Allowance | None,
+    allowance: ReviewBudget | None,
 ) -> CommandSummary:
     words, environment = written_out(argv, static, on_host, names), environment_written(container)
     key = None if words is None or environment is None else b"%b,%b" % (words, environment)
@@ -171,7 +171,7 @@ def _read(
     return summary
 
 
-def _charged(key: bytes | None, allowance: Allowance) -> Budget | None:
+def _charged(key: bytes | None, allowance: ReviewBudget) -> Budget | None:
     """The budget that pays for the reading with this key; None if it is paid for. Raises BudgetSpent."""
     if key is None:
         return allowance.budget
@@ -190,6 +190,6 @@ def written_out(*parts: object) -> bytes | None:
         return None
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Drop every remembered summary, to measure what reading them costs."""
     _SUMMARIES.clear()

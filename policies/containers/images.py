@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from policies.containers.remembered import Remembered
+from policies.containers.bounded_cache import BoundedCache
 from policies.kube.images import glob_of, image_matches, repository_and_tag
 
 
@@ -16,7 +16,7 @@ class Globs:
         distinct = dict.fromkeys(globs)
         self._of_paths = tuple(glob for glob in distinct if ":" not in glob)
         self._of_tags = tuple((glob, glob_of(glob)) for glob in distinct if ":" in glob)
-        self._known: Remembered[str, frozenset[str]] = Remembered(1 << 20)
+        self._known: BoundedCache[str, frozenset[str]] = BoundedCache(1 << 20)
 
     def matching(self, image: str) -> frozenset[str]:
         """Those that match an image."""

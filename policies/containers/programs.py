@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from policies.commands import SHELLS, is_python, parse_options, valued
-from policies.containers.commands import environment_of, environment_written, launched, written_out
+from policies.containers.commands import command_without_pod, environment_of, environment_written, written_out
 from policies.kube.json import strings
 from policies.kube.pods import Container
 
@@ -40,14 +40,14 @@ Program = tuple[str, ...]
 class Launch:
     """How a container is started, as far as its spec shows. Never changed once made."""
 
-    __slots__ = ("_variables", "args", "command", "env", "key", "open")
+    __slots__ = ("_variables", "args", "command", "env", "has_env_from", "key")
 
     def __init__(self, container: Container) -> None:
         spec = container.spec
         self.command, self.args = tuple(strings(spec, "command")), tuple(strings(spec, "args"))
         self.env, env_from = environment_of(spec)
         """The container's own variables, as JSON."""
-        self.open = bool(env_from)
+        self.has_env_from = bool(env_from)
         """Whether `envFrom` may set further variables."""
         words, environment = written_out(self.command, self.args), environment_written(container)
         self.key = None if words is None or environment is None else b"%b,%b" % (words, environment)
@@ -79,7 +79,7 @@ class Started(NamedTuple):
     """The programs a container starts, in reading order."""
 
     all: tuple[Program, ...]
-    sometimes: frozenset[Program]
+    conditional: frozenset[Program]
     """Those of them that it starts only in some cases, as a script does that serves in the first of a
     group of pods and joins it in the others."""
     complete: bool = True
@@ -102,7 +102,7 @@ def started(container: Container) -> Started:
 
 
 def _started(container: Container) -> Started:
-    summary = launched(container)
+    summary = command_without_pod(container)
     found = [(program_of(command.argv), command.conditional) for command in summary.commands]
     always = {words for words, conditional in found if not conditional}
     return Started(
@@ -148,7 +148,7 @@ def _is_given(words: Program, flag: str) -> bool:
 
 def program_of(words: Program) -> Program:
     """The words from the program's own name on, behind interpreters and launchers."""
-    at, launched, selected_workloads = 0, False, 0
+    at, launched, behind = 0, False, 0
     while at < len(words):
         if words[at].startswith("-"):  # options of a launcher, or of an entrypoint that isn't named
             if not launched:
@@ -159,8 +159,8 @@ def program_of(words: Program) -> Program:
         if _launches(head, words[at + 1 :]):
             at, launched = at + 1, head not in _ENTRYPOINTS and head not in SHELLS
         elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:
-            selected_workloads += 1
-            if selected_workloads > _MOST_RUNNERS:
+            behind += 1
+            if behind > _MOST_RUNNERS:
                 return ()
             at = words.index("run", at + 1) + 1
             at, launched = at + parse_options(words[at:], _RUNNER_OPTIONS).rest, True

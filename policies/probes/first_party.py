@@ -12,7 +12,7 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.containers.commands import launched
+from policies.containers.commands import command_without_pod
 from policies.core.data import load_one
 from policies.core.facts import Facts
 from policies.core.settings import Model
@@ -122,7 +122,7 @@ def _runs_code(container: Container) -> bool:
     """Whether a container's command runs an interpreted program."""
     return any(
         command.name.startswith(_INTERPRETED) and not set(command.argv[1:4]) & _THIRD_PARTY_MODULES
-        for command in launched(container).commands
+        for command in command_without_pod(container).commands
     )
 
 

@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
+from policies.containers.bounded_cache import BoundedCache
 from policies.containers.images import Globs
 from policies.containers.programs import Launch, Program, has_option, launch_of, option, started
-from policies.containers.remembered import Remembered
 from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.images import glob_of, repository_and_tag
 from policies.kube.json import strings
@@ -110,8 +110,8 @@ class Recogniser:
     def __init__(self, presets: Mapping[str, Preset], infrastructure: tuple[str, ...] = ()) -> None:
         self._presets = presets
         self._infrastructure = (*known_infrastructure(), *infrastructure)
-        self._recognised: Remembered[tuple[str, bytes, Ports], tuple[Server | None]] = Remembered()
-        self._names: Remembered[str, bool] = Remembered(1 << 20)
+        self._recognised: BoundedCache[tuple[str, bytes, Ports], tuple[Server | None]] = BoundedCache()
+        self._names: BoundedCache[str, bool] = BoundedCache(1 << 20)
         self._globs = Globs(
             (
                 *self._infrastructure,
@@ -200,7 +200,7 @@ class Recogniser:
             own_image=own_image,
             weak_match=not own_image and match is not by_command,
             conditional=argv in conditional,
-            has_env_from=launch.open,
+            has_env_from=launch.has_env_from,
             too_old=older is not None and not (older.live_path or older.ready_path),
             version_missing=not version and preset.unversioned is Unversioned.NOTHING,
             possible_arguments=_unused_words(launch, programs) if has_variable else (),

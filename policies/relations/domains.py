@@ -15,7 +15,7 @@ from typing import Final, TypeVar, cast
 from policies.accelerators.inventory import Node
 from policies.accelerators.node_affinity import REQUIRED, admits, tolerates
 from policies.accelerators.placement import apart_in
-from policies.containers.remembered import Remembered
+from policies.containers.bounded_cache import BoundedCache
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
@@ -166,5 +166,5 @@ def _cached(nodes: Listing, key: list[object], compute: Callable[[], V]) -> V:
     return cast("V", found[0])
 
 
-def _cache(nodes: Listing) -> Remembered[str, tuple[object]]:
-    return Remembered()
+def _cache(nodes: Listing) -> BoundedCache[str, tuple[object]]:
+    return BoundedCache()

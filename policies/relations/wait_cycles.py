@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.commands import Budget
-from policies.containers.commands import Allowance, affords
+from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.dns import ResolvedService, resolve
 from policies.core.facts import BY_NAME, Cluster
 from policies.core.finding import Certainty
@@ -61,8 +61,8 @@ def cached_links(obj: Json, intern: Callable[[str], str] = str) -> CachedLinks |
     links: tuple[Link, ...] = ()
     if _may_wait(obj):
         templates = pod_templates(obj, {workload.gk: workload})
-        allowance = Allowance(Budget(MOST_STEPS))
-        if all(affords(template, allowance) for template in templates):
+        allowance = ReviewBudget(Budget(MOST_STEPS))
+        if all(commands_fit(template, allowance) for template in templates):
             links = blocking_links(Target(obj, workload.gk, templates))
     ready = integer(obj, "status", "readyReplicas", default=0) > 0
     if not links and not ready:

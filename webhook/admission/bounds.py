@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from policies.commands import Budget, BudgetSpent
-from policies.containers.commands import Allowance, affords
+from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.annotations import DOMAIN, EXEMPT
 from policies.core.completing import Find
 from policies.core.coverage import Coverage, coverage
@@ -74,16 +74,16 @@ class Bounds:
         return coverage(obj, workloads, self.templates, self.undecided, self.shapes)
 
 
-def allowance() -> Allowance:
+def allowance() -> ReviewBudget:
     """The steps that one review may spend on the object, on the old one of an update, and on all of their
     commands."""
-    return Allowance(Budget(STEPS))
+    return ReviewBudget(Budget(STEPS))
 
 
 def bounded(
     obj: Json,
     workloads: Mapping[GroupKind, Workload],
-    allowance: Allowance,
+    allowance: ReviewBudget,
     find: Find | None = None,
     namespace: str = "",
 ) -> Bounds:
@@ -102,7 +102,7 @@ def bounded(
     for template in templates:
         if problem := _unnameable(template):
             undecided.append(_sentence(template.path, problem))
-        elif affords(template, allowance):
+        elif commands_fit(template, allowance):
             decided.append(template)
         else:
             undecided.append(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from policies.containers.commands import Allowance
+from policies.containers.commands import ReviewBudget
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
@@ -38,7 +38,7 @@ def never_refused(request: Request, config: Config) -> str:
 class Before:
     """An object before its update, looked at where it is asked for, and once."""
 
-    def __init__(self, old: Json, context: Context, allowed: Allowance) -> None:
+    def __init__(self, old: Json, context: Context, allowed: ReviewBudget) -> None:
         self.old, self._context, self._allowed = old, context, allowed
 
     @cached_property
@@ -48,7 +48,7 @@ class Before:
         return None if bounds.undecided else project(self.old, bounds.templates, self._context)
 
 
-def before(request: Request, context: Context, allowed: Allowance) -> Before | None:
+def before(request: Request, context: Context, allowed: ReviewBudget) -> Before | None:
     """The object before an update; None if there was none."""
     if request.operation != "UPDATE" or request.old_object is None:
         return None

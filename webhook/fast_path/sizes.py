@@ -13,13 +13,13 @@ from weakref import ref
 
 from pydantic import BaseModel
 
-from policies.containers.remembered import Remembered
+from policies.containers.bounded_cache import BoundedCache
 from policies.core.listing import Listing
 from policies.probes.recognition import Recogniser, Server
 
 _SHARED: Final = (
     *(type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref),
-    *(BaseModel, Listing, Recogniser, Remembered, Server),
+    *(BaseModel, Listing, Recogniser, BoundedCache, Server),
 )
 """Types of objects that are also used elsewhere."""
 SLOT: Final = 256

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.containers.remembered import LARGEST
+from policies.containers.bounded_cache import LARGEST
 from policies.core.listing import Listing
 from policies.relations import domains
 

@@ -53,7 +53,7 @@ def work(made: Made) -> tuple[int, Decision, Decision]:
         for decision in decisions:
             messages.respond(decision)
 
-    commands.forget()
+    commands.clear_cache()
     count = calls(review)
     mutated, judged = decisions
     assert [crash.trace for decision in (mutated, judged) for crash in decision.crashes] == []
@@ -130,7 +130,7 @@ def test_an_update_pays_for_both_objects_from_one_budget() -> None:
 
 
 def test_earlier_readings_do_not_affect_decisions() -> None:
-    commands.forget()
+    commands.clear_cache()
     made = deployment(pod(*[server(f"c{n}", command=["sh", "-c", SCRIPT]) for n in range(2)]))
     spent = []
     for _ in range(2):

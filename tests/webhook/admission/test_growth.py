@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown, node, pod, world
-from policies.containers.commands import forget
+from policies.containers.commands import clear_cache
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from tests.calls import calls
@@ -55,7 +55,7 @@ def test_growth_is_linear(what: str) -> None:
 def test_a_review_leaves_nothing_to_the_garbage_collector() -> None:
     decide = decided(Grown.of(pod(3, 10)))
     decide()
-    forget()  # commands are then read again
+    clear_cache()  # commands are then read again
     gc.collect()
     gc.disable()
     try:

@@ -17,7 +17,7 @@ _ENTRY: Final = 500
 """Bytes of an entry without its content."""
 
 
-class Remembered(Generic[K, V]):
+class BoundedCache(Generic[K, V]):
     """Values by key; the least recently used one is dropped first."""
 
     def __init__(self, largest: int = LARGEST) -> None:
