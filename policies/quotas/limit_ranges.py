@@ -1,4 +1,4 @@
-"""The requests and limits of a pod's containers as the LimitRanges of its namespace complete and bound them.
+"""The requests and limits of a pod's containers with the defaults of its namespace's LimitRanges.
 
 Semantics: `plugin/pkg/admission/limitranger/admission.go`, and `SetDefaults_LimitRangeItem` and
 `SetDefaults_Pod` in `pkg/apis/core/v1/defaults.go` of Kubernetes 1.37.
@@ -6,6 +6,7 @@ Semantics: `plugin/pkg/admission/limitranger/admission.go`, and `SetDefaults_Lim
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,19 +27,19 @@ Amounts = Mapping[str, Decimal]
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """An amount that a container gets if it has none."""
+    """The default request or limit of containers."""
 
     amount: Decimal
-    giver: str
-    """The LimitRange."""
-    disputed: bool = False
-    """Whether another one gives something else: which of them comes first is not defined. The amount is the
-    least of them."""
+    limit_range: str
+    """Its name."""
+    ambiguous: bool = False
+    """Whether LimitRanges differ. It is not defined which one Kubernetes applies; the amount is the
+    minimum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The requests and limits that containers of a namespace get."""
+    """The default requests and limits of a namespace."""
 
     requests: Mapping[str, Default]
     limits: Mapping[str, Default]
@@ -46,22 +47,22 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The requests and limits of a container as it will be stored."""
+    """The requests and limits of a container, defaults included."""
 
     container: Container
     requests: Amounts
     limits: Amounts
-    given: Mapping[str, Default]
-    """The limits among them that a LimitRange gives."""
-    disputed: frozenset[str]
-    """The resources of which two LimitRanges give different amounts."""
+    default_limits: Mapping[str, Default]
+    """The limits that come from a LimitRange."""
+    ambiguous: frozenset[str]
+    """The resources with an ambiguous default."""
 
 
-NOTHING: Final = Defaults({}, {})
+NO_DEFAULTS: Final = Defaults({}, {})
 
 
 def defaults_in(facts: Facts) -> Defaults | None:
-    """The defaults of the object's namespace; None if they are not known. Raises ValueError."""
+    """The defaults of the object's namespace; None if they are unknown. Raises ValueError."""
     ranges = facts.listing(Resource.LIMIT_RANGES)
     return None if ranges is None else ranges.derive(_defaults)
 
@@ -72,20 +73,21 @@ def _defaults(ranges: Listing) -> Defaults:
     for limit_range in ranges:
         name = text(limit_range, "metadata", "name")
         for item in bounds(limit_range, CONTAINER):
-            least, most, given = (amounts(mapping(item, each)) for each in ("min", "max", "default"))
-            given = {**most, **given}
-            _merge(limits, given, name)
-            _merge(requests, {**least, **given, **amounts(mapping(item, "defaultRequest"))}, name)
+            minimum, maximum, default, request = (
+                amounts(mapping(item, field)) for field in ("min", "max", "default", "defaultRequest")
+            )
+            _merge(limits, {**maximum, **default}, name)
+            _merge(requests, {**minimum, **maximum, **default, **request}, name)
     return Defaults(requests, limits)
 
 
-def _merge(known: dict[str, Default], given: Amounts, giver: str) -> None:
-    for resource, amount in given.items():
-        other = known.get(resource)
+def _merge(defaults: dict[str, Default], added: Amounts, limit_range: str) -> None:
+    for resource, amount in added.items():
+        other = defaults.get(resource)
         if other is None:
-            known[resource] = Default(amount, giver)
+            defaults[resource] = Default(amount, limit_range)
         elif other.amount != amount:
-            known[resource] = Default(min(amount, other.amount), giver, disputed=True)
+            defaults[resource] = Default(min(amount, other.amount), limit_range, ambiguous=True)
 
 
 def bounds(limit_range: Json, kind: str) -> Iterable[Json]:
@@ -94,14 +96,14 @@ def bounds(limit_range: Json, kind: str) -> Iterable[Json]:
 
 
 def amounts(quantities: Json) -> dict[str, Decimal]:
-    """The numbers of a map of quantities. Raises ValueError."""
+    """Quantities as numbers. Raises ValueError."""
     return {name: parse_quantity(value) for name, value in quantities.items()}
 
 
 def resources_of(containers: Iterable[Container], defaults: Defaults) -> tuple[Resources, ...]:
-    """The requests and limits of containers. Raises ValueError if one is malformed.
+    """The requests and limits of containers. Raises ValueError.
 
-    A limit without a request is the request too; a LimitRange gives only what is missing then.
+    A limit without a request is also the request, and LimitRanges add only missing values.
     """
     return tuple(_resources(container, defaults) for container in containers)
 
@@ -109,43 +111,39 @@ def resources_of(containers: Iterable[Container], defaults: Defaults) -> tuple[R
 def _resources(container: Container, defaults: Defaults) -> Resources:
     limits = amounts(mapping(container.spec, "resources", "limits"))
     requests = {**limits, **amounts(mapping(container.spec, "resources", "requests"))}
-    given = {name: default for name, default in defaults.limits.items() if name not in limits}
-    asked = {name: default for name, default in defaults.requests.items() if name not in requests}
-    disputed = frozenset(name for each in (given, asked) for name in each if each[name].disputed)
-    requests |= {name: default.amount for name, default in asked.items()}
-    limits |= {name: default.amount for name, default in given.items()}
-    return Resources(container, requests, limits, given, disputed)
+    more_limits = {name: default for name, default in defaults.limits.items() if name not in limits}
+    more_requests = {name: default for name, default in defaults.requests.items() if name not in requests}
+    ambiguous = frozenset(
+        name for added in (more_limits, more_requests) for name in added if added[name].ambiguous
+    )
+    requests |= {name: default.amount for name, default in more_requests.items()}
+    limits |= {name: default.amount for name, default in more_limits.items()}
+    return Resources(container, requests, limits, more_limits, ambiguous)
 
 
-def total(each: Iterable[tuple[Container, Amounts]]) -> dict[str, Decimal]:
-    """What a pod takes of each resource: its main containers and native sidecars together, or more while an
-    init container runs (`AggregateContainerRequests` in `k8s.io/component-helpers/resource`)."""
-    running: dict[str, Decimal] = {}
-    sidecars: dict[str, Decimal] = {}
-    starting: dict[str, Decimal] = {}
-    for container, taken in sorted(each, key=lambda one: (one[0].role is Role.MAIN, one[0].index)):
-        for name, amount in taken.items():
-            if container.role is not Role.INIT:
-                running[name] = running.get(name, Decimal(0)) + amount
-            if container.role is Role.SIDECAR:
-                sidecars[name] = sidecars.get(name, Decimal(0)) + amount
-            elif container.role is Role.INIT:
-                needed = amount + sidecars.get(name, Decimal(0))
-                starting[name] = max(starting.get(name, Decimal(0)), needed)
-    return {
-        name: max(taken.get(name, Decimal(0)) for taken in (running, starting)) for name in running | starting
-    }
+def total(containers: Iterable[tuple[Container, Amounts]]) -> dict[str, Decimal]:
+    """The resources of a pod: of its main containers and native sidecars, or more while an init container
+    runs (`AggregateContainerRequests` in `k8s.io/component-helpers/resource`)."""
+    running, starting = defaultdict[str, Decimal](Decimal), defaultdict[str, Decimal](Decimal)
+    # Main containers come last: until then, `running` contains the sidecars that started before.
+    for container, each in sorted(containers, key=lambda one: (one[0].role is Role.MAIN, one[0].index)):
+        for name, amount in each.items():
+            if container.role is Role.INIT:
+                starting[name] = max(starting[name], running[name] + amount)
+            else:
+                running[name] += amount
+    return {name: max(running[name], starting[name]) for name in (*running, *starting)}
 
 
 def has_pod_level_resources(pod: Json) -> bool:
-    """Whether a pod has requests or limits for all its containers together; they are not judged."""
+    """Whether a pod has requests or limits for all its containers together, which are not supported."""
     return bool(mapping(pod, "spec", "resources"))
 
 
 _UNITS: Final = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))
 
 
-def shown(resource: str, amount: Decimal) -> str:
+def formatted(resource: str, amount: Decimal) -> str:
     """An amount as a person writes it."""
     if amount != amount.to_integral_value():
         return f"{(amount * 1000).normalize():f}m"

@@ -1,10 +1,11 @@
-"""What ResourceQuotas count of a pod, and how many such pods they admit.
+"""The resources that a ResourceQuota counts for pods, and the number of replicas that it admits.
 
 Semantics: `pkg/quota/v1/evaluator/core/pods.go` of Kubernetes 1.37.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,19 +21,19 @@ from policies.kube.metadata import controller
 from policies.kube.pods import Container, containers
 from policies.kube.selectors import matches
 from policies.quotas.limit_ranges import (
-    NOTHING,
+    NO_DEFAULTS,
     Amounts,
     Resources,
     amounts,
     defaults_in,
+    formatted,
     has_pod_level_resources,
     resources_of,
-    shown,
     total,
 )
 from policies.rollouts.rollouts import (
     RollingUpdate,
-    pods_of_a_replica,
+    pods_per_replica,
     replicas_of,
     running_replicas,
     running_update,
@@ -41,12 +42,11 @@ from policies.rollouts.rollouts import (
 REQUIRED: Final = frozenset(
     ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 )
-"""The resources that every container has to set if a quota counts them (`validationSet`)."""
+"""The resources that every container must set if a quota limits them (`validationSet`)."""
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 _REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
 MOST_WORKLOADS: Final = 500
-"""The most workloads of a set that are added up."""
-_NONE: Final = Decimal(0)
+"""Maximum number of workloads whose usage is added up."""
 
 
 # --- pods ------------------------------------------------------------------------------------------
@@ -54,39 +54,39 @@ _NONE: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Pods that are alike, as a quota sees them."""
+    """Pods with the same spec."""
 
     pod: Json
     """A map with the pod's `spec`."""
-    each: tuple[Resources, ...]
+    containers: tuple[Resources, ...]
     count: int
     defaults_known: bool
 
     @property
     def usage(self) -> dict[str, Decimal]:
-        """What all of them take, by the names that a quota uses; at the least, if defaults are unknown."""
-        return {name: amount * self.count for name, amount in usage_of(self.each).items()}
+        """The resources of all of them, by the names that a quota uses; a minimum if defaults are unknown."""
+        return {name: amount * self.count for name, amount in usage_of(self.containers).items()}
 
 
-def pods_of(pod: Json, listed: Iterable[Container], count: int, facts: Facts) -> Pods | None:
-    """None if it is unknown what they take."""
+def pods_of(pod: Json, containers: Iterable[Container], count: int, facts: Facts) -> Pods | None:
+    """None if their resources are unknown."""
     if has_pod_level_resources(pod):
         return None
     try:
         defaults = defaults_in(facts)
-        return Pods(pod, resources_of(listed, defaults or NOTHING), count, defaults is not None)
+        return Pods(pod, resources_of(containers, defaults or NO_DEFAULTS), count, defaults is not None)
     except ValueError:
         return None
 
 
-def usage_of(each: Sequence[Resources]) -> dict[str, Decimal]:
-    """What one pod takes of each resource, by the names that a quota uses."""
-    requests = total((one.container, one.requests) for one in each)
-    limits = total((one.container, one.limits) for one in each)
-    return {"pods": Decimal(1), "count/pods": Decimal(1), **_named(requests, limits)}
+def usage_of(containers: Sequence[Resources]) -> dict[str, Decimal]:
+    """The resources of one pod, by the names that a quota uses."""
+    requests = total((each.container, each.requests) for each in containers)
+    limits = total((each.container, each.limits) for each in containers)
+    return {"pods": Decimal(1), "count/pods": Decimal(1), **_by_quota_names(requests, limits)}
 
 
-def _named(requests: Amounts, limits: Amounts) -> dict[str, Decimal]:
+def _by_quota_names(requests: Amounts, limits: Amounts) -> dict[str, Decimal]:
     found: dict[str, Decimal] = {}
     for name, amount in requests.items():
         if name in _NATIVE or name.startswith("hugepages-"):
@@ -96,11 +96,11 @@ def _named(requests: Amounts, limits: Amounts) -> dict[str, Decimal]:
     return found | {f"limits.{name}": limits[name] for name in _NATIVE if name in limits}
 
 
-def unset(quota: Json, pods: Pods) -> Iterator[tuple[Container, list[str]]]:
-    """The containers that do not set a resource which the quota demands of each container."""
-    demanded = REQUIRED & mapping(quota, "spec", "hard").keys()
-    for each in pods.each if pods.defaults_known else ():
-        missing = sorted(demanded - _named(each.requests, each.limits).keys())
+def missing_resources(quota: Json, pods: Pods) -> Iterator[tuple[Container, list[str]]]:
+    """The containers without a resource that the quota requires, and its names."""
+    required = REQUIRED & mapping(quota, "spec", "hard").keys()
+    for each in pods.containers if pods.defaults_known else ():
+        missing = sorted(required - _by_quota_names(each.requests, each.limits).keys())
         if missing:
             yield each.container, missing
 
@@ -109,11 +109,10 @@ def unset(quota: Json, pods: Pods) -> Iterator[tuple[Container, list[str]]]:
 
 
 def covers(quota: Json, pods: Pods) -> bool | None:
-    """Whether a quota counts the pods; None if that can't be decided."""
-    scopes = [{"scopeName": scope} for scope in strings(quota, "spec", "scopes")]
-    found = [
-        _in_scope(term, pods) for term in (*scopes, *maps(quota, "spec", "scopeSelector", "matchExpressions"))
-    ]
+    """Whether the pods are in a quota's scopes; None if that is unknown."""
+    terms = [{"scopeName": scope} for scope in strings(quota, "spec", "scopes")]
+    terms += maps(quota, "spec", "scopeSelector", "matchExpressions")
+    found = [_in_scope(term, pods) for term in terms]
     return False if False in found else None if None in found else True
 
 
@@ -132,7 +131,7 @@ def _in_scope(term: Json, pods: Pods) -> bool | None:
         case "PriorityClass":
             return _has_priority(text(spec, "priorityClassName"), term)
         case "CrossNamespacePodAffinity":
-            return any(_crosses(spec, kind) for kind in ("podAffinity", "podAntiAffinity"))
+            return any(_selects_namespaces(spec, kind) for kind in ("podAffinity", "podAntiAffinity"))
     return None
 
 
@@ -143,9 +142,9 @@ def _terminates(spec: Json) -> bool:
 def _is_best_effort(pods: Pods) -> bool | None:
     if any(
         amount
-        for each in pods.each
-        for taken in (each.requests, each.limits)
-        for name, amount in taken.items()
+        for each in pods.containers
+        for amounts in (each.requests, each.limits)
+        for name, amount in amounts.items()
         if name in ("cpu", "memory")
     ):
         return False
@@ -153,7 +152,7 @@ def _is_best_effort(pods: Pods) -> bool | None:
 
 
 def _has_priority(name: str, term: Json) -> bool | None:
-    """A pod without a class may get the cluster's default, which is not known."""
+    """A pod without a class may get the cluster's default, which is unknown."""
     if not name:
         return None
     operator, values = text(term, "operator"), strings(term, "values")
@@ -161,15 +160,11 @@ def _has_priority(name: str, term: Json) -> bool | None:
     return matches(selector, {"class": name})
 
 
-def _crosses(spec: Json, kind: str) -> bool:
+def _selects_namespaces(spec: Json, kind: str) -> bool:
     affinity = mapping(spec, "affinity", kind)
-    terms = (
-        *maps(affinity, "requiredDuringSchedulingIgnoredDuringExecution"),
-        *(
-            mapping(each, "podAffinityTerm")
-            for each in maps(affinity, "preferredDuringSchedulingIgnoredDuringExecution")
-        ),
-    )
+    preferred = maps(affinity, "preferredDuringSchedulingIgnoredDuringExecution")
+    terms = maps(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    terms += [mapping(each, "podAffinityTerm") for each in preferred]
     return any(strings(term, "namespaces") or term.get("namespaceSelector") is not None for term in terms)
 
 
@@ -182,36 +177,39 @@ class Room:
 
     quota: str
     resource: str
-    """The scarcest one."""
+    """The resource that limits the replicas most."""
     hard: Decimal
-    each: Decimal
-    """What a replica takes of it."""
-    replicas: Decimal
-    """How many fit; not rounded."""
-    taken: Decimal = _NONE
-    """What others take of it."""
+    """The quota's limit of it."""
+    used: Decimal
+    """The amount that other pods use."""
+    per_replica: Decimal
 
     @property
-    def such(self) -> str:
-        """How many fit, in words."""
+    def replicas(self) -> Decimal:
+        """How many fit; not rounded."""
+        return max(Decimal(0), self.hard - self.used) / self.per_replica
+
+    def amount(self, amount: Decimal) -> str:
+        """An amount of the resource as a person writes it."""
+        return formatted(self.resource, amount)
+
+    @property
+    def limit(self) -> str:
+        """The quota's limit of the resource: `8 requests.cpu`."""
+        return f"{self.amount(self.hard)} {self.resource}"
+
+    @property
+    def text(self) -> str:
+        """How many replicas fit, and why, as the start of a sentence."""
         fits = int(self.replicas)
-        return f"{fits} such {'replica' if fits == 1 else 'replicas'}"
-
-    @property
-    def terms(self) -> str:
-        """The scarcest resource and what a replica takes of it."""
-        if self.resource in ("pods", "count/pods") and self.each == 1:
-            return f"{self.allowed}"
-        return f"{self.allowed}, {shown(self.resource, self.each)} each"
-
-    @property
-    def allowed(self) -> str:
-        """How much of the scarcest resource there may be."""
-        return f"{shown(self.resource, self.hard)} {self.resource}"
+        is_count = self.resource in ("pods", "count/pods") and self.per_replica == 1
+        each = "" if is_count else f", {self.amount(self.per_replica)} each"
+        such = f"{fits} such {'replica' if fits == 1 else 'replicas'}"
+        return f"ResourceQuota {self.quota} has room for {such} ({self.limit}{each})"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class QuotaMatch:
     """A workload and one quota that counts its pods."""
 
     quota: Json
@@ -219,29 +217,28 @@ class Judged:
     """Of one replica."""
     templates: tuple[PodTemplate, ...]
     update: RollingUpdate
-    """One that replaces all at once, if the workload has no rolling update."""
+    """Of a workload without rolling updates: one that replaces all pods at once."""
     usage: Amounts
-    """What one replica takes, by the names that a quota uses."""
+    """The resources of one replica, by the names that a quota uses."""
 
-    def room(self, taken: Amounts | None = None) -> Room | None:
-        """How many replicas there is room for next to what others take; None if nothing limits them.
+    def room(self, used: Amounts | None = None) -> Room | None:
+        """How many replicas fit if other pods use these amounts; None if the quota does not limit them.
         Raises ValueError."""
-        rooms = []
-        name = text(self.quota, "metadata", "name")
-        for resource, hard in amounts(mapping(self.quota, "spec", "hard")).items():
-            each = self.usage.get(resource)
-            if each:
-                others = (taken or {}).get(resource, _NONE)
-                rooms.append(Room(name, resource, hard, each, max(_NONE, hard - others) / each, others))
+        name, used = text(self.quota, "metadata", "name"), used or {}
+        rooms = [
+            Room(name, resource, hard, used.get(resource, Decimal(0)), self.usage[resource])
+            for resource, hard in amounts(mapping(self.quota, "spec", "hard")).items()
+            if self.usage.get(resource)
+        ]
         return min(rooms, key=lambda room: room.replicas, default=None)
 
 
-def judged(target: Target, facts: Facts) -> list[Judged]:
+def quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     """The quotas of a workload's namespace that certainly count its pods."""
-    return target.cache.once(_judged, target, facts)
+    return target.cache.once(_quota_matches, target, facts)
 
 
-def _judged(target: Target, facts: Facts) -> list[Judged]:
+def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     quotas = facts.listing(Resource.QUOTAS)
     if not quotas or controller(target.obj) is not None:
         return []
@@ -253,67 +250,68 @@ def _judged(target: Target, facts: Facts) -> list[Judged]:
     update = update or RollingUpdate(replicas, 0, replicas)
     found = [
         (template, pods_of(template.pod, template.containers(), count, facts))
-        for template, count in pods_of_a_replica(target)
+        for template, count in pods_per_replica(target)
         if count > 0
     ]
-    judged = []
-    for together in [found] if replicated else [[each] for each in found]:
-        known = [(template, pods) for template, pods in together if pods is not None]
-        if len(known) < len(together):
+    matches = []
+    for replica in [found] if replicated else [[each] for each in found]:
+        known = [(template, pods) for template, pods in replica if pods is not None]
+        if len(known) < len(replica):
             continue
         for quota in sorted(quotas, key=lambda quota: text(quota, "metadata", "name")):
             covered = [(each, covers(quota, each[1])) for each in known]
             counted = [each for each, counts in covered if counts]
             if counted and all(counts is not None for _, counts in covered):
                 templates, pods = zip(*counted, strict=True)
-                judged.append(Judged(quota, pods, templates, update, _sum(each.usage for each in pods)))
-    return judged
+                usage = _sum(each.usage for each in pods)
+                matches.append(QuotaMatch(quota, pods, templates, update, usage))
+    return matches
 
 
 def in_use(quota: Json) -> dict[str, Decimal] | None:
-    """What the controller counted; None in a manifest. Raises ValueError."""
+    """The amounts that the quota controller counted; None in a manifest. Raises ValueError."""
     used = dig(quota, "status", "used")
     return amounts(used) if isinstance(used, dict) else None
 
 
 def is_running(target: Target, facts: Facts) -> bool:
-    """Whether the workload is in the cluster with replicas, so that its pods are among those that were
-    counted. The cluster's workloads are known without their containers; one of the manifests has them."""
+    """Whether the workload runs in the cluster, so that the quota controller has counted its pods. Workloads
+    from the cluster are cached without their containers; those from manifests have them."""
     return any(
         text(each, "kind") == target.kind.kind
         and text(each, "metadata", "name") == target.name
         and replicas_of(each) > 0
-        and (not _is_whole(each) or integer(each, "status", "readyReplicas", default=0) > 0)
+        and (not _has_containers(each) or integer(each, "status", "readyReplicas", default=0) > 0)
         for each in facts.listing(Resource.WORKLOADS) or ()
     )
 
 
-def _is_whole(workload: Json) -> bool:
+def _has_containers(workload: Json) -> bool:
     return bool(maps(workload, "spec", "template", "spec", "containers"))
 
 
-def others_in_set(target: Target, quota: Json, facts: Facts) -> tuple[dict[str, Decimal], bool]:
-    """What the other workloads of a set of manifests take of a quota at the least, and whether this one is
-    the last of them by kind and name."""
+def used_by_other_manifests(target: Target, quota: Json, facts: Facts) -> tuple[dict[str, Decimal], bool]:
+    """The amounts that the other workloads of the manifests use at least, and whether this one is the last
+    of them by kind and name."""
     workloads = facts.listing(Resource.WORKLOADS) or Listing()
-    taken: dict[str, Decimal] = {}
+    used: dict[str, Decimal] = {}
     own, last = (target.kind.kind, target.name), True
     for workload in workloads if len(workloads) <= MOST_WORKLOADS else ():
         identity = (text(workload, "kind"), text(workload, "metadata", "name"))
         template = mapping(workload, "spec", "template")
         count = running_replicas(workload, facts)
-        if identity == own or not count or not _is_whole(workload):
+        if identity == own or not count or not _has_containers(workload):
             continue
         pods = pods_of(template, containers(template), count, facts)
         if pods is not None and covers(quota, pods):
-            taken = _sum((taken, pods.usage))
+            used = _sum((used, pods.usage))
             last = last and identity < own
-    return taken, last
+    return used, last
 
 
-def _sum(each: Iterable[Amounts]) -> dict[str, Decimal]:
-    found: dict[str, Decimal] = {}
-    for taken in each:
-        for name, amount in taken.items():
-            found[name] = found.get(name, _NONE) + amount
+def _sum(usages: Iterable[Amounts]) -> dict[str, Decimal]:
+    found = defaultdict[str, Decimal](Decimal)
+    for usage in usages:
+        for name, amount in usage.items():
+            found[name] += amount
     return found

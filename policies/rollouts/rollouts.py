@@ -57,7 +57,7 @@ def outcome(update: RollingUpdate, room: float) -> Outcome:
     return Outcome.STUCK if room < update.replicas - update.unavailable + 1 else Outcome.COMPLETES
 
 
-def pending(replicas: int, room: float) -> str:
+def pending_replicas(replicas: int, room: float) -> str:
     """How many replicas never run, as the end of a sentence."""
     left = replicas - int(room)
     return f"{left} of {replicas} replicas {'stays' if left == 1 else 'stay'} Pending"
@@ -78,7 +78,7 @@ def count_of(value: Any, total: int, *, up: bool) -> int | None:
     return -(-int(digits) * total // 100) if up else int(digits) * total // 100
 
 
-def pods_of_a_replica(target: Target) -> list[tuple[PodTemplate, int]]:
+def pods_per_replica(target: Target) -> list[tuple[PodTemplate, int]]:
     """The templates with how many pods of each a replica has."""
     if target.kind != LEADER_WORKER_SET:
         return [(template, 1) for template in target.templates]
@@ -193,10 +193,10 @@ def least_replicas(workload: Json, facts: Facts) -> int:
     autoscaler = autoscaler_of(workload, facts)
     if autoscaler is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return replicas_of(workload)
-    return kept_by(autoscaler)
+    return autoscaler_minimum(autoscaler)
 
 
-def kept_by(autoscaler: Json) -> int:
+def autoscaler_minimum(autoscaler: Json) -> int:
     """The fewest pods that run under an autoscaler. With `minReplicas: 0`, which Kubernetes 1.37 allows, it
     is one: while none runs, nothing can be blocked or lost."""
     return max(1, integer(autoscaler, "spec", "minReplicas", default=1))

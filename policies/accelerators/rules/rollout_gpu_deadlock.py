@@ -8,7 +8,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
-from policies.rollouts.rollouts import Outcome, outcome, pending, pods_of_a_replica, running_update
+from policies.rollouts.rollouts import Outcome, outcome, pending_replicas, pods_per_replica, running_update
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -30,7 +30,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 "spec.replicas",
                 f"All nodes and pools together fit {int(room)} {such} with {asked}: "
-                f"{pending(update.replicas, room)}.",
+                f"{pending_replicas(update.replicas, room)}.",
                 f"Run at most {int(room)} replicas, or declare a pool that can grow in gpu-affinity.yaml.",
                 _certainty(facts),
             )
@@ -52,7 +52,7 @@ def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement,
     """The pods of one replica, each with their number; those of a group that ask for the same and fit on the
     same nodes are counted together, since they take room from each other."""
     alike: list[tuple[PodTemplate, Placement, int]] = []
-    for template, pods in pods_of_a_replica(target):
+    for template, pods in pods_per_replica(target):
         found = placement(template.pod, facts)
         if found is None or not found.nodes:
             continue  # without any node, it is gpu-unschedulable's

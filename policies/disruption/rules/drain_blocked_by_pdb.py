@@ -15,7 +15,13 @@ from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, DISRUPTION_BUDGET,
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.selectors import matches
-from policies.rollouts.rollouts import autoscaler_of, count_of, kept_by, least_replicas, replicas_of
+from policies.rollouts.rollouts import (
+    autoscaler_minimum,
+    autoscaler_of,
+    count_of,
+    least_replicas,
+    replicas_of,
+)
 
 _HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replicas than minAvailable requires."
 
@@ -206,7 +212,7 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
     workload = _scaled(autoscaler, facts)
     if workload is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return
-    replicas = kept_by(autoscaler)
+    replicas = autoscaler_minimum(autoscaler)
     most = integer(autoscaler, "spec", "maxReplicas", default=replicas)
     before = facts.listing(Resource.AUTOSCALERS)
     known = find_by_name(before, _name(autoscaler))
@@ -246,7 +252,7 @@ def _scaled(autoscaler: Json, facts: Facts) -> Json | None:
 def _was_found(known: Json | None, budget: Json, least: Any) -> bool:
     """Whether the autoscaler as it is known had the same effect: then the budget has its own finding, unless
     it is in the cluster that the autoscaler's manifest goes into."""
-    if known is None or not _blocks(least, kept_by(known)):
+    if known is None or not _blocks(least, autoscaler_minimum(known)):
         return False
     return not is_manifest(known) or is_manifest(budget)
 

@@ -21,9 +21,9 @@ from policies.quotas.limit_ranges import (
     amounts,
     bounds,
     defaults_in,
+    formatted,
     has_pod_level_resources,
     resources_of,
-    shown,
     total,
 )
 from policies.rollouts.rollouts import replicas_of
@@ -55,28 +55,28 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
-    """Limits that a LimitRange gives and that do not go with what the container sets."""
+    """Default limits that conflict with the container's requests or volumes."""
     for each in found:
-        for name, default in each.given.items():
-            if name in each.requests and each.requests[name] > default.amount and name not in each.disputed:
+        for name, default in each.default_limits.items():
+            if name in each.requests and each.requests[name] > default.amount and name not in each.ambiguous:
                 yield Finding(
                     template.at(each.container, "resources"),
-                    f"LimitRange {default.giver} gives container {each.container.name} the {name} limit "
-                    f"{shown(name, default.amount)}, and it requests {shown(name, each.requests[name])}: "
-                    "the API server refuses every pod.",
+                    f"LimitRange {default.limit_range} gives container {each.container.name} the {name} "
+                    f"limit {formatted(name, default.amount)}, and it requests "
+                    f"{formatted(name, each.requests[name])}: the API server refuses every pod.",
                     f"Set a {name} limit of at least the request.",
                 )
-        memory = each.given.get("memory")
-        if memory is None or "memory" in each.disputed or each.container.role is Role.INIT:
+        memory = each.default_limits.get("memory")
+        if memory is None or "memory" in each.ambiguous or each.container.role is Role.INIT:
             continue
         for volume, size in _in_memory(template, each.container):
             if size > memory.amount:
                 yield Finding(
                     template.at(each.container, "resources"),
-                    f"LimitRange {memory.giver} gives container {each.container.name} the memory limit "
-                    f"{shown('memory', memory.amount)}, and its in-memory volume {volume} may grow to "
-                    f"{shown('memory', size)}: the files in it count as memory, and the kernel kills the "
-                    "container before the volume is full.",
+                    f"LimitRange {memory.limit_range} gives container {each.container.name} the memory "
+                    f"limit {formatted('memory', memory.amount)}, and its in-memory volume {volume} may grow "
+                    f"to {formatted('memory', size)}: the files in it count as memory, and the kernel kills "
+                    "the container before the volume is full.",
                     "Set a memory limit above the volume's sizeLimit.",
                     Certainty.LIKELY,
                 )
@@ -99,15 +99,15 @@ def _refused(template: PodTemplate, found: tuple[Resources, ...], limit_range: J
         for each in found:
             who = f"container {each.container.name}"
             path = template.at(each.container, "resources")
-            for why, resource, certain in _broken(item, each.requests, each.limits):
-                if resource not in each.disputed:
+            for why, resource, certain in _violations(item, each.requests, each.limits):
+                if resource not in each.ambiguous:
                     yield _finding(path, name, f"{who} {why}", certain)
     for item in bounds(limit_range, POD):
         requests = total((each.container, each.requests) for each in found)
         limits = total((each.container, each.limits) for each in found)
-        disputed = frozenset[str]().union(*(each.disputed for each in found))
-        for why, resource, certain in _broken(item, requests, limits, pod=True):
-            if resource not in disputed:
+        ambiguous = frozenset[str]().union(*(each.ambiguous for each in found))
+        for why, resource, certain in _violations(item, requests, limits, pod=True):
+            if resource not in ambiguous:
                 yield _finding(template.spec_path, name, f"the pod {why}", certain)
 
 
@@ -120,44 +120,39 @@ def _finding(path: str, name: str, why: str, certain: bool) -> Finding:
     )
 
 
-def _broken(
+def _violations(
     item: Json, requests: Amounts, limits: Amounts, *, pod: bool = False
 ) -> Iterator[tuple[str, str, bool]]:
-    """What breaks the bounds of an item: why, the resource, and whether it is certain.
+    """Sentences about values outside the bounds of an item, each with its resource and whether it is certain.
 
-    A webhook may add a value that is missing, and a container to a pod.
+    Other webhooks may add missing values, and containers to a pod.
     """
-    least, most, ratios = (amounts(mapping(item, each)) for each in _BOUNDS)
-    for name, bound in least.items():
+    minimum, maximum, ratios = (amounts(mapping(item, each)) for each in _BOUNDS)
+    for name, bound in minimum.items():
+        limit = f"the minimum is {formatted(name, bound)}"
         if name not in requests:
-            yield f"requests no {name}, and the minimum is {shown(name, bound)}", name, False
-        else:
-            for what, amount in (("requests", requests[name]), ("has a limit of", limits.get(name, bound))):
-                if amount < bound:
-                    said = f"{what} {shown(name, amount)} {name}, and the minimum is {shown(name, bound)}"
-                    yield said, name, not pod
-                    break
-    for name, bound in most.items():
+            yield f"requests no {name}, and {limit}", name, False
+        elif requests[name] < bound:
+            yield f"requests {formatted(name, requests[name])} {name}, and {limit}", name, not pod
+        elif limits.get(name, bound) < bound:
+            yield f"has a limit of {formatted(name, limits[name])} {name}, and {limit}", name, not pod
+    for name, bound in maximum.items():
+        limit = f"the maximum is {formatted(name, bound)}"
         if name not in limits:
-            yield f"has no {name} limit, and the maximum is {shown(name, bound)}", name, False
-        else:
-            for what, amount in (("has a limit of", limits[name]), ("requests", requests.get(name, bound))):
-                if amount > bound:
-                    said = f"{what} {shown(name, amount)} {name}, and the maximum is {shown(name, bound)}"
-                    yield said, name, True
-                    break
+            yield f"has no {name} limit, and {limit}", name, False
+        elif limits[name] > bound:
+            yield f"has a limit of {formatted(name, limits[name])} {name}, and {limit}", name, True
+        elif requests.get(name, bound) > bound:
+            yield f"requests {formatted(name, requests[name])} {name}, and {limit}", name, True
     for name, bound in ratios.items():
-        request, limit = requests.get(name), limits.get(name)
-        if not request or not limit:
+        request, most = requests.get(name), limits.get(name)
+        if not request or not most:
+            missing = "limit" if request else "request"
+            yield f"has no {name} {missing}, and maxLimitRequestRatio needs both", name, False
+        elif most / request > bound:
             yield (
-                f"has no {name} {'limit' if request else 'request'}, and maxLimitRequestRatio needs both",
-                name,
-                False,
-            )
-        elif limit / request > bound:
-            yield (
-                f"has a {name} limit of {shown(name, limit)} and a request of {shown(name, request)}, and "
-                f"maxLimitRequestRatio is {shown('ratio', bound)}",
+                f"has a {name} limit of {formatted(name, most)} and a request of "
+                f"{formatted(name, request)}, and maxLimitRequestRatio is {formatted('ratio', bound)}",
                 name,
                 not pod,
             )

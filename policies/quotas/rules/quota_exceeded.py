@@ -5,15 +5,22 @@ from __future__ import annotations
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import POD
 from policies.kube.names import listed
-from policies.quotas.limit_ranges import shown
-from policies.quotas.quotas import Judged, Room, in_use, is_running, judged, others_in_set, unset
+from policies.quotas.quotas import (
+    QuotaMatch,
+    Room,
+    in_use,
+    is_running,
+    missing_resources,
+    quota_matches,
+    used_by_other_manifests,
+)
 from policies.rollouts.rollouts import Outcome, outcome
 
 
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == POD:
         return  # the API server refuses it at once
-    for each in judged(target, facts):
+    for each in quota_matches(target, facts):
         try:
             found = list(_findings(target, each, facts))
         except ValueError:
@@ -23,10 +30,10 @@ def check(target: Target, facts: Facts) -> Findings:
             return
 
 
-def _findings(target: Target, each: Judged, facts: Facts) -> Findings:
+def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     name = str(each.quota["metadata"]["name"])
     for template, pods in zip(each.templates, each.pods, strict=True):
-        for container, missing in unset(each.quota, pods):
+        for container, missing in missing_resources(each.quota, pods):
             yield Finding(
                 template.at(container, "resources"),
                 f"ResourceQuota {name} refuses every pod: it counts {listed(missing)}, and container "
@@ -41,22 +48,21 @@ def _findings(target: Target, each: Judged, facts: Facts) -> Findings:
     if room.replicas < 1:
         yield Finding(
             _resources(each.templates[0]),
-            f"ResourceQuota {name} allows {room.allowed}, and one replica takes "
-            f"{shown(room.resource, room.each)}: no replica ever runs.",
+            f"ResourceQuota {name} allows {room.limit}, and one replica takes "
+            f"{room.amount(room.per_replica)}: no replica ever runs.",
             "Request less, or raise the quota.",
         )
     elif outcome(each.update, float(room.replicas)) is Outcome.SHORT:
-        why = f"ResourceQuota {name} has room for {room.such} ({room.terms})"
-        yield _short(each, room, why, Certainty.CERTAIN)
+        yield _short(each, room, room.text, Certainty.CERTAIN)
     else:
         yield from _next_to_others(target, each, facts)
 
 
-def _next_to_others(target: Target, each: Judged, facts: Facts) -> Findings:
-    """Replicas that fit by themselves, but not next to what others take."""
+def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
+    """Replicas that fit in an empty namespace, but not next to the other pods."""
     used, last = in_use(each.quota), True
     if used is None:
-        used, last = others_in_set(target, each.quota, facts)
+        used, last = used_by_other_manifests(target, each.quota, facts)
         others = "The other workloads of this set take"
     elif is_running(target, facts):
         return  # its own pods are among those in use
@@ -65,13 +71,13 @@ def _next_to_others(target: Target, each: Judged, facts: Facts) -> Findings:
     room = each.room(used)
     if room is not None and last and outcome(each.update, float(room.replicas)) is Outcome.SHORT:
         why = (
-            f"{others} {shown(room.resource, room.taken)} of the {room.allowed} that ResourceQuota "
-            f"{room.quota} allows, and a replica takes {shown(room.resource, room.each)}"
+            f"{others} {room.amount(room.used)} of the {room.limit} that ResourceQuota {room.quota} allows, "
+            f"and a replica takes {room.amount(room.per_replica)}"
         )
         yield _short(each, room, why, Certainty.LIKELY)
 
 
-def _short(each: Judged, room: Room, why: str, certainty: Certainty) -> Finding:
+def _short(each: QuotaMatch, room: Room, why: str, certainty: Certainty) -> Finding:
     fits, wanted = int(room.replicas), each.update.replicas
     left = wanted - fits
     return Finding(

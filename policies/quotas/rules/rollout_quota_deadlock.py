@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
-from policies.quotas.limit_ranges import shown
-from policies.quotas.quotas import Judged, in_use, is_running, judged, others_in_set
+from policies.quotas.quotas import QuotaMatch, in_use, is_running, quota_matches, used_by_other_manifests
 from policies.rollouts.rollouts import Outcome, outcome
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    for each in judged(target, facts):
+    for each in quota_matches(target, facts):
         try:
             found = _finding(target, each, facts)
         except ValueError:
@@ -20,38 +19,37 @@ def check(target: Target, facts: Facts) -> Findings:
             return
 
 
-def _finding(target: Target, each: Judged, facts: Facts) -> Finding | None:
+def _finding(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
     room = each.room()
     if room is None:
         return None
-    by_itself = outcome(each.update, float(room.replicas))
-    if by_itself is Outcome.STUCK:
-        full = f"ResourceQuota {room.quota} has room for {room.such} ({room.terms}), and all of them run"
-        return _stuck(target, full, Certainty.CERTAIN)
-    if by_itself is Outcome.SHORT or each.update.unavailable:
+    in_empty_namespace = outcome(each.update, float(room.replicas))
+    if in_empty_namespace is Outcome.STUCK:
+        return _stuck(target, f"{room.text}, and all of them run", Certainty.CERTAIN)
+    if in_empty_namespace is Outcome.SHORT or each.update.unavailable:
         return None  # quota-exceeded reports the first; in the second an old pod makes room
     used = in_use(each.quota)
     if used is None:
-        return _in_set(target, each, facts)
+        return _among_manifests(target, each, facts)
     room = each.room(used) if is_running(target, facts) else None
     if room is None or room.replicas >= 1:
         return None
     full = (
-        f"ResourceQuota {room.quota} has {shown(room.resource, room.taken)} of {room.allowed} in use now, "
-        f"and one more replica takes {shown(room.resource, room.each)}"
+        f"ResourceQuota {room.quota} has {room.amount(room.used)} of {room.limit} in use now, "
+        f"and one more replica takes {room.amount(room.per_replica)}"
     )
     return _stuck(target, full, Certainty.LIKELY)
 
 
-def _in_set(target: Target, each: Judged, facts: Facts) -> Finding | None:
+def _among_manifests(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
     """A rollout that is stuck while the other workloads of the same manifests run."""
-    taken, _ = others_in_set(target, each.quota, facts)
-    room = each.room(taken)
+    used, _ = used_by_other_manifests(target, each.quota, facts)
+    room = each.room(used)
     if room is None or outcome(each.update, float(room.replicas)) is not Outcome.STUCK:
         return None
     full = (
-        f"ResourceQuota {room.quota} allows {room.allowed}. The other workloads of this set take "
-        f"{shown(room.resource, room.taken)}, and each replica takes {shown(room.resource, room.each)}, "
+        f"ResourceQuota {room.quota} allows {room.limit}. The other workloads of this set take "
+        f"{room.amount(room.used)}, and each replica takes {room.amount(room.per_replica)}, "
         "so one more does not fit"
     )
     return _stuck(target, full, Certainty.LIKELY)

@@ -12,7 +12,7 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.json import integer, text
 from policies.kube.nodes import HOSTNAME
-from policies.quotas.quotas import judged
+from policies.quotas.quotas import quota_matches
 from policies.relations.domains import MOST_NODES, Cause, domains, limits_of
 from policies.rollouts.rollouts import autoscaler_of, replicas_of, running_replicas
 
@@ -45,13 +45,13 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _by_quotas(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
-    for quota in judged(target, facts):
+    for quota in quota_matches(target, facts):
         try:
             room = quota.room()
         except ValueError:
             continue  # the API server refuses such a quantity
         if room is not None:
-            yield float(room.replicas), f"ResourceQuota {room.quota} has room for {room.such} ({room.terms})"
+            yield float(room.replicas), room.text
 
 
 def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:

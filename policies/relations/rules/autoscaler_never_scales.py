@@ -16,14 +16,14 @@ from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
-    NOTHING,
+    NO_DEFAULTS,
     Defaults,
     Resources,
     defaults_in,
     has_pod_level_resources,
     resources_of,
 )
-from policies.rollouts.rollouts import autoscaler_of, kept_by, replicas_of
+from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of, replicas_of
 
 _DEFAULT_TARGET: Final = 80
 """Percent of the CPU request, for an autoscaler without metrics."""
@@ -64,14 +64,14 @@ def check(target: Target, facts: Facts) -> Findings:
     autoscaler = autoscaler_of(target.obj, facts)
     if autoscaler is None or has_pod_level_resources(template.pod):
         return
-    if integer(autoscaler, "spec", "maxReplicas", default=0) <= kept_by(autoscaler):
+    if integer(autoscaler, "spec", "maxReplicas", default=0) <= autoscaler_minimum(autoscaler):
         return
     name, metrics = text(autoscaler, "metadata", "name"), _metrics(autoscaler)
     try:
         defaults = defaults_in(facts)
         # As in `calculateRequests` of pkg/controller/podautoscaler/replica_calculator.go in Kubernetes 1.36,
         # and its predecessor in 1.29.
-        running = resources_of(template.containers(Role.MAIN, Role.SIDECAR), defaults or NOTHING)
+        running = resources_of(template.containers(Role.MAIN, Role.SIDECAR), defaults or NO_DEFAULTS)
         tolerance = _tolerance(autoscaler)
     except ValueError:
         return  # the API server refuses such a quantity
@@ -113,7 +113,7 @@ def _without_request(
 
 def _out_of_reach(metric: _Utilization, counted: Sequence[Resources], tolerance: Decimal) -> _Obstacle | None:
     """If the containers' limits keep the use below the target."""
-    if any(metric.resource not in each.limits or metric.resource in each.disputed for each in counted):
+    if any(metric.resource not in each.limits or metric.resource in each.ambiguous for each in counted):
         return None
     limits = sum(each.limits[metric.resource] for each in counted)
     most = int(limits * 100 / sum(each.requests[metric.resource] for each in counted))

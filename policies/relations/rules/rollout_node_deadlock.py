@@ -13,7 +13,7 @@ from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
 from policies.relations.domains import MOST_NODES, Cause, Domains, Limit, domains, limits_of
-from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending, running_update
+from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
 
 _PLACES: Final = {HOSTNAME: "on different nodes", "topology.kubernetes.io/zone": "in different zones"}
 
@@ -56,7 +56,7 @@ def _finding(
     room = int(found.room(limit))
     reason, alternative = _reason(limit, found), _alternative(limit, found)
     if ends is Outcome.SHORT:
-        message = f"{reason}: {pending(update.replicas, room)}."
+        message = f"{reason}: {pending_replicas(update.replicas, room)}."
         return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
     return Finding(
         "spec.strategy.rollingUpdate.maxUnavailable",

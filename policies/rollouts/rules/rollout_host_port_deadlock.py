@@ -7,7 +7,7 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.nodes import pinned_to_one_node
 from policies.kube.pods import Role
-from policies.rollouts.rollouts import Outcome, host_ports, outcome, pending, running_update
+from policies.rollouts.rollouts import Outcome, host_ports, outcome, pending_replicas, running_update
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -30,7 +30,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     _stuck(ports, one_node)
                     if found is Outcome.STUCK
                     else f"One pod of a node can have host port {ports}, and all pods are bound to the same "
-                    f"node: {pending(update.replicas, 1)}.",
+                    f"node: {pending_replicas(update.replicas, 1)}.",
                     "Set maxSurge to 0 and maxUnavailable to 1, or drop the host port and use a Service."
                     if found is Outcome.STUCK
                     else "Run 1 replica, or drop the host port and use a Service.",

@@ -10,7 +10,7 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.json import indexed_maps, strings, text
 from policies.kube.nodes import pinned_to_one_node
-from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending, running_update
+from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
 
 _HINT: Final = (
     "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1, or use a ReadWriteMany claim."
@@ -52,7 +52,7 @@ def _of_one_pod(
         return Finding(_path(template, index), message, _HINT)
     return Finding(
         _path(template, index),
-        f"Claim {claim} is ReadWriteOncePod, so one pod can have it: {pending(update.replicas, 1)}.",
+        f"Claim {claim} is ReadWriteOncePod, so one pod can have it: {pending_replicas(update.replicas, 1)}.",
         "Run 1 replica, or use a ReadWriteMany claim, or a StatefulSet with a claim for each pod.",
     )
 

@@ -19,8 +19,8 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.pods import containers
-from policies.quotas.limit_ranges import amounts, shown, total
-from policies.quotas.quotas import Pods, covers, judged, pods_of, usage_of
+from policies.quotas.limit_ranges import amounts, formatted, total
+from policies.quotas.quotas import Pods, covers, pods_of, quota_matches, usage_of
 from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_quota_deadlock
 from tests.manifests import manifest
 
@@ -85,7 +85,7 @@ def test_a_pod_takes_the_most_that_it_needs_at_one_moment(
         for n, (stays, cpu) in enumerate(starts)
     ]
     made = pod(*({"requests": {"cpu": cpu}} for cpu in main), init=init)
-    each = pods(made).each
+    each = pods(made).containers
     assert total((one.container, one.requests) for one in each)["cpu"] == most
 
 
@@ -94,7 +94,7 @@ def test_the_names_under_which_a_quota_counts() -> None:
         "requests": {"cpu": "500m", "memory": "1Gi", "hugepages-2Mi": "4Mi", "vendor.example/gpu": 2},
         "limits": {"memory": "2Gi", "vendor.example/gpu": 2, "hugepages-2Mi": "4Mi"},
     }
-    assert usage_of(pods(pod(taken)).each) == {
+    assert usage_of(pods(pod(taken)).containers) == {
         "pods": 1,
         "count/pods": 1,
         "cpu": Decimal("0.5"),
@@ -188,7 +188,7 @@ def test_a_quota_is_judged_for_each_template_of_a_workload_without_replicas() ->
     obj = manifest("JobSet", "s", {"replicatedJobs": [{"name": "a", **job}, {"name": "b", **job}]})
     target = Target(obj, kind_of(obj), pod_templates(obj, WORKLOADS))
     known = facts(QUOTAS=[quota(hard={"limits.cpu": "5"})], LIMIT_RANGES=[])
-    assert [each.usage["limits.cpu"] for each in judged(target, known)] == [4, 4]
+    assert [each.usage["limits.cpu"] for each in quota_matches(target, known)] == [4, 4]
     assert not list(quota_exceeded.check(target, known))
     less = facts(QUOTAS=[quota(hard={"limits.cpu": "3"})], LIMIT_RANGES=[])
     (found,) = quota_exceeded.check(replace(target), less)
@@ -209,7 +209,7 @@ def test_a_quota_is_judged_for_each_template_of_a_workload_without_replicas() ->
     ],
 )
 def test_amounts_are_shown_as_people_write_them(resource: str, quantity: str, words: str) -> None:
-    assert shown(resource, amounts({resource: quantity})[resource]) == words
+    assert formatted(resource, amounts({resource: quantity})[resource]) == words
 
 
 def test_a_limit_is_the_request_before_a_limit_range_gives_one() -> None:
@@ -224,6 +224,6 @@ def test_a_limit_is_the_request_before_a_limit_range_gives_one() -> None:
 def test_a_maximum_gives_limit_and_request_and_a_minimum_a_request() -> None:
     item = {"type": "Container", "max": {"cpu": 4}, "min": {"memory": "1Gi"}, "defaultRequest": {"cpu": 2}}
     known = facts(LIMIT_RANGES=[{"metadata": {"name": "r"}, "spec": {"limits": [item]}}])
-    (one,) = pods(pod({}), known).each
+    (one,) = pods(pod({}), known).containers
     assert one.limits == {"cpu": 4}
     assert one.requests == {"cpu": 2, "memory": 1 << 30}
