@@ -16,7 +16,6 @@ Imports: no other package of this repository.
 
 from policies.commands.budget import Budget, BudgetSpent
 from policies.commands.children import children
-from policies.commands.durations import seconds
 from policies.commands.hosts import reach_of
 from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
 from policies.commands.options import parse_options, valued
@@ -37,6 +36,5 @@ __all__ = [
     "parse_options",
     "reach_of",
     "read",
-    "seconds",
     "valued",
 ]

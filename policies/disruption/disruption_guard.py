@@ -32,7 +32,7 @@ DEADLINE: Final = ("spec", "activeDeadlineSeconds")
 GRACE: Final = ("spec", "terminationGracePeriodSeconds")
 _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
-"""Seconds of the grace period that are left to a server which finishes its requests during the sleep."""
+"""Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
 RAY_ORIGIN: Final = "ray.io/originated-from-crd"
 
 
@@ -63,16 +63,16 @@ class DisruptionGuard(Settings):
     )
 
 
-_ELECTS: Final = ("--leader-elect", "--enable-leader-election", "--leader-election", "-leader-elect")
-"""How a controller is started that takes turns with its replicas."""
+_LEADER_ELECTION: Final = ("--leader-elect", "--enable-leader-election", "--leader-election", "-leader-elect")
+"""Flags of controllers."""
 
-_INSIGHT: Final = ("metric", "health", "probe", "webhook", "prof")
-"""Parts of the names of ports by which a controller is watched, or asked by the API server."""
+_CONTROLLER_PORTS: Final = ("metric", "health", "probe", "webhook", "prof")
+"""Parts of the port names of controllers."""
 
 
 def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UNREAD) -> Json:
     if kind_of(pod) != POD:
-        return pod  # Jobs are only advised about: the person who creates one sees no warning about its pods
+        return pod  # `advise` reports Jobs
     if is_training(pod, settings, facts):
         return _guarded(pod, settings, why)
     if facts.view(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
@@ -84,7 +84,7 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
 
 
 def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
-    """Whether a pod runs long, to an end, and loses its work when it is evicted."""
+    """Whether a pod runs to completion and loses its work if it is evicted."""
     view = facts.view(pod)
     ray = view.is_ray and labels_of(pod).get(RAY_ORIGIN) != "RayService"
     if not ray and not view.completes:
@@ -121,25 +121,24 @@ def _guarded(pod: Json, settings: DisruptionGuard, why: Reasons) -> Json:
 
 
 def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
-    bare = [
+    servers = [
         container
         for container in serving_containers(pod, facts)
-        # Native sidecars are stopped after the main containers: their clients are gone by then.
+        # Native sidecars are stopped after the main containers, so no client uses them any more.
         if container.role is Role.MAIN
         and _has_no_pre_stop(container.spec)
-        and not _is_machinery(facts.view(pod), container)
+        and not _is_infrastructure(facts.view(pod), container)
     ]
-    if not bare:
+    if not servers:
         return pod
-    given = dig(pod, *GRACE)
-    grace = DEFAULT_GRACE if given is None else integer(pod, *GRACE, default=0)
+    grace = DEFAULT_GRACE if dig(pod, *GRACE) is None else integer(pod, *GRACE, default=0)
     short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + settings.drain
-    drains = [drain_of(container, facts) for container in bare]
-    written = [drain.seconds for drain in drains if drain is not None and drain.written]
-    if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in written)]):
-        return pod  # the user's own; the sleep would eat into it
-    known = [settings.drain if drain is None else drain.seconds for drain in drains]
-    need = short + max(known)
+    drains = [drain_of(container, facts) for container in servers]
+    set_by_user = [drain.seconds for drain in drains if drain is not None and drain.option]
+    if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in set_by_user)]):
+        return pod  # the user's own grace period is too short for the sleep
+    seconds = [settings.drain if drain is None else drain.seconds for drain in drains]
+    need = short + max(seconds)
     if grace == DEFAULT_GRACE < need:
         grace = need
         pod = replaced(pod, GRACE, need)
@@ -148,41 +147,37 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
             f"{short} s of sleep and {need - short} s for the last requests",
             setting="drain",
         )
-    # A server that aborts its requests at SIGTERM has to finish them before.
-    sleeps = [short if drain or grace < long + _EXIT else long for drain in known]
-    for container, seconds in zip(bare, sleeps, strict=True):
-        sleep = {"sleep": {"seconds": seconds}}
-        pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), sleep))
+    for container, drain in zip(servers, seconds, strict=True):
+        # A server that aborts its requests at SIGTERM must finish them during the sleep.
+        sleep = short if drain or grace < long + _EXIT else long
+        hook = {"sleep": {"seconds": sleep}}
+        pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), hook))
         reason = "requests still arrive then"
-        if seconds != short:
+        if sleep != short:
             reason += ", and this server aborts those under way when it is stopped"
         why.give(
             f"{container.path}.lifecycle.preStop",
-            f"sleeps {seconds} s while Services take it out: {reason}",
+            f"sleeps {sleep} s while Services take it out: {reason}",
             setting="preStopSleep",
         )
     return pod
 
 
-def _is_machinery(view: PodView, container: Container) -> bool:
-    """Whether a container belongs to the cluster rather than to a Service: an agent of its node (a CSI
-    driver, a CNI plugin) or a controller. No requests are cut off when it stops, and a sleep keeps its
-    successor, or the lock of its leader, waiting."""
-    owner = view.owner
-    if (owner is not None and owner.get("kind") == "DaemonSet") or dig(
-        view.pod, "spec", "hostNetwork"
-    ) is True:
+def _is_infrastructure(view: PodView, container: Container) -> bool:
+    """Whether a container is an agent of its node (a CSI driver, a CNI plugin) or a controller. It has no
+    requests to finish, and its successor or the next leader waits until it stops."""
+    if text(view.owner, "kind") == "DaemonSet" or dig(view.pod, "spec", "hostNetwork") is True:
         return True
-    if any(word.startswith(_ELECTS) for word in container.argv):
+    if any(word.startswith(_LEADER_ELECTION) for word in container.argv):
         return True
     names = [text(port, "name") for port in maps(container.spec, "ports")]
-    return bool(names) and all(any(part in name for part in _INSIGHT) for name in names)
+    return bool(names) and all(any(part in name for part in _CONTROLLER_PORTS) for name in names)
 
 
 def _can_sleep(facts: Facts) -> bool:
-    """Whether all API servers and kubelets are known to accept `sleep`: an API server below 1.30 drops the
-    field, and refuses the pod for its empty hook. No kubelet may be newer than any API server, so the oldest
-    kubelet decides (https://kubernetes.io/releases/version-skew-policy/#kubelet)."""
+    """Whether all API servers and kubelets accept `sleep`: an API server below 1.30 drops the field, and
+    refuses the pod for its empty hook. No kubelet may be newer than an API server, so the oldest kubelet
+    decides (https://kubernetes.io/releases/version-skew-policy/#kubelet)."""
     oldest = facts.oldest_kubelet()
     return oldest is not None and oldest >= _FIRST_SLEEP
 
@@ -196,16 +191,15 @@ def _has_no_pre_stop(container: Json) -> bool:
 
 
 def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Finding]:
-    """Where a guard ends before the training's own deadline, or was not given because of that.
+    """Reports a training whose deadline is longer than `maxDuration`.
 
-    Reported for a Job when the Job is created, since its own deadline ends its pods too, and of pods that
-    no Job made.
+    A Job is reported when it is created: whoever creates it does not see warnings about its pods.
     """
     if kind_of(obj) == POD:
         owner = facts.view(obj).owner
         if (owner is None or owner.get("kind") != "Job") and is_training(obj, settings, facts):
             guarded = all(annotations_of(obj).get(key) == value for key, value in GUARDS.items())
-            yield from _unbounded(integer(obj, *DEADLINE, default=0), "spec", guarded, settings)
+            yield from _long_deadline(integer(obj, *DEADLINE, default=0), "spec", guarded, settings)
     elif not is_someone_elses(obj):
         for job in jobs_in(obj):
             if is_training(job.template, settings, facts):
@@ -213,10 +207,10 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
                 pods = integer(job.template, *DEADLINE, default=0)
                 guarded = not settings.add_deadline and pods <= settings.max_duration
                 deadline = min(filter(None, (own, pods)), default=0)
-                yield from _unbounded(deadline, field_path(job.steps), guarded, settings)
+                yield from _long_deadline(deadline, field_path(job.steps), guarded, settings)
 
 
-def _unbounded(deadline: int, path: str, guarded: bool, settings: DisruptionGuard) -> Iterator[Finding]:
+def _long_deadline(deadline: int, path: str, guarded: bool, settings: DisruptionGuard) -> Iterator[Finding]:
     most = settings.max_duration
     if deadline > most:
         fate = "is kept from eviction beyond" if guarded else "may be evicted, since it would go beyond"

@@ -1,6 +1,6 @@
-"""How servers end: for how long they finish requests after SIGTERM, and how long their preStop hooks sleep.
+"""The end of servers: how long they finish requests after SIGTERM, and how long their preStop hooks sleep.
 
-Law: a number is written by a user or in the server's code; an unknown one is None.
+Law: a user or the server's code sets each number; an unknown number is None.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from policies.commands import CommandSummary, Loop, seconds
+from policies.commands import CommandSummary, Loop
 from policies.containers.commands import exec_command
 from policies.containers.programs import option, programs
 from policies.core.facts import Facts
@@ -20,34 +20,33 @@ from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
 
 WEB_SERVERS: Final = {"gunicorn": "--graceful-timeout", "uvicorn": "--timeout-graceful-shutdown"}
-"""Flags of web servers that no preset is about. gunicorn reads the same from files, so its default is not
-known: https://github.com/benoitc/gunicorn/blob/23.0.0/gunicorn/config.py,
+"""Flags of web servers without a preset. gunicorn also reads the setting from files, so its default is
+unknown: https://github.com/benoitc/gunicorn/blob/23.0.0/gunicorn/config.py,
 https://github.com/encode/uvicorn/blob/0.34.0/uvicorn/main.py"""
-_LEAVING: Final = frozenset({"break", "exit", "return", "kill"})
+_EXITS: Final = frozenset({"break", "exit", "return", "kill"})
 
 
 class Drain(NamedTuple):
-    """For how many seconds a server finishes requests after SIGTERM, at most."""
+    """The maximum time for which a server finishes requests after SIGTERM."""
 
     seconds: int
-    written: str
-    """The flag or variable that sets it; empty where it is the server's default."""
+    option: str
+    """The flag or variable that sets it; empty for the server's default."""
 
 
 def drain_of(container: Container, facts: Facts) -> Drain | None:
-    """The drain of the server in a container; None where it is not known, or has no limit."""
+    """The drain of the server in a container; None if it is unknown or has no limit."""
     server = recognised(container, facts)
     if server is None:
-        return _web_server(container)
+        return _web_server_drain(container)
     drain = server.preset.drain
     if drain is None:
         return None
-    told = server.configured(drain.flags, drain.env)
-    if told is not None:
-        number = _number(told)
+    value = server.configured(drain.flags, drain.env)
+    if value is not None:
         names = (*drain.flags, *drain.env)
-        written = next((name for name in names if server.has_option(name) or server.has_variable(name)), "")
-        return None if number is None else Drain(number, written)
+        name = next((each for each in names if server.has_option(each) or server.has_variable(each)), "")
+        return _configured(value, name)
     if drain.seconds is None or not server.own_image or server.may_have_option(*drain.flags):
         return None
     version = version_of(repository_and_tag(container.image)[1])
@@ -58,52 +57,46 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
     return Drain(drain.seconds, "")
 
 
-def _web_server(container: Container) -> Drain | None:
+def _web_server_drain(container: Container) -> Drain | None:
     for words in programs(container):
         if flag := WEB_SERVERS.get(words[0]):
-            number = _number(option(words, flag) or "")
-            return None if number is None else Drain(number, flag)
+            return _configured(option(words, flag) or "", flag)
     return None
 
 
-def _number(told: str) -> int | None:
-    return int(told) if told.isascii() and told.isdigit() and len(told) < 7 else None
+def _configured(value: str, option: str) -> Drain | None:
+    return Drain(int(value), option) if value.isascii() and value.isdigit() and len(value) < 7 else None
 
 
 # --- preStop hooks -------------------------------------------------------------------------------
 
 
 def pre_stop_sleep(template: PodTemplate, container: Container) -> float:
-    """Seconds that a container's preStop hook sleeps for certain; 0 where it doesn't."""
+    """Seconds that a container's preStop hook certainly sleeps."""
     native = integer(container.spec, "lifecycle", "preStop", "sleep", "seconds", default=0)
     return native or _slept(exec_command(template, container, "lifecycle", "preStop"))
 
 
 def _slept(summary: CommandSummary) -> float:
-    """The sleeps of a script, one round of each loop that the script may leave when it likes.
+    """The sleeps of a script, with one round of each loop that it may leave early.
 
-    The summary's own bound includes branches that exclude each other, and an enclosing `timeout`.
+    The summary's `seconds` is an upper limit, which includes the time of an enclosing `timeout`.
     """
     if summary.loops and all(_only_sleeps(summary, loop) for loop in summary.loops):
         return summary.seconds
-    sleeps = sum(_duration(command.argv[1:]) for command in summary.commands if command.name == "sleep")
-    return sleeps if math.isinf(sleeps) and not summary.loops else min(sleeps, summary.seconds)
+    sleeps = [command for command in summary.commands if command.name == "sleep"]
+    if any(command.argv[1:2] in (("infinity",), ("inf",)) for command in sleeps):
+        return summary.seconds if summary.loops else math.inf
+    return min(sum(command.timeout or 0.0 for command in sleeps), summary.seconds)
 
 
 def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
-    """Whether a loop goes round a known number of times, and only sleeping bounds its time."""
+    """Whether a loop has a known number of rounds, and only `sleep` takes time in it."""
     return (
         loop.keyword == "for"
         and loop.count is not None
         and not any(
-            command.conditional or command.name in _LEAVING or (command.timeout and command.name != "sleep")
+            command.conditional or command.name in _EXITS or (command.timeout and command.name != "sleep")
             for command in summary.commands
         )
     )
-
-
-def _duration(arguments: tuple[str, ...]) -> float:
-    """What `sleep 1m 30s` or `sleep infinity` comes to; 0 where it isn't known."""
-    if arguments[:1] in (("infinity",), ("inf",)):
-        return math.inf
-    return sum(seconds(argument) or 0.0 for argument in arguments)

@@ -33,9 +33,9 @@ from policies.quotas.limit_ranges import (
 )
 from policies.rollouts.rollouts import (
     RollingUpdate,
+    minimum_replicas,
     pods_per_replica,
     replicas_of,
-    running_replicas,
     running_update,
 )
 
@@ -243,7 +243,7 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     if not quotas or controller(target.obj) is not None:
         return []
     replicated = target.kind in _REPLICATED
-    replicas = running_replicas(target.obj, facts) if replicated else 1
+    replicas = minimum_replicas(target.obj, facts) if replicated else 1
     if not replicas:
         return []
     update = running_update(target.obj, facts) if replicated else None
@@ -299,7 +299,7 @@ def used_by_other_manifests(target: Target, quota: Json, facts: Facts) -> tuple[
     for workload in workloads if len(workloads) <= MOST_WORKLOADS else ():
         identity = (text(workload, "kind"), text(workload, "metadata", "name"))
         template = mapping(workload, "spec", "template")
-        count = running_replicas(workload, facts)
+        count = minimum_replicas(workload, facts)
         if identity == own or not count or not _has_containers(workload):
             continue
         pods = pods_of(template, containers(template), count, facts)

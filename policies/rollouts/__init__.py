@@ -1,4 +1,4 @@
-"""The arithmetic of rolling updates.
+"""How controllers replace pods in a rolling update.
 
 Imports: `policies.core`, `policies.kube`, `policies.probes`.
 """

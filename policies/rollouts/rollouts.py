@@ -1,8 +1,7 @@
-"""How a workload's controller replaces and counts its pods: surge, unavailability, replicas, and whether a
-rollout completes where there is room for only so many pods.
+"""Rolling updates and replicas, by the arithmetic of the controllers, and whether a rollout completes if only
+some pods fit.
 
-The arithmetic is the controllers' own, so that a rule never contradicts what the cluster does.
-Values that an API server would refuse answer None.
+The result is None for values that an API server would refuse.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, kind_of
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, text
 
-DEFAULT_STEP = "25%"
-"""maxSurge and maxUnavailable of a Deployment where they are not given."""
+_DEFAULT_STEPS: Final[Json] = {"maxSurge": "25%", "maxUnavailable": "25%"}
+"""Those of a Deployment."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollingUpdate:
-    """How many pods a rolling update may add (`surge`) and take away (`unavailable`), in pods; for a
-    LeaderWorkerSet in groups."""
+    """How many pods (of a LeaderWorkerSet: groups) a rolling update may add (`surge`) and remove
+    (`unavailable`)."""
 
     replicas: int
     surge: int
@@ -38,19 +37,19 @@ class Outcome(Enum):
 
     COMPLETES = "completes"
     STUCK = "stuck"
-    """All replicas run, but a rollout never replaces the first one."""
+    """All replicas run, but a rollout cannot replace the first one."""
     SHORT = "short"
-    """Fewer pods than replicas can ever run, with or without a rollout."""
+    """Not all replicas can run, with or without a rollout."""
 
 
 def outcome(update: RollingUpdate, room: float) -> Outcome:
-    """How a rolling update ends if `room` pods of both revisions together can be ready at once.
+    """How a rolling update ends if at most `room` pods of both revisions together fit.
 
-    The controller adds pods up to `replicas + surge` and removes ready old ones down to
+    The controller adds pods up to `replicas + surge` and removes ready old pods down to
     `replicas - unavailable` (`reconcileNewReplicaSet` and `reconcileOldReplicaSets` in the deployment
-    controller's `rolling.go`). Old pods take the room first. So the first new pod needs a place that is free
-    while all old pods run, or one that an old pod may leave. minReadySeconds and readiness only delay this.
-    A PodDisruptionBudget does not count: controllers delete pods and do not evict them.
+    controller's `rolling.go`). So the first new pod needs room next to all old pods, or the room of an old
+    pod that may be removed. minReadySeconds and readiness only delay this. PodDisruptionBudgets do not
+    apply, because controllers delete pods and do not evict them.
     """
     if room < update.replicas:
         return Outcome.SHORT
@@ -58,7 +57,7 @@ def outcome(update: RollingUpdate, room: float) -> Outcome:
 
 
 def pending_replicas(replicas: int, room: float) -> str:
-    """How many replicas never run, as the end of a sentence."""
+    """How many replicas stay Pending, as the end of a sentence."""
     left = replicas - int(room)
     return f"{left} of {replicas} replicas {'stays' if left == 1 else 'stay'} Pending"
 
@@ -66,7 +65,7 @@ def pending_replicas(replicas: int, room: float) -> str:
 def count_of(value: Any, total: int, *, up: bool) -> int | None:
     """An IntOrString as a number of pods: `2`, or a percentage of `total` rounded up or down.
 
-    None where it is neither. `"2"` without the percent sign is no percentage to the API server.
+    None for other values: the API server rejects `"2"` without a percent sign.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if value >= 0 else None
@@ -79,32 +78,30 @@ def count_of(value: Any, total: int, *, up: bool) -> int | None:
 
 
 def pods_per_replica(target: Target) -> list[tuple[PodTemplate, int]]:
-    """The templates with how many pods of each a replica has."""
+    """The templates, each with its number of pods in a replica."""
     if target.kind != LEADER_WORKER_SET:
         return [(template, 1) for template in target.templates]
     size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
-    leads = any(template.path.endswith("leaderTemplate") for template in target.templates)
-    return [
-        (template, 1 if template.path.endswith("leaderTemplate") else size - leads)
-        for template in target.templates
-    ]
+    is_leader = [template.path.endswith("leaderTemplate") for template in target.templates]
+    counts = [1 if leader else size - any(is_leader) for leader in is_leader]
+    return list(zip(target.templates, counts, strict=True))
 
 
 def replicas_of(workload: Json) -> int:
-    """`spec.replicas`, which is 1 where it is not given."""
+    """`spec.replicas`, by default 1."""
     return integer(workload, "spec", "replicas", default=1)
 
 
 def is_recreate(deployment: Json) -> bool:
-    """Whether the old pods are all gone before the first new one is made."""
+    """Whether all old pods are deleted before the first new pod is created."""
     return text(deployment, "spec", "strategy", "type") == "Recreate"
 
 
 def rolling_update(workload: Json, replicas: int | None = None) -> RollingUpdate | None:
-    """What a rolling update of a workload may do at so many replicas, by default its `spec.replicas`.
+    """The rolling update of a workload with `replicas`, by default its `spec.replicas`.
 
-    None where there will be none: another strategy, no replicas, paused, or values that make no sense.
-    A DaemonSet is one pod on each node, so its update is that of one replica.
+    None for another strategy, no replicas, a paused workload, or invalid values. A DaemonSet's update is that
+    of the one pod of a node.
     """
     replicas = replicas_of(workload) if replicas is None else replicas
     update = _UPDATES.get(kind_of(workload))
@@ -112,13 +109,14 @@ def rolling_update(workload: Json, replicas: int | None = None) -> RollingUpdate
 
 
 def _of_deployment(deployment: Json, replicas: int) -> RollingUpdate | None:
-    """Surge is rounded up, unavailable down; when both come to nothing, one pod may be
-    unavailable (`ResolveFenceposts` in the deployment controller's `deployment_util.go`)."""
+    """Surge is rounded up, unavailable down; if both are 0, one pod may be unavailable
+    (`ResolveFenceposts` in the deployment controller's `deployment_util.go`)."""
     if is_recreate(deployment) or dig(deployment, "spec", "paused") is True:
         return None
-    steps = mapping(deployment, "spec", "strategy", "rollingUpdate")
-    surge = count_of(_given(steps.get("maxSurge")), replicas, up=True)
-    unavailable = count_of(_given(steps.get("maxUnavailable")), replicas, up=False)
+    given = mapping(deployment, "spec", "strategy", "rollingUpdate").items()
+    steps = _DEFAULT_STEPS | {field: value for field, value in given if value is not None}
+    surge = count_of(steps["maxSurge"], replicas, up=True)
+    unavailable = count_of(steps["maxUnavailable"], replicas, up=False)
     if surge is None or unavailable is None:
         return None
     if surge == 0 and unavailable == 0:
@@ -127,7 +125,7 @@ def _of_deployment(deployment: Json, replicas: int) -> RollingUpdate | None:
 
 
 def _of_stateful_set(stateful_set: Json, replicas: int) -> RollingUpdate | None:
-    """A percentage is rounded down, to 1 at the least, contrary to the API's comment
+    """A percentage is rounded down, but not below 1, contrary to the API's comment
     (`getStatefulSetMaxUnavailable` in `stateful_set_utils.go`)."""
     if text(stateful_set, "spec", "updateStrategy", "type") == "OnDelete":
         return None
@@ -140,7 +138,7 @@ def _of_stateful_set(stateful_set: Json, replicas: int) -> RollingUpdate | None:
 
 
 def _of_daemon_set(daemon_set: Json, replicas: int) -> RollingUpdate | None:
-    """The update on one node: it adds a pod first if any surge is given."""
+    """The update on one node: with maxSurge, the new pod is added first."""
     if text(daemon_set, "spec", "updateStrategy", "type") == "OnDelete":
         return None
     surges = mapping(daemon_set, "spec", "updateStrategy", "rollingUpdate").get("maxSurge")
@@ -149,8 +147,8 @@ def _of_daemon_set(daemon_set: Json, replicas: int) -> RollingUpdate | None:
 
 def _of_groups(workload: Json, replicas: int) -> RollingUpdate | None:
     """By default no group is added and one may be unavailable. Surge is rounded up, unavailable down, and
-    both are never more than the replicas (`rollingUpdateParameters` in LWS 0.9,
-    leaderworkerset_controller.go)."""
+    both are limited to the replicas (`rollingUpdateParameters` in LWS 0.9, leaderworkerset_controller.go).
+    """
     steps = mapping(workload, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
     surge = count_of(steps.get("maxSurge", 0), replicas, up=True)
     unavailable = count_of(steps.get("maxUnavailable", 1), replicas, up=False)
@@ -167,12 +165,8 @@ _UPDATES: Final = {
 }
 
 
-def _given(value: Any) -> Any:
-    return DEFAULT_STEP if value is None else value
-
-
 def autoscaler_of(workload: Json, facts: Facts) -> Json | None:
-    """The HorizontalPodAutoscaler that scales a workload; None when there is none or none is known."""
+    """The HorizontalPodAutoscaler of a workload, if one is known."""
     listing = facts.listing(Resource.AUTOSCALERS)
     if not listing:
         return None
@@ -188,8 +182,8 @@ def _target_of(autoscaler: Json) -> Iterator[tuple[str, str]]:
 _BY_TARGET: Final = Index(_target_of)
 
 
-def least_replicas(workload: Json, facts: Facts) -> int:
-    """The fewest pods a workload is scaled to: what its autoscaler keeps, else `spec.replicas`."""
+def minimum_replicas(workload: Json, facts: Facts) -> int:
+    """The minimum of a workload's autoscaler, else `spec.replicas`."""
     autoscaler = autoscaler_of(workload, facts)
     if autoscaler is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return replicas_of(workload)
@@ -197,24 +191,18 @@ def least_replicas(workload: Json, facts: Facts) -> int:
 
 
 def autoscaler_minimum(autoscaler: Json) -> int:
-    """The fewest pods that run under an autoscaler. With `minReplicas: 0`, which Kubernetes 1.37 allows, it
-    is one: while none runs, nothing can be blocked or lost."""
+    """The minimum replicas of an autoscaler, and 1 for the `minReplicas: 0` of Kubernetes 1.37: without pods,
+    no eviction can be blocked."""
     return max(1, integer(autoscaler, "spec", "minReplicas", default=1))
 
 
-def running_replicas(workload: Json, facts: Facts) -> int:
-    """The pods that run at the least; 0 where it is switched off."""
-    return least_replicas(workload, facts) if replicas_of(workload) else 0
-
-
 def running_update(workload: Json, facts: Facts) -> RollingUpdate | None:
-    """What a rolling update may do while the fewest pods run."""
-    return rolling_update(workload, running_replicas(workload, facts))
+    """The rolling update of a workload at its minimum of replicas."""
+    return rolling_update(workload, minimum_replicas(workload, facts))
 
 
 def host_ports(spec: Json, container: Json) -> dict[int, int]:
-    """The ports of the node that a container of a pod takes, by their index; under hostNetwork that is each
-    port it declares."""
+    """The host ports of a container by their index; with hostNetwork, every port that it declares."""
     on_host = spec.get("hostNetwork") is True
     taken = {}
     for index, port in indexed_maps(container, "ports"):

@@ -1,4 +1,4 @@
-"""drain-blocked-by-pdb: disruption budgets that no drain can ever satisfy."""
+"""drain-blocked-by-pdb: disruption budgets that block every drain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from policies.rollouts.rollouts import (
     autoscaler_minimum,
     autoscaler_of,
     count_of,
-    least_replicas,
+    minimum_replicas,
     replicas_of,
 )
 
@@ -30,18 +30,18 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind == DISRUPTION_BUDGET:
         yield from _budget(target, facts)
     elif target.kind == AUTOSCALER:
-        if controller(target.obj) is None:  # else judged at the ScaledObject
+        if controller(target.obj) is None:  # else reported for the ScaledObject
             yield from _autoscaler(target.obj, "spec.minReplicas", facts)
     elif target.kind == SCALED_OBJECT:
-        made = autoscaler_of_scaled_object(target.obj)
-        if made is not None:
-            yield from _autoscaler(made, "spec.minReplicaCount", facts)
+        autoscaler = autoscaler_of_scaled_object(target.obj)
+        if autoscaler is not None:
+            yield from _autoscaler(autoscaler, "spec.minReplicaCount", facts)
     else:
         yield from _workload(target, facts)
 
 
 def _budget(target: Target, facts: Facts) -> Findings:
-    if _is_meant(target.spec.get("selector")):
+    if _is_deliberate(target.spec.get("selector")):
         return
     most, least = target.spec.get("maxUnavailable"), target.spec.get("minAvailable")
     if _is_all(least) or _is_none(most):
@@ -52,12 +52,11 @@ def _budget(target: Target, facts: Facts) -> Findings:
             _HINT,
         )
     elif least is not None:
-        yield from _short_of_replicas(target, least, facts)
+        yield from _too_few_replicas(target, least, facts)
 
 
-def _is_meant(selector: Any) -> bool:
-    """Whether the selector itself declares that its pods must not be evicted, as `do-not-evict: "true"`
-    does."""
+def _is_deliberate(selector: Any) -> bool:
+    """Whether the selector itself declares that its pods must not be evicted: `do-not-evict: "true"`."""
     labels = mapping(selector, "matchLabels").items()
     terms = maps(selector, "matchExpressions")
     words = [f"{key} {value}" for key, value in labels]
@@ -74,91 +73,88 @@ def _is_all(value: Any) -> bool:
 
 
 def _blocks(least: Any, replicas: int) -> bool:
-    """Whether a minAvailable keeps every one of so many pods; it is rounded up, as the controller does."""
+    """Whether a minAvailable, rounded up as by the controller, allows no eviction of so many pods."""
     needed = count_of(least, replicas, up=True)
     return needed is not None and 0 < replicas <= needed
 
 
-def _short_of_replicas(target: Target, least: Any, facts: Facts) -> Findings:
-    """A minAvailable not below the replicas of all that the budget selects."""
+def _too_few_replicas(target: Target, least: Any, facts: Facts) -> Findings:
+    """A minAvailable that is not below the replicas of all selected workloads."""
     if _is_long(target.spec.get("selector")):
         return
-    # By name: among manifests an object may be written more than once.
+    # By name, since manifests may contain an object more than once.
     by_name = {
         (text(workload, "kind"), _name(workload)): workload
         for workload in facts.listing(Resource.WORKLOADS) or ()
         if _selects(target.obj, mapping(workload, "spec", "template"))
     }
     selected = list(by_name.values())
-    replicas = sum(least_replicas(workload, facts) for workload in selected)
+    replicas = sum(minimum_replicas(workload, facts) for workload in selected)
     if not _blocks(least, replicas):
         return
     scaled = any(autoscaler_of(workload, facts) for workload in selected)
     names = " and ".join(f"{text(workload, 'kind')} {_name(workload)}" for workload in selected[:2])
     more = f" and {len(selected) - 2} more" if len(selected) > 2 else ""
-    alone = _owns_all(selected, target.spec.get("selector"))
-    counted = alone and all(_is_counted(workload, facts) for workload in selected)
-    others = "" if alone else ", unless the budget selects other pods"
+    complete = _selects_only(target.spec.get("selector"), selected)
+    certain = complete and all(_has_known_replicas(workload, facts) for workload in selected)
+    others = "" if complete else ", unless the budget selects other pods"
     yield Finding(
         "spec.minAvailable",
-        f"{_counted(f'{names}{more}', len(selected), replicas, scaled=scaled)} {_needed(least, replicas)}, "
-        f"so no pod can be evicted and node drains block{others}.",
+        f"{_has_replicas(names + more, len(selected), replicas, scaled=scaled)} {_needed(least, replicas)}, so "
+        f"no pod can be evicted and node drains block{others}.",
         _HINT,
-        Certainty.UNDECIDED if not counted else Certainty.LIKELY if replicas == 1 else Certainty.CERTAIN,
+        Certainty.UNDECIDED if not certain else Certainty.LIKELY if replicas == 1 else Certainty.CERTAIN,
     )
 
 
 _MOST_COMBINATIONS: Final = 64
-
 _MOST_TERMS: Final = 64
-
 _MOST_VALUES: Final = 1024
-"""Terms and values of a selector that is compared with every workload there is."""
+"""The maximum terms and values of a selector that is compared with every workload."""
 _MOST_BUDGETS: Final = 8
-"""Budgets of which a workload is warned."""
+"""The maximum number of budgets that are reported for a workload."""
 
 
 def _is_long(selector: Any) -> bool:
     terms = maps(selector, "matchExpressions")
-    asked = len(terms) + len(mapping(selector, "matchLabels"))
-    return asked > _MOST_TERMS or sum(len(strings(term, "values")) for term in terms) > _MOST_VALUES
+    count = len(terms) + len(mapping(selector, "matchLabels"))
+    return count > _MOST_TERMS or sum(len(strings(term, "values")) for term in terms) > _MOST_VALUES
 
 
-def _owns_all(workloads: list[Json], budget: Any) -> bool:
-    """Whether every pod that a budget's selector matches is one of these workloads' own.
+def _selects_only(selector: Any, workloads: list[Json]) -> bool:
+    """Whether a budget's selector matches only pods of these workloads.
 
-    The controller counts all pods that it selects, and the pods of a DaemonSet or of
-    a custom resource are not known here. Pods that a workload's own selector matches belong to that workload.
+    A pod that a workload's own selector matches belongs to that workload. The budget also counts the pods of
+    DaemonSets and custom resources, which are unknown here.
     """
-    if _is_long(budget):
+    if _is_long(selector):
         return False
-    labels = mapping(budget, "matchLabels")
+    labels = mapping(selector, "matchLabels")
     choices = [
         [(text(term, "key"), value) for value in strings(term, "values")]
-        for term in maps(budget, "matchExpressions")
+        for term in maps(selector, "matchExpressions")
         if term.get("operator") == "In"
     ]
-    least = [{**labels, **dict(each)} for each in islice(product(*choices), _MOST_COMBINATIONS + 1)]
-    return len(least) <= _MOST_COMBINATIONS and all(
-        any(matches(dig(workload, "spec", "selector"), each) for workload in workloads) for each in least
+    pods = [{**labels, **dict(each)} for each in islice(product(*choices), _MOST_COMBINATIONS + 1)]
+    return len(pods) <= _MOST_COMBINATIONS and all(
+        any(matches(dig(workload, "spec", "selector"), pod) for workload in workloads) for pod in pods
     )
 
 
-def _is_counted(workload: Json, facts: Facts) -> bool:
-    """Whether it is known how many pods a workload has: a manifest leaves `replicas` out where an
-    autoscaler sets it, and that autoscaler may not be known."""
+def _has_known_replicas(workload: Json, facts: Facts) -> bool:
+    """Whether the replicas of a workload are known: without `replicas` an unknown autoscaler may set them."""
     return dig(workload, "spec", "replicas") is not None or facts.listing(Resource.AUTOSCALERS) is not None
 
 
-def _counted(names: str, workloads: int, replicas: int, *, scaled: bool) -> str:
-    """A sentence on how many pods there are at the least."""
+def _has_replicas(names: str, workloads: int, replicas: int, *, scaled: bool) -> str:
+    """A sentence with the minimum number of replicas."""
     if scaled:
         return f"The autoscaler can reduce {names} to {_replicas(replicas)}."
     return f"{names} {'has' if workloads == 1 else 'have'} {_replicas(replicas)}."
 
 
 def _needed(least: Any, replicas: int) -> str:
-    """What a minAvailable comes to, as the start of a sentence."""
+    """The effect of a minAvailable, as the start of a sentence."""
     if isinstance(least, str):
         needed = count_of(least, replicas, up=True)
         rounds = "is" if int(least[:-1]) * replicas % 100 == 0 else "rounds up to"
@@ -171,13 +167,10 @@ def _replicas(number: int) -> str:
 
 
 def _workload(target: Target, facts: Facts) -> Findings:
-    """The same seen from the workload, for where the budget was there first.
-
-    A warning at most: its author may create the autoscaler next.
-    """
-    replicas = least_replicas(target.obj, facts)
+    """A workload that is created after the budget. A warning at most: an autoscaler may come next."""
+    replicas = minimum_replicas(target.obj, facts)
     for budget, least in _blocked_by(target.obj, replicas, facts):
-        if _is_alone(target.obj, budget, facts) and not _was_there(target, least, facts):
+        if _is_only_selected(target.obj, budget, facts) and not _existed(target, least, facts):
             yield Finding(
                 "spec.replicas",
                 f"PodDisruptionBudget {_name(budget)} selects this workload, which has "
@@ -189,7 +182,7 @@ def _workload(target: Target, facts: Facts) -> Findings:
 
 
 def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[Json, Any]]:
-    """The budgets, each with its minAvailable, that keep every one of so many pods of a workload."""
+    """The budgets, each with its minAvailable, that allow no eviction of so many pods of a workload."""
     budgets = facts.listing(Resource.BUDGETS)
     if not budgets:
         return
@@ -208,7 +201,7 @@ def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[J
 
 
 def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
-    """The same seen from the autoscaler, for where it is edited after the budget."""
+    """An autoscaler that is edited after the budget was created."""
     workload = _scaled(autoscaler, facts)
     if workload is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return
@@ -217,7 +210,7 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
     before = facts.listing(Resource.AUTOSCALERS)
     known = find_by_name(before, _name(autoscaler))
     for budget, least in _blocked_by(workload, replicas, facts):
-        if not _is_alone(workload, budget, facts) or _was_found(known, budget, least):
+        if not _is_only_selected(workload, budget, facts) or _had_same_effect(known, budget, least):
             continue
         what = f"{text(workload, 'kind')} {_name(workload)}"
         guard = f"PodDisruptionBudget {_name(budget)} with minAvailable {least}"
@@ -237,37 +230,37 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
             path,
             message,
             "Raise the minimum above the budget's minAvailable, or give the budget maxUnavailable 1.",
-            certainty if _owns_all([workload], dig(budget, "spec", "selector")) else Certainty.UNDECIDED,
+            certainty if _selects_only(dig(budget, "spec", "selector"), [workload]) else Certainty.UNDECIDED,
         )
 
 
 def _scaled(autoscaler: Json, facts: Facts) -> Json | None:
-    """The workload that an autoscaler scales; None if it is not known."""
+    """The workload that an autoscaler scales, if it is known."""
     target = mapping(autoscaler, "spec", "scaleTargetRef")
     workloads = facts.listing(Resource.WORKLOADS)
     named = workloads.by(BY_NAME)[text(target, "name")] if workloads else ()
     return next((each for each in named if text(each, "kind") == text(target, "kind")), None)
 
 
-def _was_found(known: Json | None, budget: Json, least: Any) -> bool:
-    """Whether the autoscaler as it is known had the same effect: then the budget has its own finding, unless
-    it is in the cluster that the autoscaler's manifest goes into."""
+def _had_same_effect(known: Json | None, budget: Json, least: Any) -> bool:
+    """Whether the autoscaler already blocked evictions before the edit. The budget then has its own finding,
+    unless it is in the cluster and the autoscaler in a manifest."""
     if known is None or not _blocks(least, autoscaler_minimum(known)):
         return False
     return not is_manifest(known) or is_manifest(budget)
 
 
-def _was_there(target: Target, least: Any, facts: Facts) -> bool:
-    """Whether the workload existed already, no larger: then the budget has its own finding."""
+def _existed(target: Target, least: Any, facts: Facts) -> bool:
+    """Whether the workload existed already, with as few replicas. The budget then has its own finding."""
     return any(
         (text(workload, "kind"), _name(workload)) == (target.kind.kind, target.name)
-        and _blocks(least, least_replicas(workload, facts))
+        and _blocks(least, minimum_replicas(workload, facts))
         for workload in facts.listing(Resource.WORKLOADS) or ()
     )
 
 
 def _label_of(budget: Json) -> Iterator[tuple[str, str] | None]:
-    """One label that a budget's selector asks for; None where it asks for none."""
+    """One label of a budget's selector; None if it has no labels."""
     labels = mapping(budget, "spec", "selector", "matchLabels").items()
     yield next(((key, value) for key, value in labels if isinstance(value, str)), None)
 
@@ -275,12 +268,12 @@ def _label_of(budget: Json) -> Iterator[tuple[str, str] | None]:
 _BY_LABEL: Final = Index(_label_of)
 
 
-def _is_alone(own: Json, budget: Json, facts: Facts) -> bool:
-    """Whether a budget selects the pods of no other workload."""
+def _is_only_selected(workload: Json, budget: Json, facts: Facts) -> bool:
+    """Whether a budget selects no other workload."""
     return not any(
-        _selects(budget, mapping(workload, "spec", "template"))
-        for workload in facts.listing(Resource.WORKLOADS) or ()
-        if (text(workload, "kind"), _name(workload)) != (text(own, "kind"), _name(own))
+        _selects(budget, mapping(other, "spec", "template"))
+        for other in facts.listing(Resource.WORKLOADS) or ()
+        if (text(other, "kind"), _name(other)) != (text(workload, "kind"), _name(workload))
     )
 
 

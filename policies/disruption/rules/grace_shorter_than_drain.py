@@ -1,4 +1,4 @@
-"""grace-shorter-than-drain: a server that is killed before the time is over that it was given to finish."""
+"""grace-shorter-than-drain: servers that are killed before they have finished their requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check(target: Target, facts: Facts) -> Findings:
         grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
-            if drain is None or not drain.written:
+            if drain is None or not drain.option:
                 continue
             sleep = pre_stop_sleep(template, container)
             if sleep < grace < sleep + drain.seconds:
@@ -23,9 +23,9 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container),
                     f"Container {container.name} may take {drain.seconds} s to finish requests "
-                    f"({drain.written}){first}, and the pod has {grace} s to end: requests that take longer "
+                    f"({drain.option}){first}, and the pod has {grace} s to end: requests that take longer "
                     f"than {grace - sleep:g} s are killed.",
-                    f"Set terminationGracePeriodSeconds above {sleep + drain.seconds:g}, or {drain.written} "
+                    f"Set terminationGracePeriodSeconds above {sleep + drain.seconds:g}, or {drain.option} "
                     f"below {grace - sleep:g}.",
                 )
 

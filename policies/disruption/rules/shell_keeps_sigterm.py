@@ -1,4 +1,4 @@
-"""shell-keeps-sigterm: a server behind a shell that is the first process and passes no signal on."""
+"""shell-keeps-sigterm: servers that are child processes of a shell, which does not pass SIGTERM on."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _child(container: Container, facts: Facts) -> str:
-    """The name of the server that a container's shell starts as a child for certain; empty where it does not.
+    """The server that a container's shell certainly starts as a child process; empty if there is none.
 
-    With no `command` the image's entrypoint runs, and it is not known.
+    Without a `command` the image's entrypoint runs, which is unknown.
     """
     if not strings(container.spec, "command"):
         return ""

@@ -1,4 +1,4 @@
-"""single-replica-eviction: servers that one eviction takes away whole."""
+"""single-replica-eviction: servers that one eviction stops completely."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json
 from policies.probes.serving import recognised, serving_containers
-from policies.rollouts.rollouts import running_replicas
+from policies.rollouts.rollouts import minimum_replicas
 
 
 def check(target: Target, facts: Facts) -> Findings:
     given = target.spec.get("replicas")
     if given is None and facts.listing(Resource.AUTOSCALERS) is None:
-        return  # an autoscaler that isn't known may set it
-    if running_replicas(target.obj, facts) == 1 and any(_is_slow(t.pod, facts) for t in target.templates):
+        return  # an unknown autoscaler may set it
+    if minimum_replicas(target.obj, facts) == 1 and any(_is_slow(t.pod, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
             "Only one replica serves: if its node is drained or fails, no pod serves until another one has "
@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _is_slow(pod: Json, facts: Facts) -> bool:
-    """Whether a pod serves a model, so that its replacement takes long: a web page is back in seconds."""
+    """Whether a pod serves a model, so that its replacement starts slowly."""
     serving = serving_containers(pod, facts)
     return bool(serving) and (
         wants_accelerator(pod, facts) or any(recognised(container, facts) for container in serving)

@@ -14,7 +14,7 @@ from policies.kube.json import integer, text
 from policies.kube.nodes import HOSTNAME
 from policies.quotas.quotas import quota_matches
 from policies.relations.domains import MOST_NODES, Cause, domains, limits_of
-from policies.rollouts.rollouts import autoscaler_of, replicas_of, running_replicas
+from policies.rollouts.rollouts import autoscaler_of, minimum_replicas, replicas_of
 
 _KEDA: Final = "keda-hpa-"
 _KEDA_DEFAULT: Final = 100
@@ -29,7 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     most = integer(autoscaler, "spec", "maxReplicas", default=0)
     name = text(autoscaler, "metadata", "name")
-    least = running_replicas(target.obj, facts)
+    least = minimum_replicas(target.obj, facts)
     if most <= least or (most == _KEDA_DEFAULT and name.startswith(_KEDA)):
         return
     for room, why in (*_by_quotas(target, facts), *_by_nodes(target, facts)):

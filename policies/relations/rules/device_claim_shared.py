@@ -10,7 +10,7 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATE
 from policies.kube.json import indexed_maps, text
 from policies.kube.nodes import HOSTNAME
 from policies.relations.devices import requests_of_claim
-from policies.rollouts.rollouts import running_replicas
+from policies.rollouts.rollouts import minimum_replicas
 
 _NODE_CLASSES: Final = frozenset({"gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
 """The DeviceClasses of the GPU drivers of NVIDIA, AMD and Intel: each device belongs to one node."""
@@ -22,8 +22,8 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if target.kind == DAEMON_SET:
             why = "A DaemonSet runs a pod on each node"
-        elif running_replicas(target.obj, facts) > 1 and kept_apart(template.pod, HOSTNAME):
-            why = f"The {running_replicas(target.obj, facts)} pods must be on different nodes"
+        elif minimum_replicas(target.obj, facts) > 1 and kept_apart(template.pod, HOSTNAME):
+            why = f"The {minimum_replicas(target.obj, facts)} pods must be on different nodes"
         else:
             continue
         for index, claim in indexed_maps(template.spec, "resourceClaims"):

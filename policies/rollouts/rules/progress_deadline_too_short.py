@@ -12,18 +12,18 @@ from policies.kube.probe_timing import initial_delay, startup_deadline
 from policies.probes.start import Start, start_of
 from policies.rollouts.rollouts import replicas_of
 
-READINESS: Final = "readinessProbe"
-DEFAULT_PROGRESS_DEADLINE: Final = 600
-"""Seconds; what the API server fills in, and what Argo Rollouts assumes (utils/defaults of v1.8.3)."""
-NO_PROGRESS_DEADLINE: Final = 2**31 - 1
+_READINESS: Final = "readinessProbe"
+_DEFAULT_DEADLINE: Final = 600
+"""Seconds; the default of the API server and of Argo Rollouts (utils/defaults of v1.8.3)."""
+_NO_DEADLINE: Final = 2**31 - 1
 """The value that switches the deadline off."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     given = target.spec.get("progressDeadlineSeconds")
-    deadline = integer(target.spec, "progressDeadlineSeconds", default=DEFAULT_PROGRESS_DEADLINE)
+    deadline = integer(target.spec, "progressDeadlineSeconds", default=_DEFAULT_DEADLINE)
     if (
-        deadline == NO_PROGRESS_DEADLINE
+        deadline == _NO_DEADLINE
         or target.spec.get("paused") is True
         or replicas_of(target.obj) < 1
         or not isinstance(given, int | None)
@@ -32,13 +32,13 @@ def check(target: Target, facts: Facts) -> Findings:
     after = f"after {deadline} s{'' if given else ' (the default)'}, but"
     aborts = kind_of(target.obj) == ROLLOUT and target.spec.get("progressDeadlineAbort") is True
     failed = f"{'Argo Rollouts aborts the rollout' if aborts else 'The rollout counts as failed'} {after}"
-    # The user's own template: what the webhook injects is generous on purpose and must not count.
+    # The user's own template: the probes that the webhook injects are generous on purpose and do not count.
     own = mapping(target.obj, "spec", "template")
     slowest = _slowest_start(own)
     if slowest is not None and slowest[1] * 10 > deadline * 11:  # a tenth above is rounding
         name, seconds = slowest
         why = f"{failed} the probes of container {name} allow {seconds} s until it is ready."
-    elif added := _awaited(own, target, deadline, facts):
+    elif added := _start_beyond(own, target, deadline, facts):
         name, start = added
         seconds = start.seconds
         why = (
@@ -54,13 +54,13 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-def _awaited(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
-    """A container that would be ready at once, but for a readinessProbe that the webhook adds, and that loads
-    its model beyond the deadline. An estimate from a size is judged with a margin of two."""
-    written = {main.name for main in containers(own, Role.MAIN) if main.spec.get(READINESS)}
+def _start_beyond(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
+    """A container that loads its model beyond the deadline, and that would be ready at once without the
+    readinessProbe that the webhook adds. Estimates from a size have a margin of two."""
+    with_probe = {main.name for main in containers(own, Role.MAIN) if main.spec.get(_READINESS)}
     for template in target.templates:
         for container in template.containers(Role.MAIN):
-            if container.name in written or not container.spec.get(READINESS):
+            if container.name in with_probe or not container.spec.get(_READINESS):
                 continue
             start = start_of(template.pod, container, facts)
             if start is None or not (start.loading or start.annotated):
@@ -71,9 +71,9 @@ def _awaited(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[st
 
 
 def _slowest_start(pod: Json) -> tuple[str, int] | None:
-    """The container that may take longest until ready, and how long its pod may then take, in seconds.
+    """The container with the longest time until it is ready, and that time in seconds.
 
-    Native sidecars start one after the other, before the main containers.
+    It includes the native sidecars, which start one after the other before the main containers.
     """
     before = sum(_startup_budget(sidecar.spec) for sidecar in containers(pod, Role.SIDECAR))
     starts = [(main.name, before + _time_until_ready(main.spec)) for main in containers(pod, Role.MAIN)]
@@ -86,14 +86,13 @@ def _startup_budget(container: Json) -> int:
 
 
 def _time_until_ready(container: Json) -> int:
-    """Seconds from its start that a container's own probes allow until it is ready.
+    """The seconds that a container's own probes allow until it is ready.
 
-    A readiness probe never gives up, so its failureThreshold is no bound; during its initial delay the pod
-    can't be ready. The delay of a liveness probe without a startup probe is the time that the author allows
-    for the start.
+    A readiness probe has no limit, so only its initial delay counts. The initial delay of a liveness probe
+    counts if there is no startup probe.
     """
     startup = _startup_budget(container)
-    readiness = initial_delay(container.get(READINESS))
+    readiness = initial_delay(container.get(_READINESS))
     liveness = 0 if startup else initial_delay(container.get("livenessProbe"))
     return max(startup, readiness, liveness)
 

@@ -7,7 +7,14 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.nodes import pinned_to_one_node
 from policies.kube.pods import Role
-from policies.rollouts.rollouts import Outcome, host_ports, outcome, pending_replicas, running_update
+from policies.rollouts.rollouts import (
+    Outcome,
+    RollingUpdate,
+    host_ports,
+    outcome,
+    pending_replicas,
+    running_update,
+)
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -24,24 +31,27 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             taken = host_ports(template.spec, container.spec)
             if taken:
-                ports = listed(map(str, taken.values()))
+                message, fix = _texts(listed(map(str, taken.values())), one_node, update, found)
                 yield Finding(
                     template.at(container, f"ports[{next(iter(taken))}]"),
-                    _stuck(ports, one_node)
-                    if found is Outcome.STUCK
-                    else f"One pod of a node can have host port {ports}, and all pods are bound to the same "
-                    f"node: {pending_replicas(update.replicas, 1)}.",
-                    "Set maxSurge to 0 and maxUnavailable to 1, or drop the host port and use a Service."
-                    if found is Outcome.STUCK
-                    else "Run 1 replica, or drop the host port and use a Service.",
+                    message,
+                    f"{fix}, or drop the host port and use a Service.",
                     Certainty.CERTAIN if one_node else Certainty.LIKELY,
                 )
 
 
-def _stuck(ports: str, one_node: bool) -> str:
+def _texts(ports: str, one_node: bool, update: RollingUpdate, found: Outcome) -> tuple[str, str]:
+    if found is Outcome.STUCK:
+        node = "the same node" if one_node else "a node"
+        return (
+            f"The new pod needs host port {ports} of {node}, and the old pod holds it until the new one is "
+            "ready.",
+            "Set maxSurge to 0 and maxUnavailable to 1",
+        )
     return (
-        f"The new pod needs host port {ports} of {'the same node' if one_node else 'a node'}, and the old "
-        "pod holds it until the new one is ready."
+        f"One pod of a node can have host port {ports}, and all pods are bound to the same node: "
+        f"{pending_replicas(update.replicas, 1)}.",
+        "Run 1 replica",
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.probes.serving import serving_containers
-from policies.rollouts.rollouts import is_recreate, rolling_update, running_replicas
+from policies.rollouts.rollouts import is_recreate, minimum_replicas, rolling_update
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    replicas = running_replicas(target.obj, facts)
+    replicas = minimum_replicas(target.obj, facts)
     if replicas < 2 or not any(serving_containers(template.pod, facts) for template in target.templates):
         return
     if is_recreate(target.obj):

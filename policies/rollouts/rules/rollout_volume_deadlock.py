@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.facts import BY_NAME
 from policies.core.resources import Resource
 from policies.kube.group_kinds import DEPLOYMENT
@@ -28,47 +28,41 @@ def check(target: Target, facts: Facts) -> Findings:
         for index, volume in indexed_maps(template.spec, "volumes"):
             name = text(volume, "persistentVolumeClaim", "claimName")
             modes = strings(by_name.one(name), "spec", "accessModes") if name else []
+            path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
             if "ReadWriteOncePod" in modes:
-                found = outcome(update, 1)
-                if found is not Outcome.COMPLETES:
-                    yield _of_one_pod(template, index, name, update, found)
+                yield from _of_one_pod(path, name, update)
             elif set(modes) == {"ReadWriteOnce"} and not pinned and _adds_first(update):
-                yield _of_one_node(template, index, name)
+                yield Finding(
+                    path,
+                    f"Claim {name} is ReadWriteOnce and the new pod starts before the old one stops: on "
+                    "another node it waits for the volume, which the old pod keeps until the new one is "
+                    "ready.",
+                    _HINT,
+                    Certainty.LIKELY,
+                )
 
 
 def _adds_first(update: RollingUpdate) -> bool:
-    """Whether a new pod is made while an old one runs; if every old pod may go first, the volume is free."""
+    """Whether a new pod is created while an old one runs."""
     return update.surge > 0 and update.unavailable < update.replicas
 
 
-def _of_one_pod(
-    template: PodTemplate, index: int, claim: str, update: RollingUpdate, found: Outcome
-) -> Finding:
-    if found is Outcome.STUCK:
-        message = (
-            f"Claim {claim} is ReadWriteOncePod and the new pod starts before the old one stops: it waits "
-            "for the volume, which the old pod keeps until the new one is ready."
-        )
-        return Finding(_path(template, index), message, _HINT)
-    return Finding(
-        _path(template, index),
-        f"Claim {claim} is ReadWriteOncePod, so one pod can have it: {pending_replicas(update.replicas, 1)}.",
-        "Run 1 replica, or use a ReadWriteMany claim, or a StatefulSet with a claim for each pod.",
-    )
-
-
-def _of_one_node(template: PodTemplate, index: int, claim: str) -> Finding:
-    return Finding(
-        _path(template, index),
-        f"Claim {claim} is ReadWriteOnce and the new pod starts before the old one stops: on another "
-        "node it waits for the volume, which the old pod keeps until the new one is ready.",
-        _HINT,
-        Certainty.LIKELY,
-    )
-
-
-def _path(template: PodTemplate, index: int) -> str:
-    return f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
+def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
+    match outcome(update, 1):
+        case Outcome.STUCK:
+            yield Finding(
+                path,
+                f"Claim {claim} is ReadWriteOncePod and the new pod starts before the old one stops: it "
+                "waits for the volume, which the old pod keeps until the new one is ready.",
+                _HINT,
+            )
+        case Outcome.SHORT:
+            replicas = pending_replicas(update.replicas, 1)
+            yield Finding(
+                path,
+                f"Claim {claim} is ReadWriteOncePod, so one pod can have it: {replicas}.",
+                "Run 1 replica, or use a ReadWriteMany claim, or a StatefulSet with a claim for each pod.",
+            )
 
 
 RULE = rule(__name__, check, (DEPLOYMENT,), requires=(PodFeature.CLAIM,))

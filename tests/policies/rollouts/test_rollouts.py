@@ -72,16 +72,16 @@ def autoscaled(least: int | None, *, name: str = "server", kind: str = "Deployme
 
 
 def test_least_replicas_are_the_autoscalers() -> None:
-    assert rollouts.least_replicas(deployment(replicas=5), autoscaled(2)) == 2
-    assert rollouts.least_replicas(deployment(replicas=5), autoscaled(None)) == 1
-    assert rollouts.least_replicas(deployment(), autoscaled(3)) == 3
+    assert rollouts.minimum_replicas(deployment(replicas=5), autoscaled(2)) == 2
+    assert rollouts.minimum_replicas(deployment(replicas=5), autoscaled(None)) == 1
+    assert rollouts.minimum_replicas(deployment(), autoscaled(3)) == 3
 
 
 def test_an_autoscaler_of_something_else_does_not_count() -> None:
-    assert rollouts.least_replicas(deployment(replicas=5), autoscaled(2, name="other")) == 5
-    assert rollouts.least_replicas(deployment(replicas=5), autoscaled(2, kind="StatefulSet")) == 5
-    assert rollouts.least_replicas(deployment(replicas=5), Facts()) == 5
+    assert rollouts.minimum_replicas(deployment(replicas=5), autoscaled(2, name="other")) == 5
+    assert rollouts.minimum_replicas(deployment(replicas=5), autoscaled(2, kind="StatefulSet")) == 5
+    assert rollouts.minimum_replicas(deployment(replicas=5), Facts()) == 5
 
 
 def test_zero_replicas_switch_the_autoscaler_off() -> None:
-    assert rollouts.least_replicas(deployment(replicas=0), autoscaled(2)) == 0
+    assert rollouts.minimum_replicas(deployment(replicas=0), autoscaled(2)) == 0
