@@ -100,8 +100,8 @@ def _too_few_replicas(target: Target, least: Any, facts: Facts) -> Findings:
     others = "" if complete else ", unless the budget selects other pods"
     yield Finding(
         "spec.minAvailable",
-        f"{_has_replicas(names + more, len(selected), replicas, scaled=scaled)} {_needed(least, replicas)}, so "
-        f"no pod can be evicted and node drains block{others}.",
+        f"{_has_replicas(names + more, len(selected), replicas, scaled=scaled)} "
+        f"{_needed(least, replicas)}, so no pod can be evicted and node drains block{others}.",
         _HINT,
         Certainty.UNDECIDED if not certain else Certainty.LIKELY if replicas == 1 else Certainty.CERTAIN,
     )
