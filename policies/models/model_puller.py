@@ -22,14 +22,13 @@ from policies.kube.probe_timing import timed
 from policies.kube.quantities import parse_quantity
 from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
 from policies.models.settings import ModelPuller, ReadyWhen, Scheme, Sidecar
+from policies.models.sidecar import models_mount, running_puller
 from policies.models.volumes import (
     CACHE_DIR,
     CLAIMS_DIR,
     free_name,
-    models_mount,
     mount_at,
     mounted_models,
-    running_puller,
     volume_names,
     with_cache,
     with_claims,
@@ -46,36 +45,38 @@ _KSERVE: Final = "internal.serving.kserve.io"
 _FIRST_NATIVE: Final = (1, 29)
 _STORAGE: Final = "ephemeral-storage"
 _SHARES: Final = {"cpu": "1", "memory": "1Gi", _STORAGE: "1Gi"}
-"""The limits of a sidecar that must have some."""
+"""Limits for a sidecar that needs limits."""
 _UID: Final = 65532
-"""The image's own user, for pods whose other containers run as root, and its group."""
+"""The user and group of the image, for pods whose other containers run as root."""
 
 
 def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
-    """The pod with the sidecar, its volumes and the mounts of the models, if it asks for models."""
+    """Add the sidecar, its volumes and the mounts of the models to a pod that requests models."""
     try:
-        asking = _asking(pod, settings)
-        changed = _with_puller(asking, settings, facts, why)
+        annotated = _with_annotations(pod, settings)
+        changed = _with_puller(annotated, settings, facts, why)
     except PullError:
         return pod
-    if asking is not pod:
-        for key in sorted(annotations_of(asking).keys() - annotations_of(pod).keys()):
-            said = "KServe's annotations" if settings.kserve_agent else "its labels"
-            why.give(f"metadata.annotations[{key}]", f"the pod asks for models by {said}", setting="byLabel")
+    if annotated is not pod:
+        source = "KServe's annotations" if settings.kserve_agent else "its labels"
+        for key in sorted(annotations_of(annotated).keys() - annotations_of(pod).keys()):
+            why.give(
+                f"metadata.annotations[{key}]", f"the pod asks for models by {source}", setting="byLabel"
+            )
     return changed
 
 
 def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
     pull = pull_of(pod, facts, settings.model_dir)
-    if pull is None or not pull.targets or not _is_sound(pod):
+    if pull is None or not pull.targets or not _has_valid_lists(pod):
         return pod
     present = running_puller(pod, pull.config)
     if present is not None:
         mount = models_mount(present)
         if mount is None:
             return pod
-        _give_mounts(why, pull, mount)
-        return with_model_mounts(_past_istio(pod, present, settings, why), pull, mount)
+        _explain_mounts(why, pull, mount)
+        return with_model_mounts(_with_istio_startup(pod, present, settings, why), pull, mount)
     _check_system(pod)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
@@ -102,28 +103,27 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     place = ("spec", "initContainers" if native else "containers")
     why.give(
         f"spec.{place[1]}[{puller['name']}]",
-        lambda: _fetching(pull, models),
+        lambda: _purpose(pull, models),
         setting="image",
         annotation="" if f"{_KSERVE}/agent" in annotations_of(pod) else f"{MODEL_CONFIG}={pull.config}",
     )
-    _give_volumes(why, pull, before, mount["name"], config_volume, [*cache_mounts, *claim_mounts], size)
-    _give_mounts(why, pull, mount)
+    _explain_volumes(why, pull, before, mount["name"], config_volume, [*cache_mounts, *claim_mounts], size)
+    _explain_mounts(why, pull, mount)
     return appended(with_model_mounts(pod, pull, mount), place, puller)
 
 
-# --- why -----------------------------------------------------------------------------------------
+# --- reasons -------------------------------------------------------------------------------------
 
 
-def _fetching(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
-    """What the sidecar is for, in words."""
-    many = "" if models is None else f"{len(models)} model{'' if len(models) == 1 else 's'} of "
+def _purpose(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
+    count = "" if models is None else f"{len(models)} model{'' if len(models) == 1 else 's'} of "
     loads = (
         "" if pull.server == "none" else f" and loads them over the {pull.server} protocol, port {pull.port}"
     )
-    return f"fetches {many}ConfigMap {pull.config}{loads}"
+    return f"fetches {count}ConfigMap {pull.config}{loads}"
 
 
-def _give_volumes(
+def _explain_volumes(
     why: Reasons,
     pull: ModelPull,
     before: Set[str],
@@ -132,11 +132,13 @@ def _give_volumes(
     claims: list[Json],
     size: int | None,
 ) -> None:
-    """The reasons for the volumes that are new."""
+    """Give the reasons for the new volumes."""
     if models not in before:
         limit = f"at most {-(-size >> 30)}Gi" if size is not None else f"in claim {pull.claim}"
-        kept = f"{MODEL_CLAIM}={pull.claim}" if pull.claim else ""
-        why.give(f"spec.volumes[{models}]", f"the models, {limit}", setting="volumeSize", annotation=kept)
+        annotation = f"{MODEL_CLAIM}={pull.claim}" if pull.claim else ""
+        why.give(
+            f"spec.volumes[{models}]", f"the models, {limit}", setting="volumeSize", annotation=annotation
+        )
     if config not in before:
         why.give(f"spec.volumes[{config}]", f"the list of models, ConfigMap {pull.config}, for the sidecar")
     for mount in claims:
@@ -151,8 +153,8 @@ def _give_volumes(
             why.give(f"spec.volumes[{mount['name']}]", f"a model of the list lies in claim {claim}")
 
 
-def _give_mounts(why: Reasons, pull: ModelPull, mount: Json) -> None:
-    """The reasons for the mounts of the models."""
+def _explain_mounts(why: Reasons, pull: ModelPull, mount: Json) -> None:
+    """Give the reasons for the mounts of the models."""
     for container in pull.targets:
         if mount_at(container.spec, pull.model_dir) is None:
             why.give(
@@ -163,8 +165,12 @@ def _give_mounts(why: Reasons, pull: ModelPull, mount: Json) -> None:
             )
 
 
-def _asking(pod: Json, settings: ModelPuller) -> Json:
-    """The pod with our annotation, where it asks by its labels or in KServe's way. Raises PullError."""
+# --- the pod -------------------------------------------------------------------------------------
+
+
+def _with_annotations(pod: Json, settings: ModelPuller) -> Json:
+    """The pod with this project's annotations, if its labels or KServe's annotations request models. Raises
+    PullError."""
     annotations, labels = annotations_of(pod), labels_of(pod)
     if MODEL_CONFIG in annotations:
         return pod
@@ -187,7 +193,7 @@ def _asking(pod: Json, settings: ModelPuller) -> Json:
 
 
 def _volume_size(pull: ModelPull, settings: ModelPuller, facts: Facts) -> int:
-    """Bytes: a new version of a model needs room next to the old one until it is complete."""
+    """Bytes. The old version of a model stays until the new one is complete."""
     models = models_of(facts, pull.config) or {}
     return max(settings.volume_size, 3 * sum(model.memory for model in models.values()))
 
@@ -196,15 +202,15 @@ def _has_container(pod: Json, name: str) -> bool:
     return any(container.name == name for container in containers(pod))
 
 
-def _is_sound(pod: Json) -> bool:
-    """Whether the lists that are added to are lists: the API server refuses other values."""
+def _has_valid_lists(pod: Json) -> bool:
+    """Whether the fields to extend are lists; the API server refuses other values."""
     lists = [dig(pod, "spec", name) for name in ("volumes", "initContainers")]
     lists += [container.spec.get("volumeMounts") for container in containers(pod)]
     return all(value is None or isinstance(value, list) for value in lists)
 
 
 def _check_system(pod: Json) -> None:
-    """Raises PullError on Windows, where the API server refuses the sidecar's securityContext."""
+    """Raise PullError on Windows, where the API server refuses the sidecar's securityContext."""
     system = text(pod, "spec", "os", "name") or text(pod, "spec", "nodeSelector", "kubernetes.io/os")
     if system not in ("", "linux"):
         raise PullError(
@@ -215,7 +221,7 @@ def _check_system(pod: Json) -> None:
 
 
 def _check_paths(pull: ModelPull, settings: ModelPuller) -> None:
-    """Raises PullError where the models would hide the sidecar's own mounts, or these the models."""
+    """Raise PullError if the models and the sidecar's own mounts would overlap."""
     for path in (settings.config_dir, CLAIMS_DIR, *([CACHE_DIR] if pull.cache else [])):
         if f"{pull.model_dir}/".startswith(f"{path}/") or f"{path}/".startswith(f"{pull.model_dir}/"):
             raise PullError(
@@ -238,8 +244,8 @@ def _is_native(settings: ModelPuller, facts: Facts) -> bool:
 def _puller(
     pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, native: bool, size: int | None
 ) -> Json:
-    """The sidecar's container, without its mounts."""
-    # Both Ray autoscalers take the first container by name for Ray's own: an ordinary one comes last.
+    """The sidecar's container without its mounts."""
+    # Both Ray autoscalers expect Ray's container to be the first by name, so an ordinary sidecar is the last.
     name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
     container: Json = {
         "name": free_name(name, {container.name for container in containers(pod)}),
@@ -271,11 +277,11 @@ def _puller(
 
 
 def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
-    """The sidecar's resources, fitted to those of the pod: `size` is that of an emptyDir for the models.
+    """The sidecar's resources. `size`: the limit of an emptyDir for the models.
 
-    A quota refuses a pod in which one container doesn't state what it counts: what all the others state
-    is stated here too. Of what the user budgets for the pod as a whole nothing is stated: its containers
-    must not come to more.
+    A quota refuses a pod if one container lacks a resource that it counts, so the sidecar has each resource
+    that all other containers have. It has none of the pod-level resources, which the sum of the containers
+    must not exceed.
     """
     resources: Json = settings.resources.model_dump()
     requests, limits = resources["requests"], resources["limits"]
@@ -283,13 +289,13 @@ def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
     for name, share in _SHARES.items():
         limited = [dig(other, "limits", name) for other in others]
         if name not in limits and None not in limited:
-            # A LimitRange may bound each container: no more than the largest has.
+            # A LimitRange may bound each container, so use no more than the largest limit.
             largest = max(map(str, limited), key=_amount)
             limits[name] = max(min(share, largest, key=_amount), requests.setdefault(name, "0"), key=_amount)
         elif name not in limits and all(_requests(other, name) for other in others):
-            requests.setdefault(name, "0")  # an autoscaler by utilization needs it of every container
+            requests.setdefault(name, "0")  # an autoscaler by utilization requires it of every container
     if size is not None and any(dig(other, "limits", _STORAGE) is not None for other in others):
-        # The kubelet evicts a pod that uses more than its containers' limits, emptyDirs counted.
+        # The kubelet evicts a pod that uses more than its containers' limits, including emptyDirs.
         requests.setdefault(_STORAGE, "0")
         limits[_STORAGE] = max(limits.get(_STORAGE, "0"), f"{-(-size >> 30)}Gi", key=_amount)
     whole = {**mapping(pod, "spec", "resources", "requests"), **mapping(pod, "spec", "resources", "limits")}
@@ -300,7 +306,7 @@ def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
 
 
 def _requests(resources: Json, name: str) -> bool:
-    """Whether a container requests something; the API server copies a limit to a missing request."""
+    """Whether a container requests a resource; the API server copies a limit to a missing request."""
     return any(dig(resources, kind, name) is not None for kind in ("requests", "limits"))
 
 
@@ -308,11 +314,10 @@ def _amount(value: str) -> Decimal:
     try:
         return parse_quantity(value)
     except ValueError:
-        return Decimal("Infinity")  # a spelling that is not known here, such as nanocores
+        return Decimal("Infinity")  # an unknown unit, such as nanocores
 
 
 def _arguments(pull: ModelPull, settings: ModelPuller, size: int | None) -> Iterator[str]:
-    """The flags."""
     yield "--enable-puller"
     yield f"--config-dir={settings.config_dir}"
     yield f"--model-dir={pull.model_dir}"
@@ -321,12 +326,12 @@ def _arguments(pull: ModelPull, settings: ModelPuller, size: int | None) -> Iter
     yield f"--port={settings.port}"
     yield f"--server={pull.server}"
     yield f"--ready-when={settings.ready_when}"
-    if size is not None:  # refuse a download rather than have the kubelet evict the pod
+    if size is not None:  # refuse a download before the kubelet evicts the pod
         yield f"--max-disk={size * 9 // 10 >> 20}Mi"
 
 
 def _variables(settings: ModelPuller, pull: ModelPull) -> Iterator[Json]:
-    """What an older image does not know goes into variables: it refuses flags, and passes these over."""
+    """Options that older images do not know: they refuse unknown flags and ignore variables."""
     first = [scheme for scheme in settings.schemes if scheme not in _NEWER_SCHEMES]
     newer = [scheme for scheme in settings.schemes if scheme in _NEWER_SCHEMES]
     yield {"name": "CHASSIS_PULLER_SCHEMES", "value": ",".join(first or newer)}
@@ -339,38 +344,37 @@ def _variables(settings: ModelPuller, pull: ModelPull) -> Iterator[Json]:
 
 
 _NEWER_SCHEMES: Final = (Scheme.OCI,)
-"""Pullers of the first release do not start where `--schemes` names one of these."""
+"""Schemes with which pullers of the first release do not start."""
 
 
 def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, native: bool) -> Json:
-    """Liveness asks whether the loop turns; readiness, or a Job's start, whether the models are there."""
+    """Liveness checks the puller's loop; readiness, or a Job's startupProbe, checks the models."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
-    patience = GROUP_FACTOR if in_leader_worker_set(pod) else 1  # its restart recreates the whole group
+    patience = GROUP_FACTOR if in_leader_worker_set(pod) else 1  # a restart recreates the whole group
     probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * patience)}
     if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
-        return probes  # the server loads nothing before its workers are there, and they wait for this pod
+        return probes  # the server loads nothing before its workers exist, and they wait for this pod
     if not completes(pod):
-        # A sidecar that was ready once stays ready: a puller that hangs is restarted before it takes the pod
-        # out.
-        lasting = settings.ready_when is ReadyWhen.FIRST
-        probes["readinessProbe"] = timed(ready, 5, 5, 36 * patience if lasting else 3)
+        # With `first`, a ready sidecar stays ready: a hung puller is restarted before the pod gets unready.
+        failures = 36 * patience if settings.ready_when is ReadyWhen.FIRST else 3
+        probes["readinessProbe"] = timed(ready, 5, 5, failures)
     elif native and settings.jobs_wait and pull.server == "none":
-        # The containers after a native sidecar wait for its startupProbe. A server among them could
-        # never load the models that it is made to wait for: only if no server is to load them.
+        # The containers after a native sidecar wait for its startupProbe. A server among them could never
+        # load the models, so the probe is added only without a server.
         probes["startupProbe"] = timed(ready, 5, 5, _A_DAY // 5)
     return probes
 
 
 _A_DAY: Final = 24 * 3600
-"""Seconds. Long enough for any download; when it is over, the sidecar starts again and goes on."""
+"""Seconds. Longer than any download; after it, the sidecar restarts and continues."""
 
 
-def _past_istio(pod: Json, puller: Container, settings: ModelPuller, why: Reasons) -> Json:
+def _with_istio_startup(pod: Json, puller: Container, settings: ModelPuller, why: Reasons) -> Json:
     """The pod with a command as the sidecar's startupProbe, if Istio's agent would answer the probe too late.
 
-    Istio's injector sends the HTTP probes of all containers, native sidecars included, to its agent. If its
-    proxy is an ordinary container, the agent starts after the init containers, and these wait for the probe.
+    Istio's injector redirects the HTTP probes of all containers and native sidecars to its agent. If its
+    proxy is an ordinary container, the agent starts after the init containers, which wait for the probe.
     Source: `patchRewriteProbe` and `reorderPod` of istio/istio, pkg/kube/inject.
     """
     probe = mapping(puller.spec, "startupProbe")
@@ -394,17 +398,17 @@ _ASK_READY: Final = (
 )
 
 
-# --- what a person should know ------------------------------------------------------------------
+# --- warnings -----------------------------------------------------------------------------------
 
 
 def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
-    """Why a pod that asks gets no sidecar, and obstacles to serving the models."""
+    """Report why a pod gets no sidecar, and what prevents its server from loading the models."""
     try:
-        asking = _asking(pod, settings)
-        _with_puller(asking, settings, facts)
-        pull = pull_of(asking, facts, settings.model_dir)
+        annotated = _with_annotations(pod, settings)
+        _with_puller(annotated, settings, facts)
+        pull = pull_of(annotated, facts, settings.model_dir)
     except PullError as error:
-        yield Finding(error.path, error.message, error.hint)
+        yield error.finding
         return
     if pull is None:
         return
@@ -422,16 +426,16 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
             "The model server is not recognised: models are downloaded, but no server loads them.",
             f"Set the server's protocol: {MODEL_SERVER}: {', '.join(SERVERS[:-1])} or {SERVERS[-1]}.",
         )
-    yield from _volume_advice(asking, pull)
+    yield from _volume_advice(annotated, pull)
     for container in pull.targets:
         yield from _server_advice(container, pull, facts)
 
 
 def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
-    """That the puller takes a volume for its own which may hold what others put there."""
+    """Report that the puller deletes unknown directories in a volume that may contain other data."""
     container, volume = next(mounted_models(pod, pull), (None, {}))
-    asked = pull.claim and text(volume, "persistentVolumeClaim", "claimName") == pull.claim
-    if container is None or {"emptyDir", "ephemeral"} & volume.keys() or asked:
+    requested = pull.claim and text(volume, "persistentVolumeClaim", "claimName") == pull.claim
+    if container is None or {"emptyDir", "ephemeral"} & volume.keys() or requested:
         return
     yield Finding(
         f"spec.containers[{container.index}].volumeMounts",
@@ -442,7 +446,7 @@ def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
 
 
 def _server_advice(container: Container, pull: ModelPull, facts: Facts) -> Iterator[Finding]:
-    """Flags without which a server ignores the puller."""
+    """Report missing flags without which a server ignores the puller."""
     server = recognised(container, facts)
     if server is None:
         return
@@ -468,12 +472,12 @@ _LORA_FLAGS: Final = {
     "vllm": ("--enable-lora", "--enable_lora", "--config"),
     "sglang": ("--enable-lora", "--lora-paths", "--config"),
 }
-"""Flags that enable adapters, or that name a file which may."""
+"""Flags that enable adapters, or name a file that may enable them."""
 _VLLM_SWITCH: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 
 
 def _lora_advice(path: str, container: str, server: Server) -> Iterator[Finding]:
-    """The switches without which a server refuses every adapter."""
+    """Report missing switches without which a server refuses adapters."""
     flags = _LORA_FLAGS[server.name]
     if not (server.has_option(*flags) or server.may_have_option(*flags)):
         yield Finding(

@@ -1,7 +1,6 @@
-"""The request of a pod for models: its annotations, its containers, its model config.
+"""A pod's request for models, from its annotations, its containers and its model config.
 
-Pure reading; `policies.models.model_puller` makes the sidecar of it. A request that can't be used raises
-PullError, in one sentence for the person who wrote it.
+`policies.models.model_puller` injects the sidecar for it. An invalid request raises PullError.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from policies.core.annotations import (
     MODEL_SERVER_PORT,
 )
 from policies.core.facts import Facts
+from policies.core.finding import Finding
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_subdomain, listed
@@ -33,46 +33,43 @@ from policies.probes.serving import is_infrastructure, recognised, serving_conta
 from puller import spec as model_spec
 
 LORA_SERVERS: Final = ("vllm", "sglang")
-"""Servers that load LoRA adapters at run time; each is the name of its preset, too."""
+"""Servers that load LoRA adapters at run time, by the names of their presets."""
 SERVERS: Final = ("v2", "kserve", "triton", "tfserving", *LORA_SERVERS, "none")
 DEFAULT_PORT: Final = 8080
 
 
 class PullError(ValueError):
-    """Why a pod that asks for models gets no sidecar: where, what and how to mend it."""
+    """Why a pod that requests models gets no sidecar."""
 
     def __init__(self, path: str, message: str, hint: str) -> None:
         super().__init__(message)
-        self.path, self.message, self.hint = path, message, hint
+        self.finding = Finding(path, message, hint)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPull:
-    """What a pod asks for."""
+    """A pod's request for models."""
 
     config: str
-    """Name of the ConfigMap."""
+    """The name of the ConfigMap."""
     model_dir: str
-    """Where the containers see the models."""
+    """Where the containers mount the models."""
     claim: str
-    """PersistentVolumeClaim for the models; empty for a volume of the pod."""
+    """The PersistentVolumeClaim for the models; empty for a volume of the pod."""
     cache: str
-    """PersistentVolumeClaim with a cache that pods share; empty for none."""
+    """The PersistentVolumeClaim of a shared cache; empty without one."""
     credentials: str
-    """Secret whose keys become the puller's environment; empty for only the ServiceAccount."""
+    """The Secret whose keys become the puller's environment; empty for the ServiceAccount only."""
     targets: tuple[Container, ...]
     """The containers that read the models."""
     server: str
-    """How the model server is spoken to: one of SERVERS."""
+    """The protocol of the model server: one of SERVERS."""
     port: int
-    """The port on which the model server answers."""
+    """The port of the model server."""
 
 
 def pull_of(pod: Json, facts: Facts, model_dir: str) -> ModelPull | None:
-    """What the pod asks for; None when it does not ask. Raises PullError.
-
-    `model_dir`: the path when the pod names none.
-    """
+    """The pod's request; None without one. Raises PullError. `model_dir`: the default path."""
     config = _name(pod, MODEL_CONFIG)
     if config is None:
         return None
@@ -96,7 +93,7 @@ def _name(pod: Json, key: str) -> str | None:
         return None
     if isinstance(value, str) and is_subdomain(value):
         return value
-    raise _wrong(key, f"is {value!r}, which is not a name", "Write the object's name.")
+    raise _invalid(key, f"is {value!r}, which is not a name", "Write the object's name.")
 
 
 def _directory(pod: Json) -> str | None:
@@ -106,10 +103,10 @@ def _directory(pod: Json) -> str | None:
     if isinstance(value, str) and re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/"):
         return value
     what = f"is {value!r}, which is not an absolute path"
-    raise _wrong(MODEL_DIR, what, "Write a path such as /mnt/models.")
+    raise _invalid(MODEL_DIR, what, "Write a path such as /mnt/models.")
 
 
-def _wrong(key: str, what: str, hint: str) -> PullError:
+def _invalid(key: str, what: str, hint: str) -> PullError:
     return PullError(f"metadata.annotations[{key}]", f"Annotation {key} {what}.", hint)
 
 
@@ -120,46 +117,45 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
     mains = list(containers(pod, Role.MAIN))
     named = text(pod, "metadata", "annotations", MODEL_CONTAINERS)
     if named:
-        wanted = [name.strip() for name in named.split(",") if name.strip()]
-        missing = set(wanted) - {container.name for container in mains}
-        if missing or not wanted:
+        chosen = {name.strip() for name in named.split(",")} - {""}
+        missing = chosen - {container.name for container in mains}
+        if missing or not chosen:
             what = f"names containers that the pod doesn't have: {listed(sorted(missing))}"
             hint = f"The containers are {listed(container.name for container in mains)}."
-            raise _wrong(MODEL_CONTAINERS, what, hint)
-        chosen = frozenset(wanted)
+            raise _invalid(MODEL_CONTAINERS, what, hint)
         return tuple(container for container in mains if container.name in chosen)
     serving = [container for container in serving_containers(pod, facts) if container.role is Role.MAIN]
     return tuple(serving or [container for container in mains if not is_infrastructure(container, facts)])
 
 
 def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str, int]:
-    """How the model server is spoken to, and on which port."""
+    """The protocol and the port of the model server."""
     known = [(container, recognised(container, facts)) for container in targets]
-    told = annotations_of(pod).get(MODEL_SERVER)
+    annotated = annotations_of(pod).get(MODEL_SERVER)
     container, server = next(
-        ((container, server) for container, server in known if server and _loads_models(server, told)),
+        ((container, server) for container, server in known if server and _loads_models(server, annotated)),
         next(iter(known), (None, None)),
     )
-    if told is not None and told not in SERVERS:
-        raise _wrong(MODEL_SERVER, f"is {told!r}", f"Write one of {', '.join(SERVERS)}.")
-    api = told or (server.preset.repository_api if server else None) or "none"
+    if annotated is not None and annotated not in SERVERS:
+        raise _invalid(MODEL_SERVER, f"is {annotated!r}", f"Write one of {', '.join(SERVERS)}.")
+    api = annotated or (server.preset.repository_api if server else None) or "none"
     return api, _server_port(pod, container, server, api)
 
 
 def _loads_models(server: Server, api: object) -> bool:
-    """Whether the puller can load models into this server; adapters, where the pod asks for that."""
+    """Whether the puller can load models into this server, or adapters if the pod requests them."""
     return server.name == api if api in LORA_SERVERS else server.preset.repository_api is not None
 
 
 def _server_port(pod: Json, container: Container | None, server: Server | None, api: str) -> int:
-    told = annotations_of(pod).get(MODEL_SERVER_PORT)
+    annotated = annotations_of(pod).get(MODEL_SERVER_PORT)
     spec = container.spec if container else {}
-    if told is not None:
-        port = port_number(spec, told)
+    if annotated is not None:
+        port = port_number(spec, annotated)
         if port is None:
-            what = f"is {told!r}: neither a port number nor a port's name"
+            what = f"is {annotated!r}: neither a port number nor a port's name"
             hint = "Write a number from 1 to 65535 or the name of a declared port."
-            raise _wrong(MODEL_SERVER_PORT, what, hint)
+            raise _invalid(MODEL_SERVER_PORT, what, hint)
         return port
     if container and server and _loads_models(server, api):
         return server_port(container, server) or server.preset.port
@@ -170,6 +166,6 @@ def _server_port(pod: Json, container: Container | None, server: Server | None, 
 
 
 def claims_of(models: Mapping[str, model_spec.ModelSpec] | None) -> list[str]:
-    """The claims that `pvc://` URIs name."""
+    """The PersistentVolumeClaims in `pvc://` URIs."""
     uris = [urlsplit(model.storage_uri) for model in (models or {}).values()]
     return sorted({uri.netloc for uri in uris if uri.scheme == "pvc" and is_subdomain(uri.netloc)})

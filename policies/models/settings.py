@@ -1,7 +1,4 @@
-"""The settings of `model-puller`, apart so that the policy reads as one piece.
-
-These values end up in pods: values that the API server would refuse there are refused here.
-"""
+"""The settings of `model-puller`. They refuse values that the API server would refuse in a pod."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from policies.kube.quantities import parse_quantity
 
 
 class Sidecar(StrEnum):
-    """As what the puller joins the pod."""
+    """The kind of container that the puller becomes."""
 
     AUTO = "auto"
     NATIVE = "native"
@@ -24,7 +21,7 @@ class Sidecar(StrEnum):
 
 
 class Scheme(StrEnum):
-    """Where a model may come from: the puller's own words."""
+    """The schemes of model URIs that the puller knows."""
 
     S3 = "s3"
     GS = "gs"
@@ -38,7 +35,7 @@ class Scheme(StrEnum):
 
 
 class ReadyWhen(StrEnum):
-    """What the pod's readiness waits for."""
+    """The models that the pod's readiness waits for."""
 
     FIRST = "first"
     ALL = "all"
@@ -51,7 +48,7 @@ def _quantity(value: str) -> str:
 
 
 Amount = Annotated[str, AfterValidator(_quantity)]
-"""A Kubernetes quantity, kept as it is written."""
+"""A Kubernetes quantity as text."""
 
 
 class Resources(Model):

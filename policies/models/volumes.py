@@ -1,6 +1,6 @@
-"""The volumes and mounts between a puller, its ConfigMap and the containers that read the models.
+"""The volumes and mounts of a puller, its ConfigMap and the containers that read the models.
 
-Copy-on-write edits of one pod. Law: existing volumes and mounts are used or avoided, never changed.
+The functions return an edited copy of the pod. They never change its existing volumes and mounts.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Final
 
 from policies.core.annotations import MODEL_DIR
 from policies.kube.json import Json, appended, mapping, maps, text
-from policies.kube.pods import Container, containers, with_container
+from policies.kube.pods import Container, with_container
 from policies.models.pulling import ModelPull, PullError
 
 MODELS: Final = "mlchassis-models"
 CONFIG: Final = "mlchassis-model-config"
 CACHE: Final = "mlchassis-model-cache"
 CACHE_DIR: Final = "/mnt/model-cache"
-"""Where the sidecar sees the claim of a shared cache."""
+"""Where the sidecar mounts the claim of a shared cache."""
 CLAIMS_DIR: Final = "/mnt/pvc"
-"""Where the sidecar sees the claims of `pvc://` URIs."""
+"""Where the sidecar mounts the claims of `pvc://` URIs."""
 
 _READ_ONLY_KINDS: Final = frozenset({"configMap", "secret", "projected", "downwardAPI", "image"})
 
 
 def with_models_volume(pod: Json, pull: ModelPull, size: int) -> tuple[Json, Json, int | None]:
-    """The pod with a volume for the models, the sidecar's mount of it, and its size where it is limited.
+    """The pod with a volume for the models, the sidecar's mount of it, and the size limit of a new emptyDir.
 
-    `size`: bytes that an emptyDir may take. A volume that is there for it already is taken. Raises
-    PullError where the models' path is occupied by one that can't be written to, or by a block device.
+    `size`: the limit in bytes. A volume that the user mounts at the models' path is used. Raises PullError if
+    that volume is read-only or a block device.
     """
     for container in pull.targets:
         if _has_device_at(container.spec, pull.model_dir):
@@ -63,7 +63,7 @@ def with_models_volume(pod: Json, pull: ModelPull, size: int) -> tuple[Json, Jso
 
 
 _CONTAINERS_OWN: Final = ("readOnly", "recursiveReadOnly", "mountPropagation")
-"""Fields of a mount that hold for the container that has it, not for the volume."""
+"""Fields of a mount that apply only to its container."""
 
 
 def _has_device_at(container: Json, path: str) -> bool:
@@ -80,8 +80,8 @@ def volume_names(pod: Json) -> set[str]:
 
 
 def _is_writable(volume: Json | None) -> bool:
-    """Whether models can be written to a volume. One that isn't in the spec (a StatefulSet's claim
-    template) can."""
+    """Whether models can be written to a volume; yes if it is not in the spec, as with a StatefulSet's claim
+    template."""
     if volume is None:
         return True
     claim = mapping(volume, "persistentVolumeClaim")
@@ -99,7 +99,7 @@ def with_config_volume(pod: Json, pull: ModelPull) -> tuple[Json, str]:
 
 
 def with_cache(pod: Json, claim: str) -> tuple[Json, list[Json]]:
-    """The pod with the claim of a shared cache, and the sidecar's mount of it."""
+    """The pod with the claim of a shared cache, and the sidecar's mounts of it."""
     if not claim:
         return pod, []
     for volume in maps(pod, "spec", "volumes"):
@@ -136,7 +136,7 @@ def with_model_mounts(pod: Json, pull: ModelPull, mount: Json) -> Json:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """The name, or the name with the first number that makes it free."""
+    """The name, with a number if it is taken."""
     return next(free for free in chain([name], (f"{name}-{n}" for n in count(2))) if free not in taken)
 
 
@@ -152,42 +152,9 @@ def mount_at(container: Json, path: str) -> Json | None:
 
 
 def mounted_models(pod: Json, pull: ModelPull) -> Iterator[tuple[Container, Json]]:
-    """The containers that mount a volume of the pod at the models' path by themselves, with that volume."""
+    """The containers whose user mounts a volume at the models' path, with that volume."""
     for container in pull.targets:
         mount = mount_at(container.spec, pull.model_dir)
         volume = _volume_named(pod, text(mount, "name")) if mount else None
         if volume is not None:
             yield container, volume
-
-
-def running_puller(pod: Json, config: str) -> Container | None:
-    """A container that already pulls this ConfigMap's models: it mounts it where `--config-dir` points."""
-    volumes = {
-        text(volume, "name")
-        for volume in maps(pod, "spec", "volumes")
-        if text(volume, "configMap", "name") == config
-    }
-    for container in containers(pod):
-        mounts = {
-            text(mount, "mountPath").rstrip("/")
-            for mount in maps(container.spec, "volumeMounts")
-            if text(mount, "name") in volumes
-        }
-        said = _said(container.argv, "--config-dir")
-        if said is not None and said.rstrip("/") in mounts:
-            return container
-    return None
-
-
-def models_mount(puller: Container) -> Json | None:
-    """The mount of the models in a container that pulls them."""
-    return mount_at(puller.spec, (_said(puller.argv, "--model-dir") or "/mnt/models").rstrip("/"))
-
-
-def _said(words: list[str], flag: str) -> str | None:
-    for n, word in enumerate(words):
-        if word == flag:
-            return "".join(words[n + 1 : n + 2])
-        if word.startswith(f"{flag}="):
-            return word[len(flag) + 1 :]
-    return None

@@ -148,9 +148,8 @@ class Recogniser:
         return container.cache.once(self._is_infrastructure, container)
 
     def _is_infrastructure(self, container: Container) -> bool:
-        command = strings(container.spec, "command")
         return (
-            bool(command and command[0].rpartition("/")[2] == PULLER)
+            is_puller(container)
             or self._of_image(container.image).infrastructure
             or self._is_infrastructure_name(container.name)
         )
@@ -365,6 +364,12 @@ _IDLE: Final = frozenset({"sleep", "tail", "cat"})
 _WAITING: Final = _IDLE | {"wait", "echo", "true", "exit", "sh", "bash", "ray"}
 """Programs that may follow a worker that was started in the background."""
 _SCRIPTS: Final = (".sh", ".bash", ".py")
+
+
+def is_puller(container: Container) -> bool:
+    """Whether a container runs the puller of this project."""
+    command = strings(container.spec, "command")
+    return bool(command) and command[0].rpartition("/")[2] == PULLER
 
 
 def is_idle(container: Container) -> bool:

@@ -1,4 +1,4 @@
-"""model-config-invalid: model configs that the puller would refuse."""
+"""model-config-invalid: model configs that the puller refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HINT_SCHEME = "Use another scheme, or add this one to `schemes` in model-puller
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    """What the puller would refuse in a labelled ConfigMap, as its own parser finds it."""
+    """Report the errors of the puller's parser in a labelled ConfigMap."""
     if labels_of(target.obj).get(MODEL_CONFIG) != "true":
         return
     files = _files(target.obj)
@@ -29,7 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for error in desired.errors:
         yield Finding(_path(target.obj, error), _sentence(error), _HINT)
     known = set(desired.errors)
-    # Whose sidecar will read it is not known here: the settings of the namespace count.
+    # The pods that will read the ConfigMap are unknown, so the namespace's settings apply.
     for error in spec.parse(files, facts.settings(ModelPuller).schemes).errors:
         if error not in known:
             yield Finding(_path(target.obj, error), _sentence(error), _HINT_SCHEME, Certainty.UNDECIDED)
@@ -38,7 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _files(obj: Json) -> dict[str, str]:
-    """The files that the puller will see: kubelet mounts `data` and `binaryData` alike."""
+    """The files that kubelet makes of `data` and `binaryData`."""
     files = {key: value for key, value in mapping(obj, "data").items() if isinstance(value, str)}
     for key, value in mapping(obj, "binaryData").items():
         if isinstance(value, str):
@@ -49,7 +49,7 @@ def _files(obj: Json) -> dict[str, str]:
 def _decoded(value: str) -> str:
     try:
         return base64.b64decode(value).decode(errors="surrogateescape")
-    except binascii.Error:  # the API server refuses that by itself
+    except binascii.Error:  # the API server refuses it
         return ""
 
 
