@@ -1,4 +1,4 @@
-"""Groups of pods: no probe of ours keeps one from forming."""
+"""Groups of pods form in spite of the injected probes."""
 
 from __future__ import annotations
 
@@ -49,33 +49,17 @@ def lws(policy: str | None, size: int = 2, **container: Any) -> Json:
     return manifest("LeaderWorkerSet", "group", spec, namespace="default")
 
 
-def leader_pod(**labels: str) -> Json:
-    """What the operator makes of the leader's template."""
-    return manifest(
-        "Pod",
-        "group-0",
-        {"containers": [LEADER]},
-        labels={
-            "leaderworkerset.sigs.k8s.io/name": "group",
-            "leaderworkerset.sigs.k8s.io/worker-index": "0",
-            **labels,
-        },
-        annotations={"leaderworkerset.sigs.k8s.io/size": "2"},
-        ownerReferences=[
-            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
-        ],
-    )
+def stateful(container: Json, **metadata: Any) -> Json:
+    """A pod of a StatefulSet."""
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
+    return manifest("Pod", "group-0", {"containers": [container]}, ownerReferences=[owner], **metadata)
 
 
-def stateful(container: Json) -> Json:
-    return manifest(
-        "Pod",
-        "group-0",
-        {"containers": [container]},
-        ownerReferences=[
-            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "group", "controller": True}
-        ],
-    )
+def leader_pod(size: int = 2, **container: Any) -> Json:
+    """The pod that the operator makes of the leader's template."""
+    name = "leaderworkerset.sigs.k8s.io"
+    labels = {f"{name}/name": "group", f"{name}/worker-index": "0"}
+    return stateful({**LEADER, **container}, labels=labels, annotations={f"{name}/size": str(size)})
 
 
 def stateful_set(policy: str | None) -> Json:
@@ -94,108 +78,91 @@ def service(*, publishes: bool) -> Json:
     )
 
 
+def facts(*known: Json) -> Facts:
+    return Facts("default", ManifestCluster(known))
+
+
+def names_of(container: Json) -> set[str]:
+    return {name.removesuffix("Probe") for name in container if name.endswith("Probe")}
+
+
 def probes(pod: Json, *known: Json) -> set[str]:
     """The probes of the pod's first container after the policy."""
-    after = mutate(pod, SETTINGS, Facts("default", ManifestCluster(known)))
-    return {name for name in after["spec"]["containers"][0] if name.endswith("Probe")}
+    after = mutate(pod, SETTINGS, facts(*known))
+    assert mutate(after, SETTINGS, facts(*known)) is after
+    return names_of(after["spec"]["containers"][0])
 
 
-ALL = {"livenessProbe", "readinessProbe", "startupProbe"}
+ALL = {"liveness", "readiness", "startup"}
+ONE: Json = {**SPANS, "args": ["--nnodes", "1", *SPANS["args"][4:]]}
+LIVE: Json = {"livenessProbe": {"httpGet": {"path": "/health", "port": 8000}}}
+ORPHAN = stateful(SPANS)
+del ORPHAN["metadata"]["ownerReferences"]
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("pod", "known", "expected"),
     [
-        ([lws("LeaderReady")], {"livenessProbe"}),
-        ([lws("LeaderCreated")], ALL),
-        ([lws(None)], ALL),
-        ([], {"livenessProbe"}),
+        pytest.param(leader_pod(), [lws("LeaderReady")], {"liveness"}, id="LeaderReady"),
+        pytest.param(leader_pod(), [lws("LeaderCreated")], ALL, id="LeaderCreated"),
+        pytest.param(leader_pod(), [lws(None)], ALL, id="default"),
+        pytest.param(leader_pod(), [], {"liveness"}, id="unknown"),
+        pytest.param(leader_pod(size=1), [lws("LeaderReady", size=1)], ALL, id="group of one"),
+        pytest.param(leader_pod(**LIVE), [lws("LeaderReady")], {"liveness"}, id="liveness of the user"),
+        pytest.param(
+            leader_pod(**LIVE), [lws("LeaderCreated")], {"liveness", "readiness", "startup"}, id="guarded"
+        ),
+        pytest.param(
+            stateful(SPANS), [stateful_set("Parallel"), service(publishes=True)], ALL, id="parallel"
+        ),
+        pytest.param(
+            stateful(SPANS),
+            [stateful_set("Parallel"), service(publishes=False)],
+            {"liveness"},
+            id="unpublished",
+        ),
+        pytest.param(
+            stateful(SPANS), [stateful_set(None), service(publishes=True)], {"liveness"}, id="ordered"
+        ),
+        pytest.param(stateful(SPANS), [stateful_set("Parallel")], {"liveness"}, id="no service"),
+        pytest.param(stateful(SPANS), [], {"liveness"}, id="nothing known"),
+        pytest.param(ORPHAN, [], ALL, id="no StatefulSet"),
+        pytest.param(
+            stateful(ONE), [stateful_set(None), service(publishes=False)], ALL, id="server in one pod"
+        ),
     ],
-    ids=["LeaderReady", "LeaderCreated", "default", "unknown"],
 )
-def test_a_leader_gets_what_cannot_keep_its_group_from_forming(known: list[Json], expected: set[str]) -> None:
-    pod = leader_pod()
+def test_no_probe_prevents_the_group_from_forming(pod: Json, known: list[Json], expected: set[str]) -> None:
     assert probes(pod, *known) == expected
-    after = mutate(pod, SETTINGS, Facts("default", ManifestCluster(known)))
-    assert mutate(after, SETTINGS, Facts("default", ManifestCluster(known))) is after
 
 
-def test_a_group_of_one_does_not_wait() -> None:
-    pod = leader_pod()
-    pod["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/size"] = "1"
-    assert probes(pod, lws("LeaderReady", size=1)) == ALL
-
-
-def test_liveness_of_a_member_is_as_patient_as_its_group() -> None:
-    alone = mutate(leader_pod(), SETTINGS, Facts("default", ManifestCluster([lws("LeaderCreated")])))
-    held = mutate(leader_pod(), SETTINGS, Facts("default", ManifestCluster([lws("LeaderReady")])))
-    (one,), (other,) = alone["spec"]["containers"], held["spec"]["containers"]
+def test_liveness_of_a_member_waits_for_its_group() -> None:
+    alone = mutate(leader_pod(), SETTINGS, facts(lws("LeaderCreated")))
+    waiting = mutate(leader_pod(), SETTINGS, facts(lws("LeaderReady")))
+    (one,), (other,) = alone["spec"]["containers"], waiting["spec"]["containers"]
     budget = one["startupProbe"]["failureThreshold"] * one["startupProbe"]["periodSeconds"]
     assert other["livenessProbe"]["initialDelaySeconds"] >= 2 * budget
     assert other["livenessProbe"]["failureThreshold"] >= SETTINGS.liveness_failures * 2
 
 
-@pytest.mark.parametrize(("policy", "held"), [("LeaderReady", True), ("LeaderCreated", False), (None, False)])
-def test_a_review_of_the_set_shows_what_its_leaders_get(policy: str | None, held: bool) -> None:
-    obj = lws(policy)
-    decision = decide(Document("test", 0, obj).request(), load({}), ManifestCluster([]))
+@pytest.mark.parametrize(
+    ("policy", "waits"), [("LeaderReady", True), ("LeaderCreated", False), (None, False)]
+)
+def test_a_review_of_the_set(policy: str | None, waits: bool) -> None:
+    """It shows the probes of the leaders, and warns about the user's own."""
+    decision = decide(Document("test", 0, lws(policy)).request(), load({}), ManifestCluster([]))
     assert decision.projected is not None
     template = decision.projected["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
-    found = {name for name in template["spec"]["containers"][0] if name.endswith("Probe")}
-    assert found == ({"livenessProbe"} if held else ALL)
+    assert names_of(template["spec"]["containers"][0]) == ({"liveness"} if waits else ALL)
     assert "ownerReferences" not in template["metadata"]
-
-
-def test_a_probe_of_the_user_s_on_a_leader_is_warned_about() -> None:
-    ready = {"httpGet": {"path": "/health", "port": 8000}}
-    obj = lws("LeaderReady", readinessProbe=ready)
+    obj = lws(policy, readinessProbe={"httpGet": {"path": "/health", "port": 8000}})
     decision = decide(Document("test", 0, obj).request(), load({}), ManifestCluster([]))
+    found = [each.finding.path for each in decision.results if "LeaderReady" in each.finding.message]
     place = "spec.leaderWorkerTemplate.leaderTemplate.spec.containers[0].readinessProbe"
-    assert place in [each.finding.path for each in decision.results if "LeaderReady" in each.finding.message]
-    assert decision.allowed
-    other = decide(
-        Document("test", 0, lws(None, readinessProbe=ready)).request(), load({}), ManifestCluster([])
-    )
-    assert not [each for each in other.results if "LeaderReady" in each.finding.message]
+    assert (decision.allowed, found) == (True, [place] if waits else [])
 
 
-def test_a_liveness_probe_of_the_user_s_brings_no_startup_probe_to_a_leader() -> None:
-    pod = leader_pod()
-    live = {"httpGet": {"path": "/health", "port": 8000}}
-    pod["spec"] = {"containers": [{**LEADER, "livenessProbe": live}]}
-    assert probes(pod, lws("LeaderReady")) == {"livenessProbe"}
-    assert "startupProbe" in probes(pod, lws("LeaderCreated"))
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ([stateful_set("Parallel"), service(publishes=True)], ALL),
-        ([stateful_set("Parallel"), service(publishes=False)], {"livenessProbe"}),
-        ([stateful_set(None), service(publishes=True)], {"livenessProbe"}),
-        ([stateful_set("Parallel")], {"livenessProbe"}),
-        ([], {"livenessProbe"}),
-    ],
-    ids=["parallel", "unpublished", "ordered", "no service", "nothing known"],
-)
-def test_a_server_that_spans_pods_is_found_before_it_is_ready(known: list[Json], expected: set[str]) -> None:
-    assert probes(stateful(SPANS), *known) == expected
-
-
-def test_a_pod_without_a_stateful_set_is_found_by_unknown_means_and_gets_all_probes() -> None:
-    pod = stateful(SPANS)
-    del pod["metadata"]["ownerReferences"]
-    assert probes(pod) == ALL
-
-
-def test_a_server_in_one_pod_does_not_wait() -> None:
-    one = {**SPANS, "args": ["--nnodes", "1", *SPANS["args"][4:]]}
-    assert probes(stateful(one), stateful_set(None), service(publishes=False)) == ALL
-
-
-def test_omitted_probes_are_reported() -> None:
-    facts = Facts("default", ManifestCluster([lws("LeaderReady")]))
-    found = [each.message for each in advise(leader_pod(), SETTINGS, facts)]
-    assert any("gets no readinessProbe" in each for each in found)
-    known = Facts("default", ManifestCluster([lws(None)]))
-    assert not [each for each in advise(leader_pod(), SETTINGS, known) if "no readinessProbe" in each.message]
+@pytest.mark.parametrize(("policy", "reported"), [("LeaderReady", True), (None, False)])
+def test_omitted_probes_are_reported(policy: str | None, reported: bool) -> None:
+    found = [each.message for each in advise(leader_pod(), SETTINGS, facts(lws(policy)))]
+    assert any("gets no readinessProbe" in each for each in found) is reported

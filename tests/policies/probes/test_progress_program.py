@@ -1,8 +1,7 @@
-"""The program that runs in a vLLM's container, against servers that behave in every way."""
+"""The program that checks the progress of a vLLM, against servers with every kind of fault."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
@@ -13,18 +12,14 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from policies.core.facts import Facts
 from policies.core.settings import default_settings
@@ -32,33 +27,40 @@ from policies.probes.progress import SHELL, TIMEOUT, program
 from policies.probes.settings import StandardProbes
 from policies.probes.standard_probes import mutate
 from tests.steady import stillness
+from webhook.server.pki import issue
 
 MODEL = 'it\'s "$(reboot)"; `reboot`\n'
 COUNTERS = 'vllm:generation_tokens_total{model_name="m"} %d\nhttp_requests_total %d\n'
 LONG_AGO = 1000
 FAILS = 100
-"""The exit status of a program that has found a hang."""
-HUNG = 2.5
-"""How much sooner the program gives up on a server that does not answer."""
+"""The exit status of a program that has detected a hang."""
+FASTER = 2.5
+"""The program's timeouts are divided by this for servers that do not answer."""
+
+Answer = tuple[int, bytes | int] | None
+"""A status and a body, or the length of a body; None for no answer."""
 
 
 @dataclass
 class Server:
-    """The answers of a server: a status and a body for each path, or no answer for `None`."""
+    """A vLLM with other answers on some paths."""
 
+    answers: dict[str, Answer] = field(default_factory=dict)
     moves: bool = False
-    answers: dict[str, tuple[int, bytes] | None] = field(default_factory=dict)
-    seen: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    """Whether its counters change."""
+    requests: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    """The path, the body and the API key of each."""
     tokens: int = 0
+    port: int = 0
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, path: str, body: bytes, key: str | None) -> tuple[int, bytes] | None:
-        self.seen.append((path, json.loads(body) if body else None, key))
+    def answer(self, path: str, body: bytes, key: str | None) -> Answer:
+        self.requests.append((path, json.loads(body) if body else None, key))
         if path in self.answers:
             return self.answers[path]
         if path == "/metrics":
             self.tokens += self.moves
-            return 200, (COUNTERS % (self.tokens, len(self.seen))).encode()
+            return 200, (COUNTERS % (self.tokens, len(self.requests))).encode()
         if path == "/v1/models":
             lora = {"id": "lora", "parent": MODEL}
             return 200, json.dumps({"data": [lora, {"id": MODEL, "parent": None}]}).encode()
@@ -66,18 +68,28 @@ class Server:
 
     @property
     def canaries(self) -> list[tuple[str, Any, str | None]]:
-        return [each for each in self.seen if each[1] is not None]
+        return [each for each in self.requests if each[1] is not None]
 
 
-Start = Callable[[Server], int]
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    message: str
+    seconds: float
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts servers on 127.0.0.1; gives the port."""
-    running: list[tuple[Server, ThreadingHTTPServer]] = []
+class Kubelet:
+    """Runs the program as kubelet does, with its files in a folder of the test."""
 
-    def started(server: Server, tls: ssl.SSLContext | None = None, family: int = socket.AF_INET) -> int:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[tuple[Server, ThreadingHTTPServer]] = []
+
+    def serve(
+        self, server: Server, tls: ssl.SSLContext | None = None, family: int = socket.AF_INET
+    ) -> Server:
+        """Start a server on loopback."""
+
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -85,9 +97,10 @@ def start() -> Iterator[Start]:
                 if answer is None:
                     server.ended.wait(60)
                     return
-                self.send_response(answer[0])
+                status, content = answer
+                self.send_response(status)
                 self.end_headers()
-                self.wfile.write(answer[1])
+                self.wfile.write(b"x" * content if isinstance(content, int) else content)
 
             do_POST = do_GET  # noqa: N815
 
@@ -105,122 +118,153 @@ def start() -> Iterator[Start]:
         if tls is not None:
             http.socket = tls.wrap_socket(http.socket, server_side=True)
         threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
-        running.append((server, http))
-        return int(http.server_address[1])
+        self._running.append((server, http))
+        server.port = int(http.server_address[1])
+        return server
 
-    yield started
-    for server, http in running:
-        server.ended.set()
-        http.shutdown()
-        http.server_close()
+    def stop(self) -> None:
+        for server, http in self._running:
+            server.ended.set()
+            http.shutdown()
+            http.server_close()
 
+    def state(self, port: int, subject: str = "liveness") -> Path:
+        """The file between two runs."""
+        return self.folder / f".mlchassis-{subject}-{port}"
 
-@dataclass(frozen=True)
-class Outcome:
-    status: int
-    said: str
-    took: float
-
-
-@pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., Outcome]:
-    """Runs the program as kubelet would, with its times divided by `faster` and files below `tmp_path`."""
-
-    def asked(port: int, *words: str, faster: float = 1, env: dict[str, str] | None = None) -> Outcome:
-        text = program("vllm").replace('"/tmp", "/dev/shm"', repr(str(tmp_path)) + ",")
-        times = "DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8"
-        assert times in text
-        shorter = ", ".join(str(float(each) / faster) for each in (25, 10, 3, 8))
-        text = text.replace(times, f"DEADLINE, HEALTH, PAGE, LATEST_CANARY = {shorter}")
-        text = text.replace("left() - PAGE - 1", f"left() - PAGE - {1 / faster}")
-        # On a busy machine the interpreter starts slowly: the deadline counts from here.
-        text = text.replace("END = time.monotonic() + DEADLINE - age()", "END = time.monotonic() + DEADLINE")
-        for old in ('listdir("/proc")', '"/proc/%s/stat"', '"/proc/%s/io"', '"/proc/net/dev"'):
-            assert old in text
-            text = text.replace(old, old.replace("/proc", str(tmp_path / "proc")))
-        command = [sys.executable, "-I", "-S", "-c", text, str(port), *(words or ("http", "0"))]
-        remembered = tmp_path / f".mlchassis-liveness-{port}"
-        before = remembered.read_bytes() if remembered.is_file() else None
+    def probe(
+        self,
+        target: Server | int,
+        *arguments: str,
+        silent: float | None = None,
+        faster: float = FASTER,
+        env: dict[str, str] | None = None,
+    ) -> Outcome:
+        """Run the program. `silent`: seconds since the last progress of the server."""
+        if isinstance(target, Server) and not target.port:
+            self.serve(target)
+        port = target.port if isinstance(target, Server) else target
+        state = self.state(port)
+        if silent is not None:
+            counters = (COUNTERS % (0, 0)).encode().splitlines()[0]
+            state.write_text(f"{zlib.crc32(counters)} {time.monotonic() - silent}")
+        command = [sys.executable, "-I", "-S", "-c", self._text(faster), str(port)]
+        before = state.read_bytes() if state.is_file() else None
         for _ in range(20):
             began = time.monotonic()
             with stillness() as longest:
                 done = subprocess.run(
-                    command, env=env or {}, capture_output=True, text=True, timeout=120, check=False
+                    [*command, *(arguments or ("http", "0"))],
+                    env=env or {},
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
                 )
             assert done.stderr == ""
-            if faster != HUNG or longest() < 0.5:
+            if faster != FASTER or longest() < 0.5:
                 break
-            # The server stopped, too: this proves nothing about the program.
+            # The server was stopped, too, so this shows nothing about the program.
             if before is None:
-                remembered.unlink(missing_ok=True)
+                state.unlink(missing_ok=True)
             else:
-                remembered.write_bytes(before)
+                state.write_bytes(before)
         return Outcome(done.returncode, done.stdout.strip(), time.monotonic() - began)
 
-    return asked
+    def _text(self, faster: float) -> str:
+        shorter = ", ".join(str(each / faster) for each in (25, 10, 3, 8))
+        text = program("vllm")
+        for old, new in {
+            '"/tmp", "/dev/shm"': f"{str(self.folder)!r},",
+            "DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8": (
+                f"DEADLINE, HEALTH, PAGE, LATEST_CANARY = {shorter}"
+            ),
+            "left() - PAGE - 1": f"left() - PAGE - {1 / faster}",
+            # On a busy machine the interpreter starts slowly: the deadline counts from here.
+            "END = time.monotonic() + DEADLINE - age()": "END = time.monotonic() + DEADLINE",
+            'listdir("/proc")': f'listdir("{self.folder}/proc")',
+            '"/proc/%s/stat"': f'"{self.folder}/proc/%s/stat"',
+            '"/proc/%s/io"': f'"{self.folder}/proc/%s/io"',
+            '"/proc/net/dev"': f'"{self.folder}/proc/net/dev"',
+        }.items():
+            assert old in text
+            text = text.replace(old, new)
+        return text
 
 
 @pytest.fixture
-def silent_since(tmp_path: Path) -> Callable[[int, float], None]:
-    """Writes what the program remembers: the counters as they are, and when the server last lived."""
-
-    def written(port: int, seconds: float, tokens: int = 0) -> None:
-        counters = (COUNTERS % (tokens, 0)).encode().splitlines()[0]
-        text = f"{zlib.crc32(counters)} {time.monotonic() - seconds}"
-        (tmp_path / f".mlchassis-liveness-{port}").write_text(text)
-
-    return written
+def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
+    kubelet = Kubelet(tmp_path)
+    yield kubelet
+    kubelet.stop()
 
 
-Ask = Callable[..., Outcome]
-Silent = Callable[[int, float], None]
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
-def test_the_first_time_it_only_remembers(start: Start, ask: Ask) -> None:
-    server = Server()
-    outcome = ask(start(server))
-    assert (outcome.status, outcome.said) == (0, "the engine works")
-    assert server.canaries == []
+# --- liveness ------------------------------------------------------------------------------------
+
+HANGS: dict[str, Answer] = {"/v1/completions": None}
 
 
-def test_no_canary_while_the_counters_move(start: Start, ask: Ask, silent_since: Silent) -> None:
-    server = Server(moves=True)
-    silent_since(port := start(server), LONG_AGO)
-    assert ask(port).status == 0
-    assert server.canaries == []
-
-
-def test_an_idle_server_answers_a_canary(start: Start, ask: Ask, silent_since: Silent) -> None:
-    server = Server()
-    silent_since(port := start(server), LONG_AGO)
-    outcome = ask(port, "http", "0", "KEY", env={"KEY": "s3cret key"})
-    assert (outcome.status, outcome.said) == (0, "the engine answers")
-    [(path, body, key)] = server.canaries
-    assert (path, body) == ("/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})
-    assert key == "Bearer s3cret key"
-    assert {key for path, _, key in server.seen if not path.startswith("/v1")} == {None}
-
-
-def test_a_hung_engine_fails_once_it_was_silent_for_long(
-    start: Start, ask: Ask, silent_since: Silent
+@pytest.mark.parametrize(
+    ("answers", "silent", "status", "message"),
+    [
+        pytest.param(HANGS, 20, 0, "for 2", id="hung for less than any pod's patience"),
+        pytest.param(HANGS, LONG_AGO, FAILS, "a request for one token gets no answer", id="hung"),
+        *(
+            pytest.param({"/v1/completions": (status, b"")}, LONG_AGO, 0, "cannot tell", id=f"{status}")
+            for status in (401, 403, 429, 500, 503)
+        ),
+        *(
+            pytest.param({**HANGS, "/metrics": page}, LONG_AGO, 0, "", id=f"counters {name}")
+            for name, page in {
+                "missing": (404, b""),
+                "empty": (200, b""),
+                "unknown": (200, b"vllm:" + b"x" * 100),
+                "hostile": (200, b'evil{a="\nvllm:generation"} NaN\n\xff\xfe\x00'),
+                "huge": (200, 50 << 20),
+                "silent": None,
+            }.items()
+        ),
+        *(
+            pytest.param({**HANGS, "/v1/models": (200, models)}, LONG_AGO, 0, "", id=f"models {name}")
+            for name, models in {
+                "empty": b"",
+                "list": b"[]",
+                "without id": b'{"data": [{"parent": null}]}',
+                "number": b'{"data": 3}',
+                "binary": b"\xff",
+                "nested": b"[" * 100_000,
+                "endless": 200 << 20,
+            }.items()
+        ),
+    ],
+)
+def test_outcome(
+    answers: dict[str, Answer], silent: int, status: int, message: str, kubelet: Kubelet
 ) -> None:
-    server = Server(answers={"/v1/completions": None})
-    silent_since(port := start(server), 20)
-    patient = ask(port, faster=HUNG)
-    assert patient.status == 0, "less than any pod's patience"
-    assert "for 2" in patient.said
-    silent_since(port, LONG_AGO)
-    hung = ask(port, faster=HUNG)
-    assert (hung.status, hung.said.startswith("a request for one token gets no answer")) == (FAILS, True)
+    outcome = kubelet.probe(Server(answers), silent=silent)
+    assert (outcome.status, message in outcome.message) == (status, True)
+    assert outcome.seconds < TIMEOUT
 
 
-def test_a_canary_that_waits_behind_work_passes(start: Start, ask: Ask, silent_since: Silent) -> None:
-    server = Server(answers={"/v1/completions": None})
-    silent_since(port := start(server), LONG_AGO)
+@pytest.mark.parametrize(("moves", "silent"), [(False, None), (True, LONG_AGO)], ids=["first run", "busy"])
+def test_no_canary(moves: bool, silent: int | None, kubelet: Kubelet) -> None:
+    server = Server(moves=moves)
+    outcome = kubelet.probe(server, silent=silent)
+    assert (outcome.status, outcome.message, server.canaries) == (0, "the engine works", [])
+
+
+def test_a_canary_that_waits_behind_work_passes(kubelet: Kubelet) -> None:
+    server = Server(dict(HANGS))
     threading.Timer(0.5, lambda: setattr(server, "moves", True)).start()
-    outcome = ask(port, faster=HUNG)
-    assert outcome.status == 0
-    assert ask(port).said == "the engine works"
+    assert kubelet.probe(server, silent=LONG_AGO).status == 0
+    assert kubelet.probe(server).message == "the engine works"
 
 
 @pytest.mark.parametrize(
@@ -230,171 +274,91 @@ def test_a_canary_that_waits_behind_work_passes(start: Start, ask: Ask, silent_s
         ("k\r\nContent-Length: 0\r\n\r\nDELETE / HTTP/1.0", None),
         ("k\u0141", None),
     ],
-    ids=["quotes", "another header", "no header's text"],
+    ids=["quotes", "another header", "not ASCII"],
 )
-def test_a_hostile_api_key_stays_a_key(
-    key: str, sent: str | None, start: Start, ask: Ask, silent_since: Silent
-) -> None:
-    server = Server()
-    silent_since(port := start(server), LONG_AGO)
-    assert ask(port, "http", "0", "KEY", env={"KEY": key, "LC_ALL": "C.UTF-8"}).said == "the engine answers"
-    assert [path for path, _, _ in server.seen] == [
-        *("/health", "/metrics", "/v1/models", "/v1/completions", "/metrics"),
-    ]
-    assert {given for path, _, given in server.seen if path.startswith("/v1")} == {sent}
+def test_only_requests_of_the_api_have_the_key(key: str, sent: str | None, kubelet: Kubelet) -> None:
+    server, env = Server(), {"KEY": key, "LC_ALL": "C.UTF-8"}
+    outcome = kubelet.probe(server, "http", "0", "KEY", silent=LONG_AGO, env=env)
+    assert (outcome.status, outcome.message) == (0, "the engine answers")
+    keys = [None, None, sent, sent, None]
+    paths = ["/health", "/metrics", "/v1/models", "/v1/completions", "/metrics"]
+    assert [(path, given) for path, _, given in server.requests] == list(zip(paths, keys, strict=True))
+    assert server.canaries[0][1] == {"model": MODEL, "prompt": "a", "max_tokens": 1}
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/classify", "/score"])
-def test_pooling_models(path: str, start: Start, ask: Ask, silent_since: Silent) -> None:
+def test_pooling_models(path: str, kubelet: Kubelet) -> None:
     others = ("/v1/completions", "/v1/embeddings", "/pooling", "/classify", "/score")
-    server = Server(answers={each: (404, b"") for each in others if each != path})
-    silent_since(port := start(server), LONG_AGO)
-    assert ask(port).said == "the engine answers"
+    server = Server({each: (404, b"") for each in others if each != path})
+    assert kubelet.probe(server, silent=LONG_AGO).message == "the engine answers"
     server.answers[path] = None
-    silent_since(port, LONG_AGO)
-    assert ask(port, faster=HUNG).status == FAILS
-
-
-@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_an_answer_without_the_engine_is_no_evidence(
-    status: int, start: Start, ask: Ask, silent_since: Silent
-) -> None:
-    server = Server(answers={"/v1/completions": (status, b"")})
-    silent_since(port := start(server), LONG_AGO)
-    outcome = ask(port)
-    assert (outcome.status, outcome.said) == (0, "cannot tell")
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        (404, b""),
-        (200, b""),
-        (200, b"vllm:" + b"x" * 100),
-        (200, b'evil{a="\nvllm:generation"} NaN\n\xff\xfe\x00'),
-        (200, b"x" * (50 << 20)),
-        None,
-    ],
-    ids=["missing", "empty", "unknown", "hostile", "huge", "silent"],
-)
-def test_without_counters_a_hang_looks_like_work(
-    page: tuple[int, bytes] | None, start: Start, ask: Ask, silent_since: Silent
-) -> None:
-    server = Server(answers={"/v1/completions": None, "/metrics": page})
-    silent_since(port := start(server), LONG_AGO)
-    outcome = ask(port, faster=HUNG)
-    assert outcome.status == 0
-    assert outcome.took < TIMEOUT
-
-
-@pytest.mark.parametrize(
-    "models",
-    [b"", b"[]", b'{"data": [{"parent": null}]}', b'{"data": 3}', b"\xff", b"[" * 100_000],
-    ids=["empty", "list", "no id", "number", "no text", "nested"],
-)
-def test_without_a_model_it_is_undecided(models: bytes, start: Start, ask: Ask, silent_since: Silent) -> None:
-    server = Server(answers={"/v1/completions": None, "/v1/models": (200, models)})
-    silent_since(port := start(server), LONG_AGO)
-    assert ask(port, faster=HUNG).status == 0
+    assert kubelet.probe(server, silent=LONG_AGO).status == FAILS
 
 
 @pytest.mark.parametrize("health", [None, (503, b"")], ids=["silent", "503"])
-def test_a_health_check_that_fails(
-    health: tuple[int, bytes] | None, start: Start, ask: Ask, silent_since: Silent
-) -> None:
-    server = Server(answers={"/health": health})
-    silent_since(port := start(server), 0)
-    assert ask(port, faster=HUNG).status == 0
-    silent_since(port, LONG_AGO)
-    outcome = ask(port, faster=HUNG)
-    assert outcome.status == FAILS
-    assert outcome.said.startswith("GET /health")
+def test_a_failing_health_check(health: Answer, kubelet: Kubelet) -> None:
+    server = Server({"/health": health})
+    assert kubelet.probe(server, silent=0).status == 0
+    outcome = kubelet.probe(server, silent=LONG_AGO)
+    assert (outcome.status, outcome.message.startswith("GET /health")) == (FAILS, True)
     server.moves = True
-    assert ask(port, faster=HUNG).status == 0, "the engine works"
+    assert kubelet.probe(server).status == 0, "the engine works"
 
 
-def test_an_answer_without_end(start: Start, ask: Ask, silent_since: Silent) -> None:
-    class Endless(Server):
-        def answer(self, path: str, body: bytes, key: str | None) -> tuple[int, bytes] | None:
-            if path != "/v1/models":
-                return super().answer(path, body, key)
-            return 200, b"x" * (200 << 20)
-
-    silent_since(port := start(Endless()), LONG_AGO)
-    outcome = ask(port, faster=HUNG)
-    assert outcome.status == 0
-    assert outcome.took < TIMEOUT
+def test_nothing_listens(kubelet: Kubelet, free_port: int) -> None:
+    outcome = kubelet.probe(free_port)
+    assert (outcome.status, "nothing listens" in outcome.message) == (FAILS, True)
 
 
-def test_nothing_listens(ask: Ask) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        outcome = ask(free.getsockname()[1])
-    assert outcome.status == FAILS
-    assert "nothing listens" in outcome.said
-
-
-def test_a_server_that_only_listens_on_ipv6(start: Callable[..., int], ask: Ask) -> None:
-    assert ask(start(Server(), family=socket.AF_INET6)).said == "the engine works"
-
-
-def test_it_passes_when_its_time_is_over(start: Start, ask: Ask, silent_since: Silent) -> None:
-    slow = Server(answers={"/health": None})
-    silent_since(port := start(slow), LONG_AGO)
-    text = ask(port, faster=10_000)
-    assert text.status == 0, "however silent the server was"
+def test_it_passes_at_its_deadline(kubelet: Kubelet) -> None:
+    assert kubelet.probe(Server({"/health": None}), silent=LONG_AGO, faster=10_000).status == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may write everywhere")
-def test_what_it_remembers_is_no_link(start: Start, ask: Ask, tmp_path: Path) -> None:
-    port = start(Server())
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
+def test_a_state_that_is_no_file(kind: str, kubelet: Kubelet, tmp_path: Path) -> None:
+    server = kubelet.serve(Server(dict(HANGS)))
     (target := tmp_path / "precious").write_text("kept")
-    (tmp_path / f".mlchassis-liveness-{port}").symlink_to(target)
-    assert ask(port).said.startswith("cannot tell: neither")
+    state = kubelet.state(server.port)
+    if kind == "link":
+        state.symlink_to(target)
+    elif kind == "folder":
+        state.mkdir()
+    else:
+        os.mkfifo(state)
+    outcome = kubelet.probe(server)
+    assert outcome.status == 0
+    assert kind == "fifo" or outcome.message.startswith("cannot tell: neither")
     assert target.read_text() == "kept"
 
 
-def test_without_a_place_to_remember_it_passes(start: Start, ask: Ask, tmp_path: Path) -> None:
-    port = start(Server(answers={"/v1/completions": None}))
-    (tmp_path / f".mlchassis-liveness-{port}").mkdir()
-    assert ask(port).said.startswith("cannot tell: neither")
+def test_ipv6(kubelet: Kubelet) -> None:
+    assert kubelet.probe(kubelet.serve(Server(), family=socket.AF_INET6)).message == "the engine works"
 
 
-def test_a_fifo_in_its_place_does_not_block(start: Start, ask: Ask, tmp_path: Path) -> None:
-    port = start(Server())
-    os.mkfifo(tmp_path / f".mlchassis-liveness-{port}")
-    assert ask(port).status == 0
-
-
-def test_an_untrusted_certificate(start: Callable[..., int], ask: Ask, tmp_path: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody-else")])
-    then = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, then, then)
-    certificate = builder.sign(key, hashes.SHA256())
-    (tmp_path / "cert").write_bytes(certificate.public_bytes(Encoding.PEM))
-    (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+def test_an_untrusted_certificate(kubelet: Kubelet, tmp_path: Path) -> None:
+    bundle = issue(["another.example"], datetime(2001, 1, 1, tzinfo=UTC))
+    (tmp_path / "cert").write_bytes(bundle.certificate)
+    (tmp_path / "key").write_bytes(bundle.key)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    assert ask(start(Server(), tls=tls), "https", "0").said == "the engine works"
+    server = kubelet.serve(Server(), tls=tls)
+    assert kubelet.probe(server, "https", "0").message == "the engine works"
 
 
-def test_two_servers_in_a_pod_are_distinguished(start: Start, ask: Ask, silent_since: Silent) -> None:
-    well, hung = Server(moves=True), Server(answers={"/v1/completions": None})
-    first, second = start(well), start(hung)
-    silent_since(second, LONG_AGO)
-    assert ask(first).status == 0
-    assert ask(second, faster=HUNG).status == FAILS
+def test_two_servers_in_a_pod_are_distinguished(kubelet: Kubelet) -> None:
+    hung = Server(dict(HANGS))
+    assert kubelet.probe(hung, silent=LONG_AGO).status == FAILS
+    assert kubelet.probe(Server(moves=True)).status == 0
 
 
 @pytest.mark.parametrize("pause", [0.1, 60])
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/completions"])
-def test_an_answer_that_drips(path: str, pause: float, start: Start, ask: Ask, silent_since: Silent) -> None:
-    """A status counts, and a byte now and then, or none, keeps no probe beyond its time."""
+def test_an_answer_byte_by_byte(path: str, pause: float, kubelet: Kubelet) -> None:
+    """A status counts, and the probe ends in time however slowly the bytes arrive."""
     listening = socket.create_server(("127.0.0.1", 0))
-    port = int(listening.getsockname()[1])
 
-    def drip(connection: socket.socket) -> None:
+    def answer(connection: socket.socket) -> None:
         asked = connection.recv(1 << 16).split()[1].decode()
         answers = {"/v1/models": b'{"data": [{"id": "m"}]}'}
         try:
@@ -413,14 +377,16 @@ def test_an_answer_that_drips(path: str, pause: float, start: Start, ask: Ask, s
                 connection = listening.accept()[0]
             except OSError:
                 return
-            threading.Thread(target=drip, args=(connection,), daemon=True).start()
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
-    silent_since(port, LONG_AGO)
-    outcome = ask(port, faster=HUNG)
+    outcome = kubelet.probe(int(listening.getsockname()[1]), silent=LONG_AGO)
     listening.close()
     assert outcome.status == 0
-    assert outcome.took < TIMEOUT
+    assert outcome.seconds < TIMEOUT
+
+
+# --- the command ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -435,8 +401,8 @@ def test_an_answer_that_drips(path: str, pause: float, start: Start, ask: Ask, s
     ],
     ids=["missing", "no module", "usage", "killed", "alive", "hung"],
 )
-def test_only_its_own_verdict_fails_the_probe(python3: str | None, fails: bool, tmp_path: Path) -> None:
-    """An image without python3, or with one that does not start, never gets its server restarted."""
+def test_only_its_own_status_fails_the_probe(python3: str | None, fails: bool, tmp_path: Path) -> None:
+    """A server whose image has no python3, or one that does not start, is never restarted."""
     for tool in ("sh", "kill"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or "")
     if python3 is not None:
@@ -447,7 +413,7 @@ def test_only_its_own_verdict_fails_the_probe(python3: str | None, fails: bool, 
     assert (done.returncode != 0) is fails
 
 
-def test_the_shell_passes_its_arguments_as_they_are(tmp_path: Path) -> None:
+def test_the_shell_passes_its_arguments_unchanged(tmp_path: Path) -> None:
     (tmp_path / "python3").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
     (tmp_path / "python3").chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -469,23 +435,28 @@ def test_the_shell_passes_its_arguments_as_they_are(tmp_path: Path) -> None:
 )
 def test_no_text_of_a_manifest_is_in_the_command(key: str, names: list[str] | None) -> None:
     """Only a port, a scheme, a number and names of variables follow the program."""
-    name = 'it\'s "$(reboot)"; `reboot`'
     server = {
         "name": "chat",
         "image": "vllm/vllm-openai:v0.32.0",
-        "args": ["acme/toy", "--served-model-name", name, f"--api-key={key}"],
+        "args": ["acme/toy", "--served-model-name", 'it\'s "$(reboot)"; `reboot`', f"--api-key={key}"],
         "env": [
             {"name": each, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
             for each in ("KEY", "reboot")
         ],
     }
-    settings = default_settings(StandardProbes)
-    pod = mutate({"spec": {"containers": [server]}}, settings, Facts())
+    pod = mutate({"spec": {"containers": [server]}}, default_settings(StandardProbes), Facts())
     probe = pod["spec"]["containers"][0]["livenessProbe"]
     if names is None:
         assert "httpGet" in probe
     else:
         assert probe["exec"]["command"] == [*SHELL, program("vllm"), "8000", "http", "0", *names]
+
+
+def test_the_text_has_nothing_that_kubelet_expands() -> None:
+    assert "$(" not in program("vllm")
+    assert '"""' not in program("vllm").splitlines()[0]
+    assert len(program("vllm")) < 10_000
+    assert "$(" not in "".join(SHELL)
 
 
 # --- the start -----------------------------------------------------------------------------------
@@ -495,74 +466,62 @@ STALLED = 1300
 
 
 @dataclass
-class Processes:
-    """What /proc shows of a container: its first process and one more."""
+class Starting:
+    """A container that starts, with a first process and one more in /proc."""
 
-    folder: Path
+    kubelet: Kubelet
+    port: int
     began: int = 5000
     ticks: int = 100
     pages: int = 10_000
     moved: int = 1 << 20
     received: int = 1 << 20
 
-    def show(self) -> None:
-        for pid, began in ((1, self.began), (7, self.began + 9)):
-            (process := self.folder / str(pid)).mkdir(parents=True, exist_ok=True)
-            rest = ["0"] * 49
-            rest[11], rest[19], rest[21] = str(self.ticks // pid), str(began), str(self.pages // pid)
-            (process / "stat").write_text(f"{pid} (a b) c) S {' '.join(rest[1:])}")
-            (process / "io").write_text(f"rchar: {self.moved}\nwchar: 0\n")
-        (self.folder / "net").mkdir(exist_ok=True)
-        head = "Inter-|   Receive\n face |bytes    packets\n"
-        lines = f"    lo: 999999999 1\n  eth0: {self.received} 5\n"
-        (self.folder / "net" / "dev").write_text(head + lines)
+    @property
+    def proc(self) -> Path:
+        return self.kubelet.folder / "proc"
 
     def work(self, **more: int) -> None:
         for name, amount in more.items():
             setattr(self, name, getattr(self, name) + amount)
-        self.show()
+        for pid, began in ((1, self.began), (7, self.began + 9)):
+            (process := self.proc / str(pid)).mkdir(parents=True, exist_ok=True)
+            rest = ["0"] * 49
+            rest[11], rest[19], rest[21] = str(self.ticks // pid), str(began), str(self.pages // pid)
+            (process / "stat").write_text(f"{pid} (a b) c) S {' '.join(rest[1:])}")
+            (process / "io").write_text(f"rchar: {self.moved}\nwchar: 0\n")
+        (self.proc / "net").mkdir(exist_ok=True)
+        head = "Inter-|   Receive\n face |bytes    packets\n"
+        lines = f"    lo: 999999999 1\n  eth0: {self.received} 5\n"
+        (self.proc / "net" / "dev").write_text(head + lines)
+
+    def probe(self, target: Server | None = None, silent: float | None = None) -> tuple[int, str]:
+        outcome = self.kubelet.probe(target or self.port, "http", "7200", silent=silent, faster=1)
+        return outcome.status, outcome.message
+
+    def later(self, seconds: float) -> None:
+        """Make the program's state older."""
+        file = self.kubelet.state(self.port, "start")
+        first, began, worked, *done = (float(word) for word in file.read_text().split())
+        state = (first, began - seconds, worked - seconds, *done)
+        file.write_text(" ".join(f"{number:f}" for number in state))
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Processes:
-    found = Processes(tmp_path / "proc")
-    found.show()
+def starting(kubelet: Kubelet, free_port: int) -> Starting:
+    found = Starting(kubelet, free_port)
+    found.work()
     return found
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-@pytest.fixture
-def earlier(tmp_path: Path) -> Callable[[int, float], None]:
-    """Makes what the program remembers of a start so many seconds older."""
-
-    def moved(port: int, seconds: float) -> None:
-        file = tmp_path / f".mlchassis-start-{port}"
-        first, began, worked, *done = (float(word) for word in file.read_text().split())
-        then = (first, began - seconds, worked - seconds, *done)
-        file.write_text(" ".join(f"{number:f}" for number in then))
-
-    return moved
-
-
-WATCHED = ("http", "7200")
-
-
-def test_a_start_that_does_nothing_fails_after_a_while(
-    ask: Ask, processes: Processes, free_port: int, earlier: Silent
-) -> None:
-    assert ask(free_port, *WATCHED).status == 0
-    earlier(free_port, 800)
-    assert ask(free_port, *WATCHED).status == 0, "less than any pod's patience"
-    earlier(free_port, 500)
-    processes.work(ticks=2000, pages=-9000, moved=1000, received=9000)  # idle work: swapping, polling, probes
-    outcome = ask(free_port, *WATCHED)
-    assert (outcome.status, "have done nothing for 13" in outcome.said) == (FAILS, True)
+def test_an_idle_start_fails_after_a_while(starting: Starting) -> None:
+    assert starting.probe()[0] == 0
+    starting.later(800)
+    assert starting.probe()[0] == 0, "less than any pod's patience"
+    starting.later(500)
+    starting.work(ticks=2000, pages=-9000, moved=1000, received=9000)  # swapping, polling, probes
+    status, message = starting.probe()
+    assert (status, "have done nothing for 13" in message) == (FAILS, True)
 
 
 @pytest.mark.parametrize(
@@ -570,105 +529,73 @@ def test_a_start_that_does_nothing_fails_after_a_while(
     [{"ticks": 8000}, {"pages": 3000}, {"moved": 2 << 20}, {"received": 1 << 18}, {"moved": -(1 << 20)}],
     ids=["computes", "loads", "writes", "receives", "ends a process"],
 )
-def test_a_start_that_works_passes(
-    work: dict[str, int], ask: Ask, processes: Processes, free_port: int, earlier: Silent
-) -> None:
-    processes.work(moved=1 << 22)
-    ask(free_port, *WATCHED)
+def test_a_start_that_works_passes(work: dict[str, int], starting: Starting) -> None:
+    starting.work(moved=1 << 22)
+    starting.probe()
     for _ in range(2):
-        earlier(free_port, STALLED)
-        processes.work(**{name: amount // 2 for name, amount in work.items()})
-        processes.work(**{name: amount // 2 for name, amount in work.items()})
-        outcome = ask(free_port, *WATCHED)
-        assert (outcome.status, "worked 0 s ago" in outcome.said) == (0, True)
+        starting.later(STALLED)
+        starting.work(**work)
+        status, message = starting.probe()
+        assert (status, "worked 0 s ago" in message) == (0, True)
 
 
-def test_little_by_little_is_progress(
-    ask: Ask, processes: Processes, free_port: int, earlier: Silent
-) -> None:
-    ask(free_port, *WATCHED)
-    for _ in range(3):
-        earlier(free_port, STALLED / 4)
-        processes.work(moved=1 << 18)
-        assert ask(free_port, *WATCHED).status == 0
-    earlier(free_port, STALLED / 4)
-    assert ask(free_port, *WATCHED).status == 0
+def test_small_steps_add_up_to_progress(starting: Starting) -> None:
+    starting.probe()
+    for moved in (1 << 18, 1 << 18, 1 << 18, 0):
+        starting.later(STALLED / 4)
+        starting.work(moved=moved)
+        assert starting.probe()[0] == 0
 
 
-def test_the_budget_ends_every_start(ask: Ask, processes: Processes, free_port: int, earlier: Silent) -> None:
-    ask(free_port, *WATCHED)
-    earlier(free_port, 7200)
-    processes.work(ticks=10_000)
-    outcome = ask(free_port, *WATCHED)
-    assert (outcome.status, outcome.said.startswith("it has not answered for 720")) == (FAILS, True)
+def test_the_budget_ends_every_start(starting: Starting) -> None:
+    starting.probe()
+    starting.later(7200)
+    starting.work(ticks=10_000)
+    status, message = starting.probe()
+    assert (status, message.startswith("it has not answered for 720")) == (FAILS, True)
 
 
-def test_a_server_that_has_served_and_refuses_fails_at_once(
-    start: Start, ask: Ask, processes: Processes, tmp_path: Path
-) -> None:
-    port = start(Server())
-    assert ask(port, *WATCHED).said == "the engine works"
-    memory = tmp_path / f".mlchassis-start-{port}"
-    assert memory.exists()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        other = free.getsockname()[1]
-    memory.rename(tmp_path / f".mlchassis-start-{other}")
-    outcome = ask(other, *WATCHED)
-    assert (outcome.status, "nothing listens" in outcome.said) == (FAILS, True)
-    processes.work(began=100)  # the container was restarted, and its /tmp is a volume
-    assert ask(other, *WATCHED).said.startswith("it starts")
+def test_a_server_that_has_served_and_refuses_fails_at_once(starting: Starting, kubelet: Kubelet) -> None:
+    server = Server()
+    assert starting.probe(server)[1] == "the engine works"
+    kubelet.state(server.port, "start").rename(kubelet.state(starting.port, "start"))
+    status, message = starting.probe()
+    assert (status, "nothing listens" in message) == (FAILS, True)
+    starting.work(began=100)  # the container was restarted, and its /tmp is a volume
+    assert starting.probe()[1].startswith("it starts")
 
 
-def test_a_server_that_answers_503_while_it_loads(
-    start: Start, ask: Ask, processes: Processes, silent_since: Silent, earlier: Silent
-) -> None:
-    server = Server(answers={"/health": (503, b"")})
-    silent_since(port := start(server), LONG_AGO)
-    assert ask(port, *WATCHED).said.startswith("it starts")
+def test_a_server_that_answers_503_while_it_loads(starting: Starting) -> None:
+    server = Server({"/health": (503, b"")})
+    assert starting.probe(server, silent=LONG_AGO)[1].startswith("it starts")
     del server.answers["/health"]
-    assert ask(port, *WATCHED).said == "the engine answers"
+    assert starting.probe(server)[1] == "the engine answers"
 
 
 @pytest.mark.parametrize("hidden", ["1", "", "stat"], ids=["the first", "all", "their times"])
-def test_processes_that_cannot_be_seen(hidden: str, ask: Ask, processes: Processes, free_port: int) -> None:
+def test_invisible_processes(hidden: str, starting: Starting) -> None:
     if hidden == "stat":
-        processes.work(ticks=-processes.ticks)
+        starting.work(ticks=-starting.ticks)
     else:
-        shutil.rmtree(processes.folder / hidden)
-    outcome = ask(free_port, *WATCHED)
-    assert (outcome.status, outcome.said.startswith("cannot tell")) == (0, True)
+        shutil.rmtree(starting.proc / hidden)
+    status, message = starting.probe()
+    assert (status, message.startswith("cannot tell")) == (0, True)
 
 
-def test_an_unreadable_file_does_not_count(
-    ask: Ask, processes: Processes, free_port: int, earlier: Silent
-) -> None:
-    (processes.folder / "net" / "dev").unlink()
-    for pid in ("1", "7"):
-        (processes.folder / pid / "io").unlink()
-    ask(free_port, *WATCHED)
-    earlier(free_port, STALLED)
-    assert ask(free_port, *WATCHED).status == FAILS
-    earlier(free_port, 0)
-    (processes.folder / "1" / "stat").write_text(
-        (processes.folder / "1" / "stat").read_text().replace(" 100 ", " 9000 ", 1)
-    )
-    assert ask(free_port, *WATCHED).status == 0
+def test_an_unreadable_file_does_not_count(starting: Starting) -> None:
+    for name in ("net/dev", "1/io", "7/io"):
+        (starting.proc / name).unlink()
+    starting.probe()
+    starting.later(STALLED)
+    assert starting.probe()[0] == FAILS
+    stat = starting.proc / "1" / "stat"
+    stat.write_text(stat.read_text().replace(" 100 ", " 9000 ", 1))
+    assert starting.probe()[0] == 0
 
 
 @pytest.mark.parametrize(
     "text", ["", "nan nan nan nan nan nan nan", "inf " * 7, "1 2 3", "x", "5000 1e18 1e18 0 0 0 0", "9" * 600]
 )
-def test_the_first_run_passes_with_any_memory(
-    text: str, ask: Ask, processes: Processes, free_port: int, tmp_path: Path
-) -> None:
-    (tmp_path / f".mlchassis-start-{free_port}").write_text(text)
-    outcome = ask(free_port, *WATCHED)
-    assert (outcome.status, outcome.said) == (0, "it starts; its processes worked 0 s ago")
-
-
-def test_its_text_is_nothing_that_kubelet_expands() -> None:
-    assert "$(" not in program("vllm")
-    assert '"""' not in program("vllm").splitlines()[0]
-    assert len(program("vllm")) < 10_000
-    assert "$(" not in "".join(SHELL)
+def test_the_first_run_passes_with_any_state(text: str, starting: Starting, kubelet: Kubelet) -> None:
+    kubelet.state(starting.port, "start").write_text(text)
+    assert starting.probe() == (0, "it starts; its processes worked 0 s ago")

@@ -1,51 +1,74 @@
-"""How long a start is expected to take, and how long it may. test_health.py has the annotations."""
+"""The expected start, the model's size that it follows from, and the startup budget."""
 
+import json
 from typing import Any
 
 import pytest
 
 from policies.core.facts import Facts
+from policies.core.listing import Listing
+from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.settings import StandardProbes
-from policies.probes.start import Start, budget_of, start_of
+from policies.probes.start import Start, budget_of, declared_size, expected_start, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
+GIB = 1 << 30
 HOUR = 3600
 SECONDS = 60 - (-140 * 10**9 // (64 << 20))
 """140 GB at 64 MiB/s, and a minute until the server begins."""
+API: Json = {"name": "api", "image": "registry.example/api:1", "ports": [{"containerPort": 8000}]}
+TRITON: Json = {"name": "triton", "image": "nvcr.io/nvidia/tritonserver:25.06-py3"}
+HELPER: Json = {"name": "helper"}
+HELPERS_SIZE: Json = {"model_size.helper": "2Gi"}
+VLLM: Json = {"name": "server", "image": "vllm/vllm-openai:v0.9.1"}
+CACHE: Json = {"name": "cache", "persistentVolumeClaim": {"claimName": "c"}}
 
 
-def pod(
-    *, image: str = "vllm/vllm-openai:v0.9.1", volumes: tuple[Json, ...] = (), **container: object
-) -> Json:
+def pod(*specs: Json, volumes: tuple[Json, ...] = (), **annotations: Any) -> Json:
+    """A pod whose containers mount all volumes."""
     mounts = [{"name": volume["name"], "mountPath": f"/mnt/{volume['name']}"} for volume in volumes]
-    server = {"name": "server", "image": image, "volumeMounts": mounts, **container}
-    return {"spec": {"containers": [server], "volumes": list(volumes)}}
+    keys = {f"mlchassis.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    mains = [{"volumeMounts": mounts, **spec} for spec in specs]
+    return {"metadata": {"annotations": keys}, "spec": {"containers": mains, "volumes": list(volumes)}}
 
 
-def only(of: Json) -> Container:
-    return next(iter(containers(of)))
+def vllm(*args: str, volumes: tuple[Json, ...] = (), **container: Any) -> Json:
+    return pod({**VLLM, "args": list(args) or ["/models/ours"], **container}, volumes=volumes)
+
+
+def first(of: Json) -> tuple[Json, Container]:
+    return of, next(iter(containers(of)))
 
 
 def start(of: Json) -> Start | None:
-    return start_of(of, only(of), Facts())
+    return start_of(*first(of), Facts())
 
 
 def budget(of: Json) -> int:
-    return budget_of(of, only(of), Facts()).seconds
+    return budget_of(*first(of), Facts()).seconds
 
 
-def test_the_arithmetic_is_explained() -> None:
-    found = start(pod(args=[LLAMA]))
-    assert found == Start(
-        SECONDS, "140 GB at 64 MiB/s", 600, SECONDS, source="vllm, from Llama-3.1-70B-Instruct"
-    )
-    small = start(pod(args=["Qwen/Qwen2.5-0.5B"]))
-    assert small == Start(600, "the usual start of vllm", 600, 75, source="vllm, from Qwen2.5-0.5B")
-    assert start(pod(args=["/models/ours"])) == Start(600, "the usual start of vllm", 600, source="vllm")
-    assert start(pod(image="registry.example/api:1", args=[LLAMA])) is None, "it may be its client"
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (
+            vllm(LLAMA),
+            Start(SECONDS, "140 GB at 64 MiB/s", 600, SECONDS, source="vllm, from Llama-3.1-70B-Instruct"),
+        ),
+        (
+            vllm("Qwen/Qwen2.5-0.5B"),
+            Start(600, "the usual start of vllm", 600, 75, source="vllm, from Qwen2.5-0.5B"),
+        ),
+        (vllm("/models/ours"), Start(600, "the usual start of vllm", 600, source="vllm")),
+        (pod({**API, "args": [LLAMA]}), None),
+    ],
+    ids=["size by name", "small", "unknown size", "perhaps a client"],
+)
+def test_the_start_has_a_reason(of: Json, expected: Start | None) -> None:
+    assert start(of) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,65 +77,120 @@ def test_the_arithmetic_is_explained() -> None:
         {"args": ["--model", LLAMA]},
         {"args": [f"--model={LLAMA}", "--tensor-parallel-size=4"]},
         {"args": ["--model=$(MODEL_ID)"], "env": [{"name": "MODEL_ID", "value": LLAMA}]},
-        {"command": ["sh", "-c", f"exec vllm serve {LLAMA} --port 8000"]},
+        {"command": ["sh", "-c", f"exec vllm serve {LLAMA} --port 8000"], "args": []},
     ],
 )
-def test_wherever_the_model_is_named(container: dict[str, Any]) -> None:
-    found = start(pod(**container))
+def test_the_places_of_a_model_name(container: Json) -> None:
+    found = start(pod({**VLLM, **container}))
     assert found is not None
     assert found.loading == SECONDS
 
 
-def test_without_a_volume_a_kill_begins_the_download_again() -> None:
-    kept = pod(args=[LLAMA], volumes=({"name": "cache", "persistentVolumeClaim": {"claimName": "c"}},))
-    outlives_the_container = pod(args=[LLAMA], volumes=({"name": "cache", "emptyDir": {}},))
-    in_memory = pod(args=[LLAMA], volumes=({"name": "shm", "emptyDir": {"medium": "Memory"}},))
-    assert budget(kept) == 3 * SECONDS
-    assert budget(outlives_the_container) == 3 * SECONDS
-    assert budget(pod(args=[LLAMA])) == budget(in_memory) == 6 * SECONDS
+@pytest.mark.parametrize(
+    ("of", "seconds"),
+    [
+        (pod(TRITON), [180]),
+        (pod(TRITON, model_size="1Gi"), [180]),
+        (pod(TRITON, model_size="24Gi"), [60 + 24 * 16]),
+        (pod(API, model_size="1Gi"), [76]),
+        (pod(API), [None]),
+        (pod(TRITON, expected_start="90s", model_size="24Gi"), [90]),
+        (pod(TRITON, expected_start="soon"), [180]),
+        (pod(HELPER, API, model_size="1Gi"), [None, 76]),
+        (pod(HELPER, model_size="1Gi"), [76]),
+        (pod(HELPER, API, **HELPERS_SIZE), [92, None]),
+        (
+            pod(
+                VLLM,
+                {**API, "name": "istio-proxy"},
+                {**API, "command": ["chassis-puller"]},
+                model_size="140Gi",
+            ),
+            [60 + 140 * 1024 // 64, None, None],
+        ),
+    ],
+)
+def test_the_expected_start_of_each_container(of: Json, seconds: list[int | None]) -> None:
+    assert [expected_start(of, each, Facts()) for each in containers(of)] == seconds
 
 
-def test_an_unknown_start_gets_an_hour() -> None:
-    assert budget(pod(image="registry.example/api:1")) == HOUR
-    assert budget(pod(args=["/models/ours"])) == HOUR
-    assert budget(pod(image="ollama/ollama")) == HOUR
+class Cluster:
+    """A cluster with one model config."""
+
+    def __init__(self, *memory: str) -> None:
+        models = [
+            {"modelName": f"m{n}", "modelSpec": {"storageUri": "s3://m/x", "memory": size}}
+            for n, size in enumerate(memory)
+        ]
+        self.config = {"metadata": {"name": "models"}, "data": {"models.json": json.dumps(models)}}
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        return Listing([self.config]) if resource is Resource.MODEL_CONFIGS else None
 
 
 @pytest.mark.parametrize(
-    ("resources", "bytes_at_most"),
+    ("annotations", "facts", "size"),
     [
-        ({"limits": {"nvidia.com/gpu": "8"}}, 640 * 10**9),
-        ({"limits": {"nvidia.com/gpu": 8}, "requests": {"nvidia.com/gpu": 8}}, 640 * 10**9),
-        ({"requests": {"memory": "512Gi"}}, 512 << 30),
+        ({"model_config": "models"}, Facts(cluster=Cluster("3Gi", "1Gi")), 4 * GIB),
+        ({"model_config": "models"}, Facts(cluster=Cluster()), None),
+        ({"model_config": "models"}, Facts(), None),
+        ({"model_config": "others"}, Facts(cluster=Cluster("3Gi")), None),
+        ({"model_config": "models", "model_size": "1Gi"}, Facts(cluster=Cluster("3Gi")), GIB),
     ],
+    ids=["sum", "no models", "no cluster", "missing", "annotation wins"],
 )
-def test_an_unknown_size_gets_the_time_to_fill_the_memory(resources: Json, bytes_at_most: int) -> None:
-    found = budget(pod(args=["/models/ours"], resources=resources))
-    assert found == 60 - (-bytes_at_most // (64 << 20))
-    assert found > HOUR
+def test_the_declared_size(annotations: Json, facts: Facts, size: int | None) -> None:
+    assert declared_size(*first(pod(API, **annotations)), facts)[0] == size
 
 
-def test_room_in_volumes() -> None:
-    scratch = {"name": "models", "emptyDir": {"sizeLimit": "1Ti"}}
-    claimed = {
-        "name": "models",
-        "ephemeral": {"volumeClaimTemplate": {"spec": {"resources": {"requests": {"storage": "1Ti"}}}}},
-    }
-    assert budget(pod(args=["/m"], volumes=(scratch,))) == 60 + (1 << 40) // (64 << 20)
-    assert budget(pod(args=["/m"], volumes=(claimed,))) == 60 + (1 << 40) // (64 << 20)
-    elsewhere = pod(args=["/m"], volumes=(scratch,))
-    elsewhere["spec"]["containers"][0]["volumeMounts"] = []
-    assert budget(elsewhere) == HOUR
+@pytest.mark.parametrize(
+    ("of", "seconds"),
+    [
+        (vllm(LLAMA), 6 * SECONDS),
+        (vllm(LLAMA, volumes=(CACHE,)), 3 * SECONDS),
+        (vllm(LLAMA, volumes=({"name": "scratch", "emptyDir": {}},)), 3 * SECONDS),
+        (vllm(LLAMA, volumes=({"name": "shm", "emptyDir": {"medium": "Memory"}},)), 6 * SECONDS),
+        (pod({"name": "api", "image": "registry.example/api:1"}), HOUR),
+        (vllm(), HOUR),
+        (pod({"name": "m", "image": "ollama/ollama"}), HOUR),
+    ],
+    ids=["download", "claim", "emptyDir", "in memory", "unknown server", "unknown size", "no model"],
+)
+def test_the_budget(of: Json, seconds: int) -> None:
+    assert budget(of) == seconds
+
+
+def room(volume: Json) -> Json:
+    return vllm(volumes=({"name": "models", **volume},))
+
+
+CLAIMED = {"volumeClaimTemplate": {"spec": {"resources": {"requests": {"storage": "1Ti"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("of", "size"),
+    [
+        (vllm(resources={"limits": {"nvidia.com/gpu": "8"}}), 640 * 10**9),
+        (vllm(resources={kind: {"nvidia.com/gpu": 8} for kind in ("limits", "requests")}), 640 * 10**9),
+        (vllm(resources={"requests": {"memory": "512Gi"}}), 512 << 30),
+        (room({"emptyDir": {"sizeLimit": "1Ti"}}), 1 << 40),
+        (room({"ephemeral": CLAIMED}), 1 << 40),
+    ],
+    ids=["limits", "both", "memory", "emptyDir", "claim"],
+)
+def test_an_unknown_size_gets_the_time_to_fill_the_room(of: Json, size: int) -> None:
+    assert HOUR < budget(of) == 60 - (-size // (64 << 20))
+    of["spec"]["containers"][0] |= {"volumeMounts": [], "resources": {}}
+    assert budget(of) == HOUR
 
 
 @pytest.mark.parametrize("resource", ["aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "google.com/tpu"])
 def test_models_are_compiled_first(resource: str) -> None:
-    asking: dict[str, Any] = {"resources": {"limits": {resource: 1}}}
-    assert budget(pod(args=["/models/ours"], **asking)) == 3 * HOUR
-    assert budget(pod(args=[LLAMA], **asking)) == 18 * SECONDS
-    told = pod(args=[LLAMA], **asking)
-    told["metadata"] = {"annotations": {"mlchassis.dev/expected-start": "10m"}}
-    assert budget(told) == 3 * 600, "who says how long it takes has counted that in"
+    resources = {"limits": {resource: 1}}
+    assert budget(vllm(resources=resources)) == 3 * HOUR
+    assert budget(vllm(LLAMA, resources=resources)) == 18 * SECONDS
+    annotated = pod({**VLLM, "args": [LLAMA], "resources": resources}, expected_start="10m")
+    assert budget(annotated) == 3 * 600, "the annotation includes compilation"
 
 
 def test_settings() -> None:
