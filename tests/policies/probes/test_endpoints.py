@@ -1,4 +1,4 @@
-"""Where a recognised server answers. The golden cases have a container for each; here are the tables."""
+"""The ports, paths and schemes of recognised servers. The golden cases have a container for each preset."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
+from policies.probes.health import known_health
 from policies.probes.serving import recognised
 from policies.probes.settings import StandardProbes
 
@@ -72,35 +73,47 @@ def container(spec: Json, **ports: int) -> Container:
         (TGI, {"_1": 3000}, 3000),
     ],
 )
-def test_the_port_of_a_server_without_a_port_option(spec: Json, ports: Json, port: int | None) -> None:
+def test_server_port(spec: Json, ports: Json, port: int | None) -> None:
     of = container(spec, **ports)
     server = recognised(of, Facts())
     assert server is not None
     assert server_port(of, server) == port
 
 
+MLFLOW_OPTIONS = "mlflow server --host 0.0.0.0 --registry-store-uri $URI --gunicorn-opts '--keyfile=/k'"
+
+
 @pytest.mark.parametrize(
-    ("args", "scheme"),
+    ("spec", "scheme"),
     [
-        ([], None),
-        (["--ssl-keyfile=/k"], "HTTPS"),
-        (["--ssl_keyfile", "/k"], "HTTPS"),
-        (["--ssl-keyfile=/k", "$MORE"], "HTTPS"),
-        (["--ssl-keyfile=/k", "--ssl-cert-reqs=0"], "HTTPS"),
+        (VLLM, None),
+        (VLLM | {"args": ["m", "--ssl-keyfile=/k"]}, "HTTPS"),
+        (VLLM | {"args": ["m", "--ssl_keyfile", "/k"]}, "HTTPS"),
+        (VLLM | {"args": ["m", "--ssl-keyfile=/k", "$MORE"]}, "HTTPS"),
+        (VLLM | {"args": ["m", "--ssl-keyfile=/k", "--ssl-cert-reqs=0"]}, "HTTPS"),
+        (script(MLFLOW_OPTIONS), "HTTPS"),
     ],
 )
-def test_tls(args: list[str], scheme: str | None) -> None:
-    health = preset_health(container(VLLM | {"args": ["m", *args]}), StandardProbes())
+def test_tls(spec: Json, scheme: str | None) -> None:
+    health = preset_health(container(spec), StandardProbes())
     assert health is not None
     assert health.live is not None
     assert health.live["httpGet"].get("scheme") == scheme
 
 
-def test_options_within_an_option_are_not_hidden() -> None:
-    text = 'mlflow server --host 0.0.0.0 --registry-store-uri $URI --gunicorn-opts "--preload --keyfile=/k"'
-    health = preset_health(container(script(text)), StandardProbes())
+@pytest.mark.parametrize(
+    ("annotation", "live", "ready"),
+    [("ready-path", "/v2/health/live", "/own"), ("live-path", "/own", "/v2/health/ready")],
+)
+def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: str) -> None:
+    pod = {
+        "metadata": {"annotations": {f"mlchassis.dev/{annotation}": "/own"}},
+        "spec": {"containers": [{"name": "m", **TRITON}]},
+    }
+    health = known_health(pod, next(iter(containers(pod))), Facts())
     assert health is not None
-    assert health.live == {"httpGet": {"path": "/health", "port": 5000, "scheme": "HTTPS"}}
+    assert health.source == "annotation"
+    assert [each and each["httpGet"]["path"] for each in (health.live, health.ready)] == [live, ready]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +142,7 @@ def test_options_within_an_option_are_not_hidden() -> None:
         ),
     ],
 )
-def test_where_a_probe_could_fail_none_is_known_and_why(spec: Json, why: str) -> None:
+def test_doubts(spec: Json, why: str) -> None:
     of = container(spec)
     server = recognised(of, Facts())
     assert server is not None
@@ -139,12 +152,15 @@ def test_where_a_probe_could_fail_none_is_known_and_why(spec: Json, why: str) ->
     assert why in doubt[0]
 
 
-def test_declared_http_port() -> None:
-    def port(*ports: tuple[str, int]) -> int | None:
-        return declared_http_port({"ports": [{"name": name, "containerPort": n} for name, n in ports]})
-
-    assert port(("main", 9000)) == 9000, "the only one"
-    assert port(("grpc", 9000)) is None, "the only one, and it does not speak HTTP"
-    assert port(("grpc", 9000), ("http", 8000)) == 8000
-    assert port(("a", 1), ("b", 2)) is None
-    assert port() is None
+@pytest.mark.parametrize(
+    ("ports", "number"),
+    [
+        ({"main": 9000}, 9000),
+        ({"grpc": 9000}, None),
+        ({"grpc": 9000, "http": 8000}, 8000),
+        ({"a": 1, "b": 2}, None),
+        ({}, None),
+    ],
+)
+def test_declared_http_port(ports: dict[str, int], number: int | None) -> None:
+    assert declared_http_port(container({}, **ports).spec) == number

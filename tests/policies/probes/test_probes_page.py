@@ -1,4 +1,4 @@
-"""The table of servers in docs/probes.md is the table in the code; `make golden` writes it."""
+"""The presets are complete, and docs/probes.md has a table of them, which `make golden` writes."""
 
 import itertools
 import re
@@ -15,22 +15,20 @@ from policies.probes.serving import recognised
 from webhook.kube.documents import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
+PRESETS = known_presets()
 BLOCK = re.compile(r"(<!-- presets: begin [^>]*-->\n).*?(<!-- presets: end -->)", re.DOTALL)
 
 
 def row(name: str, preset: Preset) -> str:
-    told_by = ", ".join(
-        f"`{item}`" for item in dict.fromkeys((*preset.commands, *preset.images, *preset.mirrors))
+    names = dict.fromkeys((*preset.commands, *preset.images, *preset.mirrors))
+    frozen = f"frozen, last version {preset.frozen}" if preset.frozen else ""
+    end = (
+        f"{', '.join(f'`{each}`' for each in names)} | {'; '.join(filter(None, (preset.checked, frozen)))} |"
     )
-    checked = preset.checked or ""
-    if preset.frozen:
-        checked = f"{checked}; frozen, last version {preset.frozen}".removeprefix("; ")
     if preset.worker:
-        return (
-            f"| [{name}]({preset.source}) | nothing, and no warning: a worker | | | {told_by} | {checked} |"
-        )
+        return f"| [{name}]({preset.source}) | nothing, and no warning: a worker | | | {end}"
     if preset.doubt:
-        return f"| [{name}]({preset.source}) | nothing: {preset.doubt} | | | {told_by} | {checked} |"
+        return f"| [{name}]({preset.source}) | nothing: {preset.doubt} | | | {end}"
     ready = "" if preset.ready_path == preset.live_path else f", `{preset.ready_path}`"
     asked = "gRPC health" if preset.protocol is Protocol.GRPC else f"`{preset.live_path}`{ready}"
     if preset.live_socket:
@@ -38,10 +36,8 @@ def row(name: str, preset: Preset) -> str:
     since = f" since {preset.since}" if preset.since not in (None, "first") else ""
     older = "".join(f"; before {each.before} {had(each)}" for each in preset.older)
     port = preset.port or "its flag"
-    return (
-        f"| [{name}]({preset.source}) | {asked}{since}{older} | {port} | {preset.expected_start} s "
-        f"| {told_by} | {checked} |"
-    )
+    start = f"{preset.expected_start} s"
+    return f"| [{name}]({preset.source}) | {asked}{since}{older} | {port} | {start} | {end}"
 
 
 def had(older: Older) -> str:
@@ -50,24 +46,23 @@ def had(older: Older) -> str:
 
 
 def table() -> str:
-    head = (
-        "| server | liveness, readiness | port | usual start | recognised by | versions that were read |\n"
-        "|---|---|---|---|---|---|\n"
-    )
-    servers = "".join(f"{row(name, preset)}\n" for name, preset in known_presets().items())
-    asked = "".join(
-        f"| {name} | `{each.path}` | {each.of} | {instead(preset)} |\n"
-        for name, preset in known_presets().items()
-        for each in preset.asks
-    )
-    return (
-        head
-        + servers
-        + "\nThese endpoints check more than being alive. `liveness-external-dependency` warns of a "
-        "livenessProbe that asks one of them:\n\n"
-        + "| server | endpoint | checks | liveness uses instead |\n|---|---|---|---|\n"
-        + asked
-    )
+    lines = [
+        "| server | liveness, readiness | port | usual start | recognised by | versions that were read |",
+        "|---|---|---|---|---|---|",
+        *(row(name, preset) for name, preset in PRESETS.items()),
+        "",
+        "These endpoints check more than the process. `liveness-external-dependency` warns about a "
+        "livenessProbe that asks one of them:",
+        "",
+        "| server | endpoint | checks | liveness uses instead |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | `{each.path}` | {each.of} | {instead(preset)} |"
+            for name, preset in PRESETS.items()
+            for each in preset.asks
+        ),
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def instead(preset: Preset) -> str:
@@ -84,36 +79,9 @@ def test_the_page_lists_the_servers(request: pytest.FixtureRequest) -> None:
     assert PAGE.read_text() == wanted
 
 
-PRESETS = known_presets()
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_whole(name: str) -> None:
-    preset = PRESETS[name]
-    assert preset.source
-    assert preset.source.startswith("https://")
-    assert preset.images or preset.commands
-    if preset.worker:
-        assert (preset.live_path, preset.ready_path, preset.port) == (None, None, 0)
-        return
-    if preset.doubt:
-        assert preset.advice, "where nothing is injected a warning says what to write"
-        assert (preset.live_path, preset.ready_path, preset.port) == (None, None, 0)
-        return
-    assert preset.port or preset.port_flags
-    assert preset.expected_start
-    if preset.protocol is Protocol.HTTP:
-        for path in (preset.live_path, preset.ready_path):
-            assert path
-            assert path.startswith("/")
-    versions = [version_of(older.before) for older in preset.older]
-    assert all(versions)
-    assert versions == sorted(versions)
-
-
 def shown_version(source: str) -> tuple[int, ...] | str | None:
-    """The version of a server that a page shows: by the tag of a file on GitHub, or the number in the address
-    of a page. A merged pull request is one page for ever, too."""
+    """The version in the address of a page: the tag of a file on GitHub, or a number. A merged pull request
+    does not change either."""
     if found := re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(blob|pull)/([\w.-]+)(/.+)?", source):
         return found[2] if found[1] == "pull" else version_of(re.sub(r"^[a-z-]+-(?=[0-9])", "", found[2]))
     if found := re.fullmatch(
@@ -133,10 +101,6 @@ NUMBERED_OTHERWISE = {
 }
 
 
-def test_the_exceptions_are_some() -> None:
-    assert set(NUMBERED_OTHERWISE) <= set(PRESETS)
-
-
 @pytest.mark.parametrize(
     ("source", "version"),
     [
@@ -153,14 +117,25 @@ def test_only_some_pages_show_a_version(source: str, version: tuple[int, ...] | 
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_has_the_first_version_of_its_paths_and_a_source(name: str) -> None:
+def test_a_preset_is_complete(name: str) -> None:
     preset = PRESETS[name]
-    if preset.doubt or preset.worker:
+    assert (preset.source or "").startswith("https://")
+    assert preset.images or preset.commands
+    if preset.worker or preset.doubt:
+        assert (preset.live_path, preset.ready_path, preset.port) == (None, None, 0)
+        assert preset.worker or preset.advice, "the warning shows what to write"
         return
+    assert preset.port or preset.port_flags
+    assert preset.expected_start
+    if preset.protocol is Protocol.HTTP:
+        assert all((path or "").startswith("/") for path in (preset.live_path, preset.ready_path))
+    versions = [version_of(older.before) for older in preset.older]
+    assert all(versions)
+    assert versions == sorted(versions)
     assert preset.since
     assert preset.since_source
     shown = shown_version(preset.since_source)
-    assert shown, "a source that changes later shows nothing"
+    assert shown, "the page changes later"
     if preset.since != "first" and name not in NUMBERED_OTHERWISE:
         since = tuple(int(part) for part in preset.since.split("."))
         assert isinstance(shown, tuple)
@@ -168,7 +143,7 @@ def test_a_preset_has_the_first_version_of_its_paths_and_a_source(name: str) -> 
         assert not any(shown[len(since) :]), "the first patch of that version"
     if preset.older:
         assert preset.since == preset.older[-1].before or any(it.unless_flags for it in preset.older)
-        assert "unversioned" in preset.model_fields_set, "what counts for an unknown version is decided"
+        assert "unversioned" in preset.model_fields_set, "the endpoints of an unknown version are decided"
 
 
 def test_no_path_that_liveness_must_not_ask_is_injected() -> None:
@@ -196,12 +171,12 @@ def test_no_two_presets_claim_the_same_and_so_no_order_decides() -> None:
     assert [claim for claims in (commands, images) for claim, count in claims.items() if count > 1] == []
 
 
-def test_a_preset_has_a_golden_case() -> None:
-    """Each is recognised in one of them, by itself."""
+def test_each_preset_has_a_golden_case() -> None:
     cases = (Path(__file__).parent / "standard-probes").glob("*/input.yaml")
     pods = itertools.chain.from_iterable(load_all(case.read_text()) for case in cases)
     servers = [recognised(each, Facts()) for pod in pods for each in containers(pod)]
     assert set(PRESETS) <= {server.name for server in servers if server is not None}
+    assert set(NUMBERED_OTHERWISE) <= set(PRESETS)
 
 
 @pytest.mark.parametrize(
@@ -242,4 +217,4 @@ def test_a_version_that_is_known_to_be_older_gets_what_it_has(image: str, ready:
     assert server is not None
     assert server.preset.live_path == "/v2/health/live"
     assert server.preset.ready_path == ready
-    assert known_presets()["kserve"].ready_path == "/v2/health/ready", "the table stays"
+    assert PRESETS["kserve"].ready_path == "/v2/health/ready", "the table stays"
