@@ -34,9 +34,9 @@ from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
 from webhook.admission.messages import sentence
 from webhook.kube import events, paths
-from webhook.kube.allowance import Allowance, Sleep
 from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError, is_missing_right
+from webhook.kube.rate_limit import RateLimit, Sleep
 
 log = structlog.get_logger()
 
@@ -95,7 +95,7 @@ class OwnerEvents:
         self._queue: asyncio.Queue[_Hint] = asyncio.Queue(QUEUED)
         self._pending: set[OwnerRule] = set()
         self._reported: OrderedDict[OwnerRule, float] = OrderedDict()
-        self._calls = Allowance(BURST, BURST, clock, sleep)
+        self._calls = RateLimit(BURST, BURST, clock, sleep)
         self._off = False
 
     def notice(self, request: Request, decision: Decision) -> None:

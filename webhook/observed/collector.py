@@ -1,10 +1,9 @@
-"""The leader's work: watch the pods of the cluster, write what they show to one ConfigMap, and show them to
-`ModelEvents`.
+"""The task of the leader: it watches the cluster's pods, records their starts and ends in one ConfigMap, and
+passes the pods on to `ModelEvents`.
 
 Law: no review waits for this, and a failure here changes no answer. The ConfigMap is written at most once in
-`WRITE_SECONDS`, only if something was seen, and by compare-and-swap. An API server that is slow or puts calls
-off is asked more and more rarely. The number of unwritten observations is bounded, and one namespace cannot
-push out those of another.
+`WRITE_SECONDS`, only after new observations, and by compare-and-swap. After an error the pause between writes
+doubles. The number of unwritten observations is limited, and one namespace cannot displace those of another.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from policies.probes.observed import OBSERVED
 from policies.probes.settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
-from webhook.kube.allowance import Sleep
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
+from webhook.kube.rate_limit import Sleep
 from webhook.kube.reflector import Lister, Reflector
 from webhook.kube.watch_health import WatchHealth
 from webhook.observed.model_events import ModelEvents
-from webhook.observed.pods import Watched
+from webhook.observed.pods import PodTracker
 from webhook.observed.record import Observation, Record, as_config_map
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 1.0
-"""Between two looks at whether this process leads, which ask nobody: starts before the first are missed."""
+POLL_SECONDS: Final = 1.0
+"""How often the process checks whether it leads, without a request. Starts before that are missed."""
 WRITE_SECONDS: Final = 60.0
 LONGEST_PAUSE: Final = 900.0
-"""Between two attempts to write, while the API server refuses or is away."""
+"""The longest pause between two writes while the API server returns errors."""
 MOST_PENDING: Final = 20_000
-"""Observations that wait for the next write, of a few hundred bytes each."""
+"""Unwritten observations, of a few hundred bytes each."""
 SCHEDULED: Final = {"fieldSelector": "spec.nodeName!="}
-"""A pod without a node has no containers: its creation, and what keeps it from a node, is not sent to us."""
+"""Pods without a node have no containers: the API server sends no events about them."""
 
 
 class Api(Calls, Lister, Protocol):
-    """The part of `ApiServer` that is needed."""
+    """The used methods of `ApiServer`."""
 
 
 class Collector:
@@ -67,25 +66,25 @@ class Collector:
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`namespace`: the webhook's own; `leads` is true in one of all serving processes."""
+        """`namespace`: the webhook's own; `leads`: whether this process is the leader."""
         self._api, self._namespace, self._config, self._cluster = api, namespace, config, cluster
         self._leads, self._health, self._clock, self._sleep = leads, health, clock, sleep
         self._models = models
         self._pending = Pending()
         self._record = Record()
         self._written: Json = {}
-        """The data that the record was last written as."""
+        """The data of the ConfigMap after the last write."""
         self._pause = WRITE_SECONDS
 
     async def run(self) -> None:
-        """Record while this process leads, until cancelled."""
+        """Record until cancelled, while this process is the leader."""
         while True:
-            if self._is_on() and self._leads():
+            if self._enabled() and self._leads():
                 await self._lead()
-            await self._sleep(LOOK_SECONDS)
+            await self._sleep(POLL_SECONDS)
 
-    def _is_on(self) -> bool:
-        return self._config().value(StandardProbes).learning is Learning.ON or self._models.is_on
+    def _enabled(self) -> bool:
+        return self._config().value(StandardProbes).learning is Learning.ON or self._models.enabled
 
     async def _lead(self) -> None:
         try:
@@ -94,26 +93,26 @@ class Collector:
             log.info("observed starts can't be read", error=str(error))
             return
         log.info("observing starts and ends of pods", since=int(since))
-        seen = _Sink(Watched(self._config, self._cluster, since), self._pending, self._models)
+        sink = _PodSink(PodTracker(self._config, self._cluster, since), self._pending, self._models)
         path = paths.collection("v1", "pods")
-        reflector = Reflector(self._api, path, seen, query=SCHEDULED, health=self._health)
+        reflector = Reflector(self._api, path, sink, query=SCHEDULED, health=self._health)
         watching = asyncio.create_task(reflector.run())
         due = self._clock()
         try:
-            while self._is_on() and self._leads():
+            while self._enabled() and self._leads():
                 if self._clock() >= due and self._pending:
                     await self._write()
                     due = self._clock() + self._pause
-                await self._sleep(LOOK_SECONDS)
+                await self._sleep(POLL_SECONDS)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             self._models.clear()
-            self._pending.take()  # the next leader sees it in the pods
+            self._pending.take()  # the next leader finds the same in the statuses
         log.info("no longer observing starts and ends of pods")
 
     async def _read(self) -> float:
-        """Read the record; the time up to which everything was seen."""
+        """Read the record; returns the time up to which it is complete."""
         found = await self._api.get(paths.one("v1", "configmaps", OBSERVED, self._namespace))
         now = self._api.now()
         if found is None:
@@ -123,7 +122,7 @@ class Collector:
         return min(float(until), now) if isinstance(until, str) and until.isdigit() else now
 
     async def _write(self) -> None:
-        """Add observations to the present record, or keep it for the next time."""
+        """Write the pending observations, or keep them for the next attempt."""
         observations = self._pending.take()
         try:
             written = await self._merge(observations)
@@ -137,7 +136,7 @@ class Collector:
             self._pending.add([*observations, *self._pending.take()])
 
     async def _merge(self, observations: list[Observation]) -> bool:
-        """False if somebody else wrote at the same time."""
+        """Add observations to the record in the cluster; False after a concurrent write."""
         path = paths.one("v1", "configmaps", OBSERVED, self._namespace)
         found, now = await self._api.get(path), int(self._api.now())
         record, wanted = await asyncio.to_thread(self._with, observations, found, now)
@@ -151,9 +150,9 @@ class Collector:
         return written
 
     def _with(self, observations: list[Observation], found: Json | None, now: int) -> tuple[Record, Json]:
-        """The record with more observations, and the ConfigMap for it. Runs in a thread."""
+        """The record with the observations, and its ConfigMap. Runs in a thread."""
         data = mapping(found, "data")
-        # If it was deleted, the record that was written last comes back.
+        # A deleted record is restored as it was last written.
         if found is None or data == self._written:
             record = Record(self._record.namespaces)
         else:
@@ -163,7 +162,7 @@ class Collector:
 
 
 class Pending:
-    """Observations that wait. If there are too many, the namespace with the most gives up its oldest one."""
+    """Unwritten observations. If there are too many, the namespace with the most loses its oldest one."""
 
     def __init__(self) -> None:
         self._namespaces: dict[str, deque[Observation]] = {}
@@ -181,17 +180,17 @@ class Pending:
                 self._count -= 1
 
     def take(self) -> list[Observation]:
-        """All of them, each namespace's in order; none waits any longer."""
-        taken = [each for waiting in self._namespaces.values() for each in waiting]
+        """Remove and return all, those of each namespace in order."""
+        taken = [each for observations in self._namespaces.values() for each in observations]
         self._namespaces, self._count = {}, 0
         return taken
 
 
-class _Sink:
-    """Shows each pod to `Watched`, and keeps what that makes of it; then to `ModelEvents`."""
+class _PodSink:
+    """The sink of the pods' reflector: passes each pod to `ModelEvents` and to `PodTracker`."""
 
-    def __init__(self, watched: Watched, pending: Pending, models: ModelEvents) -> None:
-        self._watched, self._pending, self._models = watched, pending, models
+    def __init__(self, tracker: PodTracker, pending: Pending, models: ModelEvents) -> None:
+        self._tracker, self._pending, self._models = tracker, pending, models
         self._listed: set[str] | None = None
         self._failed = False
 
@@ -202,27 +201,27 @@ class _Sink:
     def put(self, item: Json) -> None:
         if self._listed is not None:
             self._listed.add(text(item, "metadata", "uid"))
-        self._see(item)
+        self._observe(item)
 
     def commit(self) -> None:
         if self._listed is not None:
-            self._watched.keep(self._listed)
+            self._tracker.keep_only(self._listed)
             self._models.commit()
         self._listed = None
 
     def remove(self, item: Json) -> None:
-        self._see(item)
-        self._watched.forget(text(item, "metadata", "uid"))
+        self._observe(item)
+        self._tracker.forget(text(item, "metadata", "uid"))
         self._models.remove(item)
 
     def lost(self, error: ApiError) -> None:
         pass
 
-    def _see(self, pod: Json) -> None:
+    def _observe(self, pod: Json) -> None:
         try:
             self._models.put(pod)
-            self._pending.add(self._watched.see(pod))
-        except Exception:  # a bug of ours must not make the reflector list all pods again and again
+            self._pending.add(self._tracker.observe(pod))
+        except Exception:  # a bug must not make the reflector list all pods repeatedly
             if not self._failed:
                 log.exception("a pod can't be observed", pod=text(pod, "metadata", "name"))
             self._failed = True

@@ -1,11 +1,11 @@
-"""What a Prometheus keeps of pods: starts of those that are gone, and what kubelet's liveness probes took.
+"""The history of pods in a Prometheus: starts of pods that no longer exist, and results of liveness probes.
 
 Sources: kube-state-metrics (docs/metrics/workload/pod-metrics.md) and kubelet's /metrics/probes
-(pkg/kubelet/prober/prober_manager.go), both scraped with `honor_labels: true`. Kubelet measures the probes
-that succeed; one that times out is counted as failed only.
+(pkg/kubelet/prober/prober_manager.go), both scraped with `honor_labels: true`. Kubelet measures the duration
+of successful probes only; a probe that times out counts as failed.
 
-Law: a start counts only if the whole of it is in the window, its container was never restarted, and it ran
-the image that runs now. A pod that was unready for a while can lengthen a start; nothing can shorten one.
+Law: a start counts only if all of it is in the window, its container was never restarted, and it ran the
+image that runs now. A pod that was unready for a while can lengthen a start; nothing can shorten one.
 """
 
 from __future__ import annotations
@@ -26,103 +26,100 @@ _BOUNDS: Final = (0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of kubelet's buckets, in seconds."""
 
 Query = Callable[[str], Awaitable[list[tuple[Mapping[str, str], float]]]]
-"""Asks in PromQL for an instant vector: labels and value of each series."""
+"""Evaluates PromQL to an instant vector: labels and value of each series."""
+Key = tuple[str, str, str]
+"""Namespace, workload (`Deployment/llm`), container."""
 
 
 @dataclass(slots=True)
 class Liveness:
-    """The liveness probes of one container of a workload, of all its pods."""
+    """The results of the liveness probes of one container, in all pods of its workload."""
 
     failed: float = 0.0
     succeeded: float = 0.0
-    within: defaultdict[float, float] = field(default_factory=lambda: defaultdict(float))
-    """How many of those that succeeded took no longer, by seconds."""
+    buckets: defaultdict[float, float] = field(default_factory=lambda: defaultdict(float))
+    """The number of successful probes by the upper bound of their duration in seconds, cumulative."""
 
     @property
-    def asked(self) -> float:
+    def total(self) -> float:
         return self.failed + self.succeeded
 
     def slow(self, timeout: int) -> tuple[float, float] | None:
-        """The share of answers that took longer than a time of half the timeout or more, and that time.
+        """The share of successful probes that took longer than a bound, and that bound.
 
-        None if no bucket ends there.
+        The bound is the largest bucket between half the timeout and the timeout; None if there is none.
         """
         bound = max((each for each in _BOUNDS if timeout / 2 <= each < timeout), default=None)
-        every = self.within.get(math.inf, 0.0)
-        if bound is None or bound not in self.within or not every:
+        total = self.buckets.get(math.inf, 0.0)
+        if bound is None or bound not in self.buckets or not total:
             return None
-        return 1 - self.within[bound] / every, bound
+        return 1 - self.buckets[bound] / total, bound
 
 
 @dataclass(slots=True)
 class History:
-    """Starts and probes, by (namespace, `Deployment/llm`, container)."""
+    """Starts and probes by container."""
 
-    starts: defaultdict[tuple[str, str, str, str], list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    """Seconds from a container's start until its pod was ready; the last part of the key is the image."""
-    liveness: defaultdict[tuple[str, str, str], Liveness] = field(
-        default_factory=lambda: defaultdict(Liveness)
-    )
+    starts: defaultdict[tuple[Key, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds from a container's start until its pod was ready, by key and image."""
+    liveness: defaultdict[Key, Liveness] = field(default_factory=lambda: defaultdict(Liveness))
 
 
-async def history(ask: Query, namespace: str) -> History:
-    """The history of a namespace's workloads, or with "" of all; errors are those of `ask`."""
+async def history(query: Query, namespace: str) -> History:
+    """The history of a namespace's workloads, or of all if it is empty. Raises the errors of `query`."""
     where = f"namespace={json.dumps(namespace)}," if namespace else ""
+    controlled = f'{where}owner_is_controller="true"'
     owners = {
         (labels["namespace"], labels["pod"]): (labels["owner_kind"], labels["owner_name"])
-        for labels, _ in await ask(
-            f"group by (namespace, pod, owner_kind, owner_name) (last_over_time(kube_pod_owner{{{where}"
-            f'owner_is_controller="true"}}[{DAYS}d]))'
+        for labels, _ in await query(_last("kube_pod_owner", "pod, owner_kind, owner_name", controlled))
+    }
+    replica_sets = {
+        (labels["namespace"], labels["replicaset"]): f"{labels['owner_kind']}/{labels['owner_name']}"
+        for labels, _ in await query(
+            _last("kube_replicaset_owner", "replicaset, owner_kind, owner_name", controlled)
         )
     }
-    sets = {
-        (labels["namespace"], labels["replicaset"]): f"{labels['owner_kind']}/{labels['owner_name']}"
-        for labels, _ in await ask(
-            "group by (namespace, replicaset, owner_kind, owner_name) (last_over_time("
-            f'kube_replicaset_owner{{{where}owner_is_controller="true"}}[{DAYS}d]))'
-        )
+    images = {
+        (labels["namespace"], labels["pod"], labels["container"]): labels.get("image_spec", "")
+        for labels, _ in await query(_last("kube_pod_container_info", "pod, container, image_spec", where))
     }
 
     def workload(labels: Mapping[str, str]) -> str:
         kind, name = owners.get((labels["namespace"], labels["pod"]), ("", ""))
-        if kind == "ReplicaSet" and (labels["namespace"], name) in sets:
-            return sets[labels["namespace"], name]
+        if kind == "ReplicaSet" and (labels["namespace"], name) in replica_sets:
+            return replica_sets[labels["namespace"], name]
         metadata: Json = {"name": labels["pod"]}
         if kind:
             metadata["ownerReferences"] = [{"controller": True, "kind": kind, "name": name}]
         return workload_of({"metadata": metadata})
 
+    def key(labels: Mapping[str, str]) -> Key:
+        return labels["namespace"], workload(labels), labels["container"]
+
     found = History()
-    images = {
-        (labels["namespace"], labels["pod"], labels["container"]): labels.get("image_spec", "")
-        for labels, _ in await ask(
-            "group by (namespace, pod, container, image_spec) (last_over_time("
-            f"kube_pod_container_info{{{where}}}[{DAYS}d]))"
-        )
-    }
-    for labels, seconds in await ask(_starts(where)):
-        key = labels["namespace"], labels["pod"], labels["container"]
+    for labels, seconds in await query(_starts(where)):
+        image = images.get((labels["namespace"], labels["pod"], labels["container"]), "")
         if seconds >= 0:
-            found.starts[key[0], workload(labels), key[2], images.get(key, "")].append(round(seconds))
-    total, buckets = "prober_probe_total", "prober_probe_duration_seconds_bucket"
+            found.starts[key(labels), image].append(round(seconds))
     probe = f'{where}probe_type="Liveness"'
-    for labels, count in await ask(_summed(total, probe, "result")):
-        of = found.liveness[labels["namespace"], workload(labels), labels["container"]]
-        of.failed += count if labels["result"] == "failed" else 0
-        of.succeeded += count if labels["result"] == "successful" else 0
-    for labels, count in await ask(_summed(buckets, probe, "le")):
-        of = found.liveness[labels["namespace"], workload(labels), labels["container"]]
-        of.within[float(labels["le"])] += count
+    for labels, count in await query(_increase("prober_probe_total", probe, "result")):
+        liveness = found.liveness[key(labels)]
+        liveness.failed += count if labels["result"] == "failed" else 0
+        liveness.succeeded += count if labels["result"] == "successful" else 0
+    for labels, count in await query(_increase("prober_probe_duration_seconds_bucket", probe, "le")):
+        found.liveness[key(labels)].buckets[float(labels["le"])] += count
     return found
 
 
+def _last(metric: str, by: str, selector: str) -> str:
+    return f"group by (namespace, {by}) (last_over_time({metric}{{{selector}}}[{DAYS}d]))"
+
+
 def _starts(where: str) -> str:
-    """Seconds from the start to the first readiness of containers that were never restarted."""
+    """Seconds from the start to readiness of containers that were never restarted."""
     pod, container = "namespace, pod, uid", "namespace, pod, uid, container"
 
-    def over(function: str, metric: str, by: str) -> str:  # several exporters may show one object
+    def over(function: str, metric: str, by: str) -> str:  # several exporters may report one object
         return f"{function} by ({by}) ({function}_over_time({metric}{{{where}}}[{DAYS}d]))"
 
     began = over("min", "kube_pod_container_state_started", container)
@@ -135,5 +132,5 @@ def _starts(where: str) -> str:
     )
 
 
-def _summed(metric: str, selector: str, by: str) -> str:
+def _increase(metric: str, selector: str, by: str) -> str:
     return f"sum by (namespace, pod, container, {by}) (increase({metric}{{{selector}}}[{DAYS}d]))"

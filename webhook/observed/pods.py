@@ -1,9 +1,9 @@
-"""What the statuses of pods show of starts and ends.
+"""Starts and ends of containers, from the statuses of pods.
 
-Law: a time counts only if it can mean one thing. The condition of a pod shows its last change only, which is
-not its first readiness if it was unready meanwhile. So a container that was started or ready when its pod was
-first seen is passed over, unless it started after everything was seen last. Both ends of a load time are read
-from one node's clock; a clock that jumped back gives a negative time, which is dropped.
+Law: ambiguous times are not recorded. A condition of a pod contains its last change only, which is not its
+first readiness if it was unready in between. So a container that was already started or ready when its pod
+was first observed is skipped, unless it started after the last complete observation. Both ends of a load time
+come from one node's clock; a clock that jumped back gives a negative time, which is dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from policies.core.facts import Cluster, find_by_name
+from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube import probe_timing
@@ -37,10 +37,11 @@ NODE_TYPE_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
     "node.kubernetes.io/instance-type",
 )
-"""Labels of nodes, the first that is there counts."""
+"""Labels of nodes; the first that exists is the node type."""
+_READY: Final = "ContainersReady"
 STARTUP_PROBE: Final = "StartupProbe"
 KILLED: Final = "Killed"
-"""A signal ended a container that was ready, and the pod stayed: mostly a livenessProbe."""
+"""A signal ended a ready container of a pod that stayed, usually because of its livenessProbe."""
 _SIGNALS: Final = (137, 143)
 _DISRUPTIONS: Final[Mapping[str, str]] = {
     "PreemptionByScheduler": "Preempted",
@@ -51,27 +52,27 @@ _DISRUPTIONS: Final[Mapping[str, str]] = {
 }
 """Reasons of the condition DisruptionTarget."""
 _CRON_JOBS: Final = re.compile(r"(.+)-[0-9]{8}")
-"""Jobs of a CronJob end with the minute that they are for."""
+"""Names of a CronJob's Jobs end with the scheduled minute."""
 _SLACK_SECONDS: Final = 60
-"""How much longer than its budget a start may last that a probe ends: grace period, kubelet's own delays."""
+"""Kubelet's delays: a start that a probe ends may last so much longer than its budget and grace period."""
 
 
 @dataclass(slots=True)
 class _Pod:
-    """The observations of one pod."""
+    """The observations that were made of one pod."""
 
     started: dict[str, str] = field(default_factory=dict)
-    """The container ID of which the start is known or passed over, by container."""
+    """By container: the run whose start was recorded or skipped."""
     ended: dict[str, str] = field(default_factory=dict)
-    """When the last end that was counted was."""
+    """By container: the time of its last recorded end."""
     disrupted: bool = False
 
 
-class Watched:
-    """The pods of a cluster, as far as it is known what of them was counted."""
+class PodTracker:
+    """Finds new starts and ends in the statuses of a cluster's pods."""
 
     def __init__(self, config: Callable[[], Config], cluster: Cluster, since: float) -> None:
-        """`since`: seconds since the epoch up to which everything was counted."""
+        """`since`: everything before is recorded, in seconds since the epoch."""
         self._config, self._cluster, self._since = config, cluster, since
         self._pods: dict[str, _Pod] = {}
 
@@ -79,21 +80,20 @@ class Watched:
         return len(self._pods)
 
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """The pod is deleted."""
         self._pods.pop(uid, None)
 
-    def keep(self, uids: set[str]) -> None:
-        """All pods but these are gone."""
+    def keep_only(self, uids: set[str]) -> None:
+        """All other pods are deleted."""
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in uids}
 
-    def see(self, pod: Json) -> list[Observation]:
-        """What a pod shows that was not counted yet."""
+    def observe(self, pod: Json) -> list[Observation]:
+        """The starts and ends of a pod that were not yet recorded."""
         uid, namespace = text(pod, "metadata", "uid"), text(pod, "metadata", "namespace")
         if not uid or not namespace or not self._config().webhook.namespaces.covers(namespace):
             return []
-        known = self._pods.get(uid)
-        first = known is None
-        known = self._pods.setdefault(uid, _Pod()) if known is None else known
+        first = uid not in self._pods
+        known = self._pods.setdefault(uid, _Pod())
         started: list[tuple[str, Json, float]] = []
         ended: list[tuple[str, Json]] = []
         disruption = _disruption(pod)
@@ -110,29 +110,28 @@ class Watched:
             disrupted = False
         if not (started or ended or disrupted):
             return []
-        return list(
-            _Seen(pod, namespace, self._config(), self._cluster).all(started, ended, disruption * disrupted)
-        )
+        observed = _Observations(pod, namespace, self._config(), self._cluster)
+        return list(observed.all(started, ended, disruption if disrupted else ""))
 
     def _start(self, known: _Pod, first: bool, pod: Json, status: Json) -> float | None:
-        """When a container became ready whose start was not counted; None for every other one."""
+        """When a container became ready, if that start was not yet recorded."""
         name = text(status, "name")
-        identity = _identity(status, mapping(status, "state", "running"))
+        run = _run_id(status, mapping(status, "state", "running"))
         began = seconds_of(text(status, "state", "running", "startedAt"))
-        if began is None or known.started.get(name) == identity:
+        if began is None or known.started.get(name) == run:
             return None
         ready = status.get("ready") is True
         if first and began < self._since and (ready or status.get("started") is True):
-            known.started[name] = identity  # it may have been ready before
+            known.started[name] = run  # it may have been ready before
             return None
-        at = _ready_at(pod)
+        at = _true_since(pod, _READY)
         if not ready or at is None:
             return None
-        known.started[name] = identity
+        known.started[name] = run
         return at if at >= began else None
 
     def _ends(self, known: _Pod, first: bool, status: Json) -> Iterator[Json]:
-        """The ends of a container that were not counted, the older one first."""
+        """The ends of a container that were not yet recorded, the older one first."""
         name = text(status, "name")
         for state in ("lastState", "state"):
             end = mapping(status, state, "terminated")
@@ -142,18 +141,16 @@ class Watched:
                 continue
             known.ended[name] = finished
             if not first or at >= self._since:
-                # Whether this run had become ready is known by its container ID.
-                yield {**end, "wasReady": known.started.get(name) == _identity(end, end)}
+                yield {**end, "wasReady": known.started.get(name) == _run_id(end, end)}
 
 
-class _Seen:
-    """One pod with something to count."""
+class _Observations:
+    """The observations of one pod."""
 
     def __init__(self, pod: Json, namespace: str, config: Config, cluster: Cluster) -> None:
         self._pod, self._namespace = pod, namespace
         self._facts = Context.of(pod, namespace, config, cluster).facts
         self._view = self._facts.view(pod)
-        self._workload = workload_of(pod)
         self._node_type = node_type(text(pod, "spec", "nodeName"), cluster)
 
     def all(
@@ -161,28 +158,26 @@ class _Seen:
     ) -> Iterator[Observation]:
         if self._facts.settings(StandardProbes).learning is Learning.OFF:
             return
-        serving = {each.name for each in serving_containers(self._pod, self._facts)}
+        counted = {each.name: each for each in counted_containers(self._pod, self._facts)}
         mains = {each.name: each for each in self._view.containers if each.role is Role.MAIN}
         for name, end in ended:
-            if name in mains and (self._view.completes or name in serving):
-                yield self._ended(mains[name], end)
+            if name in counted:
+                yield self._ended(counted[name], end)
         for name, status, at in started:
-            if name in mains and is_told(mains[name]):
+            if name in mains and readiness_ends_start(mains[name]):
                 yield self._started(mains[name], status, at)
-        counted = [each for name, each in mains.items() if self._view.completes or name in serving]
         if disruption and counted:
-            at = int(_ended_at(self._pod) or 0)
-            yield Ended(self._namespace, self._key(counted[0]), at, self._node_type, disruption)
+            container, at = next(iter(counted.values())), int(_ended_at(self._pod) or 0)
+            yield Ended(self._namespace, self._key(container), at, self._node_type, disruption)
 
     def _key(self, container: Container) -> str:
-        size = declared_size(self._pod, container, self._facts)[0] or 0
-        return f"{self._workload}/{container.name}@{run_of(self._pod, container, size)}"
+        return record_key(self._pod, container, self._facts)
 
     def _started(self, container: Container, status: Json, at: float) -> Started:
         began = seconds_of(text(status, "state", "running", "startedAt")) or at
         first = integer(status, "restartCount", default=0) == 0
-        initialised = _condition(self._pod, "Initialized") if first else None
-        scheduled = _condition(self._pod, "PodScheduled") if first else None
+        initialised = _true_since(self._pod, "Initialized") if first else None
+        scheduled = _true_since(self._pod, "PodScheduled") if first else None
         return Started(
             self._namespace,
             self._key(container),
@@ -222,13 +217,37 @@ class _Seen:
         )
 
 
-def is_told(container: Container) -> bool:
-    """Whether the readiness of a container shows that its start is over: it waits for an answer that a server
-    gives once it has loaded. An open port or a command may come long before."""
-    asked = container.spec.get("startupProbe")
-    if asked is None and watched_start(container.spec.get("livenessProbe")):
-        asked = container.spec.get("readinessProbe")
-    return isinstance(asked, dict) and bool({"httpGet", "grpc"} & asked.keys())
+def counted_containers(pod: Json, facts: Facts) -> list[Container]:
+    """The main containers whose runs are recorded: those that serve or run to completion."""
+    view = facts.view(pod)
+    serving = {each.name for each in serving_containers(pod, facts)}
+    return [
+        each
+        for each in view.containers
+        if each.role is Role.MAIN and (view.completes or each.name in serving)
+    ]
+
+
+def record_key(pod: Json, container: Container, facts: Facts) -> str:
+    """The key of a container's entry in the record."""
+    size = declared_size(pod, container, facts)[0] or 0
+    return f"{workload_of(pod)}/{container.name}@{run_of(pod, container, size)}"
+
+
+def readiness_ends_start(container: Container) -> bool:
+    """Whether the container is ready only after its start: a probe needs an answer from the server.
+
+    An open port or a successful command may come long before.
+    """
+    probe = container.spec.get("startupProbe")
+    if probe is None and watched_start(container.spec.get("livenessProbe")):
+        probe = container.spec.get("readinessProbe")
+    return needs_answer(probe)
+
+
+def needs_answer(probe: object) -> bool:
+    """Whether a probe succeeds only if the server answers a request."""
+    return isinstance(probe, dict) and bool({"httpGet", "grpc"} & probe.keys())
 
 
 def start_limit(container: Container) -> int:
@@ -240,7 +259,7 @@ def start_limit(container: Container) -> int:
 
 
 def workload_of(pod: Json) -> str:
-    """`Deployment/llm`: what a pod belongs to, as far as the pod shows it."""
+    """The workload of a pod, as `Deployment/llm`, as far as the pod's own metadata shows it."""
     owner = controller(pod)
     if owner is None:
         generated = text(pod, "metadata", "generateName").rstrip("-")
@@ -254,26 +273,22 @@ def workload_of(pod: Json) -> str:
 
 
 def node_type(name: str, cluster: Cluster) -> str:
-    """The accelerator or the instance type of a node; empty if it is not known."""
+    """The accelerator or the instance type of a node; empty if unknown."""
     labels = labels_of(find_by_name(cluster.listing(Resource.NODES), name) or {})
     return next((str(labels[key]) for key in NODE_TYPE_LABELS if labels.get(key)), "")
 
 
-def _identity(named: Json, state: Json) -> str:
-    """The identity of one run of a container."""
+def _run_id(named: Json, state: Json) -> str:
+    """An identifier of one run of a container."""
     return text(named, "containerID") or text(state, "startedAt")
 
 
-def _condition(pod: Json, kind: str) -> float | None:
-    """Since when a condition is true."""
+def _true_since(pod: Json, condition: str) -> float | None:
+    """The time since which a condition of the pod is true."""
     for each in maps(pod, "status", "conditions"):
-        if each.get("type") == kind and each.get("status") == "True":
+        if each.get("type") == condition and each.get("status") == "True":
             return seconds_of(text(each, "lastTransitionTime"))
     return None
-
-
-def _ready_at(pod: Json) -> float | None:
-    return _condition(pod, "ContainersReady")
 
 
 def _between(began: float | None, ended: float) -> int | None:
@@ -281,7 +296,7 @@ def _between(began: float | None, ended: float) -> int | None:
 
 
 def _disruption(pod: Json) -> str:
-    """Why a pod has to go, if it is not its own doing; empty otherwise."""
+    """Why the pod was disrupted; empty if it was not."""
     reason = text(pod, "status", "reason")
     if reason in ("Evicted", "Preempted", "DeadlineExceeded"):
         return reason
@@ -293,24 +308,21 @@ def _disruption(pod: Json) -> str:
 
 def _ended_at(pod: Json) -> float | None:
     """When a pod was disrupted, or its last container ended."""
-    disrupted = _condition(pod, DISRUPTION_TARGET)
+    disrupted = _true_since(pod, DISRUPTION_TARGET)
     if disrupted is not None:
         return disrupted
-    ends = [
-        seconds_of(text(each, "state", "terminated", "finishedAt"))
-        for each in maps(pod, "status", "containerStatuses")
-    ]
-    return max(
-        (each for each in ends if each is not None), default=seconds_of(text(pod, "status", "startTime"))
-    )
+    statuses = maps(pod, "status", "containerStatuses")
+    ends = [seconds_of(text(each, "state", "terminated", "finishedAt")) for each in statuses]
+    started = seconds_of(text(pod, "status", "startTime"))
+    return max((each for each in ends if each is not None), default=started)
 
 
 def first_ready(pod: Json, container: Container) -> int | None:
-    """Seconds from a container's first start until its pod was ready, at most: the pod's condition shows the
-    last time only. None for restarts, and if it is not ready."""
+    """The maximum of the seconds from a container's first start until its pod was ready: the pod's condition
+    contains the last change only. None for restarts, and if it is not ready."""
     for status in maps(pod, "status", "containerStatuses"):
         if text(status, "name") == container.name and not integer(status, "restartCount", default=0):
             began = seconds_of(text(status, "state", "running", "startedAt"))
-            at = _ready_at(pod)
+            at = _true_since(pod, _READY)
             return _between(began, at) if at is not None and status.get("ready") is True else None
     return None

@@ -1,9 +1,9 @@
-"""The record of observed starts and ends: what the ConfigMap `mlchassis-observed` holds.
+"""The record of observed starts and ends: the content of the ConfigMap `mlchassis-observed`.
 
-Law: the record is bounded in any cluster, and after any edit. Each namespace has its own key and at most
-`MOST_ENTRIES` entries. If the whole is too large, the namespace with the most bytes gives up its oldest
-entry, so one namespace cannot push out the entries of another. Values are clamped; an entry that does not
-have the right shape is dropped, and the others stay.
+Law: the size of the record is limited in any cluster, and after any edit. Each namespace has its own key and
+at most `MOST_ENTRIES` entries. If the record is too large, the namespace with the most bytes loses its oldest
+entry, so one namespace cannot displace the entries of another. Values are clamped; malformed entries are
+dropped, and the others stay.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from policies.kube.json import Json
 from policies.probes.observed import LEAST_STARTS, LONGEST
 
 MOST_BYTES: Final = 700 * 1024
-"""Of all keys and values. A ConfigMap may hold 1 MiB."""
+"""Of all keys and values. The limit of a ConfigMap is 1 MiB."""
 MOST_ENTRIES: Final = 200
-"""Of one namespace."""
+"""For each namespace."""
 MOST_STARTS: Final = 32
-"""The latest starts of which the load time is kept, for each node type."""
+"""The latest load times that are kept for each node type."""
 MOST_OTHERS: Final = 8
-"""The latest times of image pulls, and until ready."""
+"""The latest `pull` and `ready` times that are kept for each node type."""
 MOST_NODE_TYPES: Final = 4
 MOST_PLACES: Final = 32
 MOST_REASONS: Final = 12
 OTHER: Final = "other"
-"""The node type, or the reason, beyond the first few."""
+"""The node type or reason of all beyond the maximum number."""
 KEPT_SECONDS: Final = 60 * 24 * 3600
-"""An entry without an observation for so long is dropped."""
+"""Entries without an observation for so long are dropped."""
 _CHANGED: Final = 0.25
-"""The part by which the slowest start must differ before budgets follow it."""
+"""Budgets follow the slowest start only if it changes by more than this part."""
 _LONGEST_TEXT: Final = 120
 _KEY: Final = re.compile(r"[A-Za-z]{1,63}/[a-z0-9.-]{1,253}/[a-z0-9-]{1,63}@[0-9a-f]{12}")
 
@@ -56,7 +56,7 @@ Text: TypeAlias = Annotated[str, BeforeValidator(_short)]
 
 
 class Times(Model):
-    """Seconds that the latest starts took on nodes of one type, the newest last."""
+    """The latest times in seconds on nodes of one type, the newest last."""
 
     load: tuple[Seconds, ...] = Field((), max_length=MOST_STARTS)
     """From the start of the container until it was ready."""
@@ -67,53 +67,53 @@ class Times(Model):
 
 
 class Ends(Model):
-    """How often runs ended in one way."""
+    """The ends of runs with one reason."""
 
     count: Count
     first: Count
     """Seconds since the epoch."""
     last: Count
     nodes: Annotated[dict[Text, Count], Field(max_length=MOST_NODE_TYPES + 1)] = Field(default_factory=dict)
-    """How often on nodes of each type, where it is known."""
+    """The number of ends by node type, if known."""
 
 
 class Entry(Model):
-    """One container of one workload, as long as it runs the same."""
+    """One container of one workload, with one program and configuration."""
 
     seen: Count = 0
-    """When something was last seen of it, in seconds since the epoch."""
+    """The time of the last observation, in seconds since the epoch."""
     starts: Count = 0
     fresh: Count = 0
-    """Of these, the first start of a pod that found no download of an earlier one."""
+    """First starts of pods that found no download of an earlier pod."""
     basis: tuple[Seconds, Count] | None = None
-    """What budgets follow from: the slowest start, and how many fresh ones there were."""
+    """The basis of budgets: the slowest start, and the number of fresh starts."""
     killed: Seconds = 0
     """The longest start that a probe ended."""
     nodes: Annotated[dict[Text, Times], Field(max_length=MOST_NODE_TYPES + 1)] = Field(default_factory=dict)
     places: tuple[Annotated[str, Field(max_length=8)], ...] = Field((), max_length=MOST_PLACES)
-    """Digests of where the container has started: a start in another place is a fresh one."""
+    """Digests of the places where the container has started: a start in another place is fresh."""
     ends: Annotated[dict[Text, Ends], Field(max_length=MOST_REASONS + 1)] = Field(default_factory=dict)
     memory: Annotated[int, Field(ge=0, le=2**60)] = 0
     """Bytes: the highest memory limit with which a run ended OOMKilled."""
 
     @property
-    def slowest(self) -> int:
-        """Seconds of the slowest start that is kept; 0 if there is none."""
-        return max((seconds for times in self.nodes.values() for seconds in times.load), default=0)
+    def loads(self) -> list[int]:
+        """The load times of all node types, ascending."""
+        return sorted(seconds for times in self.nodes.values() for seconds in times.load)
 
     @property
-    def loads(self) -> list[int]:
-        """The load times that are kept, in order of length."""
-        return sorted(seconds for times in self.nodes.values() for seconds in times.load)
+    def slowest(self) -> int:
+        """The longest load time; 0 if there is none."""
+        return max(self.loads, default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The observations of one container."""
+    """One observation of a container."""
 
     namespace: str
     key: str
-    """`Deployment/llm/server@3fa9c1d2ab34`: the workload, the container, and what it runs."""
+    """`Deployment/llm/server@3fa9c1d2ab34`: workload, container, and a digest of its configuration."""
     at: int
     """Seconds since the epoch."""
     node_type: str
@@ -125,12 +125,12 @@ class Started(Observation):
 
     load: int
     pull: int | None
-    """None if it is unknown, as for a restart."""
+    """None if unknown, as for a restart."""
     ready: int | None
     first: bool
     """Whether it is the first start of its pod."""
     place: str
-    """Where an earlier start may have left a download; empty if it cannot have."""
+    """The place of a download that an earlier start may have left; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class Ended(Observation):
     reason: str
     """`OOMKilled`, `Evicted`, `StartupProbe`, `Error 1` and so on."""
     after: int = 0
-    """Seconds that a start took which a probe ended; 0 for other ends."""
+    """Seconds after which a probe ended the start; 0 for other ends."""
     memory: int = 0
-    """Bytes of the memory limit, if that ended it."""
+    """Bytes of the memory limit, if the run exceeded it."""
 
 
 class Record:
@@ -155,7 +155,7 @@ class Record:
 
     @classmethod
     def load(cls, data: Mapping[str, object], before: Record | None = None) -> Record:
-        """The record in a ConfigMap's data. A namespace that is no JSON object is taken from `before`."""
+        """The record in a ConfigMap's data. Malformed namespaces are taken from `before`."""
         record = cls()
         for namespace, value in data.items():
             try:
@@ -172,7 +172,7 @@ class Record:
         return record
 
     def dump(self) -> dict[str, str]:
-        """The data of the ConfigMap: the same for the same entries."""
+        """The data of the ConfigMap; equal for equal records."""
         return {
             namespace: "{"
             + ",".join(f"{json.dumps(key)}:{_dumped(entries[key])}" for key in sorted(entries))
@@ -182,7 +182,7 @@ class Record:
         }
 
     def add(self, observations: Iterable[Observation], now: int) -> None:
-        """Take observations in, and drop old or surplus ones."""
+        """Add observations, and drop old and surplus entries."""
         for each in observations:
             if not _KEY.fullmatch(each.key):
                 continue
@@ -193,18 +193,15 @@ class Record:
             elif isinstance(each, Ended):
                 entry = _with_end(entry, each, now)
             entries[each.key] = entry
-        self._forget(now)
+        self._prune(now)
 
-    def _forget(self, now: int) -> None:
+    def _prune(self, now: int) -> None:
         for namespace, entries in list(self.namespaces.items()):
-            # A clock that jumped may have left times that are not yet there.
-            kept = {key: each for key, each in entries.items() if now - each.seen < KEPT_SECONDS}
-            for key in sorted(kept, key=lambda key: (kept[key].seen, key))[
-                : max(len(kept) - MOST_ENTRIES, 0)
-            ]:
-                del kept[key]
-            self.namespaces[namespace] = kept
-            if not kept:
+            recent = [key for key, each in entries.items() if now - each.seen < KEPT_SECONDS]
+            recent.sort(key=lambda key: (entries[key].seen, key))
+            if recent:
+                self.namespaces[namespace] = {key: entries[key] for key in recent[-MOST_ENTRIES:]}
+            else:
                 del self.namespaces[namespace]
         sizes = {
             namespace: {key: len(key) + 4 + len(_dumped(each)) for key, each in entries.items()}
@@ -239,7 +236,7 @@ def _with_start(entry: Entry, start: Started) -> Entry:
     fresh = start.first and start.place not in entry.places
     loads = times.load
     if fresh or load > max(loads, default=0):
-        # Restarts find the fetched files: only a slower one is evidence for a new pod.
+        # Restarts find the downloaded files: only a slower one is evidence for a new pod.
         loads = (*loads, load)[-MOST_STARTS:]
     times = Times(
         load=loads,
@@ -262,7 +259,7 @@ def _with_start(entry: Entry, start: Started) -> Entry:
 
 
 def _node_type(name: str, known: Mapping[str, object]) -> str:
-    """The name under which a node type is kept, next to those that are."""
+    """The name under which a node type is recorded: `OTHER` if there are too many."""
     name = name[:_LONGEST_TEXT]
     return name if name in known or len(known) < MOST_NODE_TYPES else OTHER
 
@@ -303,7 +300,7 @@ def _with_end(entry: Entry, end: Ended, now: int) -> Entry:
 
 
 def as_config_map(record: Record, namespace: str, name: str, until: int, before: Json | None) -> Json:
-    """The ConfigMap with a record; `before` is the one that it replaces, whose own metadata stays."""
+    """The ConfigMap with a record; other metadata of `before`, the ConfigMap that it replaces, stays."""
     metadata = dict((before or {}).get("metadata") or {"name": name, "namespace": namespace})
     annotations = dict(metadata.get("annotations") or {})
     metadata["annotations"] = {**annotations, OBSERVED_UNTIL: str(until)}

@@ -1,8 +1,8 @@
-"""The status pages of pullers, asked directly at the pods' addresses.
+"""The status pages of pullers, requested at the pods' addresses.
 
-Law: a pod belongs to a tenant, who decides what its page is. So a request carries no credentials and no
-cookies, ends within `SECONDS`, follows no redirect, unpacks nothing, and takes at most `LARGEST` bytes. Words
-from a page are cut, counted and made printable.
+Law: a tenant controls the pod and its page. So a request has no credentials and no cookies, ends within
+`SECONDS`, follows no redirect, decompresses nothing, and reads at most `LARGEST` bytes. Texts from a page are
+limited in number and length and made printable.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.printable import printable
 
 SECONDS: Final = 3.0
-"""A whole request may take."""
+"""The timeout of a request."""
 LARGEST: Final = 256 << 10
-"""Bytes of a page. A puller of the first release lists all models, about a thousand in so many bytes."""
+"""The maximum bytes of a page. A puller of the first release lists all models, about a thousand fit."""
 LISTED: Final = 50
 """Models that are not loaded, of one pod."""
 _QUERY: Final = f"loaded=false&limit={LISTED}"
-_LONGEST_NAME: Final = 253
-_LONGEST_REASON: Final = 40
-_LONGEST_MESSAGE: Final = 300
+_LONGEST: Final = {"name": 253, "state": 40, "reason": 40, "message": 300}
+"""The fields of `Unloaded`, with their maximum length."""
 _MOST_MODELS: Final = 1_000_000
 _LOADED: Final = "Loaded"
 
 
-class Unanswered(Exception):
-    """The pod gave no status page; the message names the reason."""
+class NoStatus(Exception):
+    """The pod returned no status page; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,13 @@ class Page:
         return self.total - self.loaded <= len(self.unloaded)
 
 
-Ask = Callable[[str, int], Awaitable[Page]]
-"""Asks the puller at an address and port. Raises Unanswered."""
+GetStatus = Callable[[str, int], Awaitable[Page]]
+"""Requests the status of the puller at an address and port. Raises NoStatus."""
 
 
-def is_pods(address: str) -> bool:
-    """Whether a pod can have the address: not the webhook's own, not one of the network's services. The API
-    server's proxy refuses the same ones (k8s.io/apimachinery/pkg/util/proxy, IsProxyableIP)."""
+def is_pod_address(address: str) -> bool:
+    """Whether a pod can have the address: not loopback, link-local, multicast or unspecified. The proxy of the
+    API server refuses the same addresses (k8s.io/apimachinery/pkg/util/proxy, IsProxyableIP)."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -85,8 +84,10 @@ def is_pods(address: str) -> bool:
 
 
 @asynccontextmanager
-async def asking(connections: int, is_allowed: Callable[[str], bool] = is_pods) -> AsyncIterator[Ask]:
-    """Something to ask with, over so many connections at a time."""
+async def status_client(
+    connections: int, is_allowed: Callable[[str], bool] = is_pod_address
+) -> AsyncIterator[GetStatus]:
+    """A client with a maximum number of connections."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, force_close=True),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -96,21 +97,21 @@ async def asking(connections: int, is_allowed: Callable[[str], bool] = is_pods) 
         trust_env=False,
     ) as session:
 
-        async def ask(address: str, port: int) -> Page:
+        async def get_status(address: str, port: int) -> Page:
             if not is_allowed(address):
-                raise Unanswered("the address is not a pod's")
+                raise NoStatus("the address is not a pod's")
             host = f"[{address}]" if ":" in address else address
             try:
                 url = f"http://{host}:{port}/v1/models?{_QUERY}"
                 async with session.get(url, allow_redirects=False) as response:
                     if response.status != 200:
-                        raise Unanswered(f"status {response.status}")
+                        raise NoStatus(f"status {response.status}")
                     raw = await _body(response)
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-                raise Unanswered(str(error) or type(error).__name__) from None
+                raise NoStatus(str(error) or type(error).__name__) from None
             return read(raw)
 
-        yield ask
+        yield get_status
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
@@ -118,18 +119,18 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         raw += chunk
         if len(raw) > LARGEST:
-            raise Unanswered(f"the page is longer than {LARGEST >> 10} KiB")
+            raise NoStatus(f"the page is longer than {LARGEST >> 10} KiB")
     return bytes(raw)
 
 
 def read(raw: bytes) -> Page:
-    """A status page. Unanswered if it is none."""
+    """Parse a status page. Raises NoStatus."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("models"), list):
-        raise Unanswered("the page lists no models")
+        raise NoStatus("the page lists no models")
     listed = maps(document, "models")
     states = mapping(document, "counts")
     if states:
@@ -148,15 +149,6 @@ def _unloaded(listed: Iterable[Json]) -> list[Unloaded]:
     found = [each for each in listed if text(each, "name") and text(each, "state") != _LOADED]
     found.sort(key=lambda each: text(each, "state") != "Failed")
     return [
-        Unloaded(
-            _cut(text(each, "name"), _LONGEST_NAME),
-            _cut(text(each, "state"), _LONGEST_REASON),
-            _cut(text(each, "reason"), _LONGEST_REASON),
-            _cut(text(each, "message"), _LONGEST_MESSAGE),
-        )
+        Unloaded(*(printable(text(each, key)[:most])[:most] for key, most in _LONGEST.items()))
         for each in found[:LISTED]
     ]
-
-
-def _cut(words: str, most: int) -> str:
-    return printable(words[:most])[:most]

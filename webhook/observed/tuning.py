@@ -1,7 +1,7 @@
-"""Verdicts on running workloads from their observed starts and ends, one row for each container.
+"""Verdicts on the probes and limits of running workloads, by their observed starts and ends.
 
-Law: no proposal without evidence. A budget is called wrong only if probes ended starts, if the
-slowest observed start comes close to it, or if it is many times the slowest of at least five.
+Law: no proposal without evidence. A budget is wrong only if probes ended starts, if the slowest observed
+start is close to it, or if it is many times the slowest of at least five.
 """
 
 from __future__ import annotations
@@ -20,33 +20,41 @@ from policies.kube import probe_timing
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container
 from policies.kube.printable import printable
-from policies.probes.observed import LEAST_STARTS, run_of
-from policies.probes.serving import serving_containers
-from policies.probes.start import declared_size
+from policies.probes.observed import LEAST_STARTS
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.observed.history import History, Liveness
-from webhook.observed.pods import KILLED, STARTUP_PROBE, first_ready, is_told, start_limit, workload_of
+from webhook.observed.pods import (
+    KILLED,
+    STARTUP_PROBE,
+    counted_containers,
+    first_ready,
+    needs_answer,
+    readiness_ends_start,
+    record_key,
+    start_limit,
+    workload_of,
+)
 from webhook.observed.record import Ends, Entry, Record
 
 FINE: Final = "fine"
-MANY: Final = 10
-"""A budget of so many times the slowest start, and an hour or more, is worth a change."""
+EXCESS: Final = 10
+"""A budget is too long if it is more than so many times the slowest start, and at least an hour."""
 _HOUR: Final = 3600
-_CLOSE: Final = 1.5
-"""A budget of fewer times the slowest start is close."""
+_MARGIN: Final = 1.5
+"""A budget is too short if it is less than so many times the slowest start."""
 _LEAST_EXPECTED: Final = 200
-"""Seconds of the annotation at the least: three times that is 10 minutes."""
+"""The minimum of the annotation in seconds: three times that is 10 minutes."""
 _EVICTIONS: Final = 3
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 _OFTEN: Final = 0.01
-"""A share of liveness probes that is worth a verdict: a timeout below the 99th percentile."""
+"""The share of liveness probes from which there is a verdict."""
 _LEAST_PROBES: Final = 100
 _FAILED: Final = re.compile(r"Container (?P<name>\S+) failed (?P<probe>startup|liveness) probe")
-"""kubelet's message of an Event with the reason Killing."""
+"""The message of kubelet's Events with the reason Killing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,34 +66,34 @@ class Row:
     """`Deployment/llm`."""
     container: str
     budget: int
-    """Seconds that a start may take; 0 if no probe ends one."""
+    """The maximum of a start in seconds; 0 if no probe ends one."""
     injected: bool
     """Whether the webhook set the budget."""
     loads: tuple[int, ...]
-    """Seconds of the starts that are known, in order of length."""
+    """Seconds of the known starts, ascending."""
     starts: int
     kills: Mapping[str, int]
     """Restarts by probe: `startup`, `liveness`."""
     ends: Mapping[str, int]
-    """How runs ended."""
+    """Ends by reason."""
     places: Mapping[str, Mapping[str, int]]
-    """On which node types they ended so, as far as it is known."""
+    """Ends by reason and node type, as far as it is known."""
     memory: int
     """Bytes: the highest limit with which a run ended OOMKilled."""
     verdicts: tuple[str, ...]
     annotation: tuple[str, str] | None = None
-    """What to write to the pod template, if that helps."""
+    """The proposed annotation of the pod template, if any."""
     startup_failures: int | None = None
-    """The failureThreshold that a written startupProbe needs, if it needs another."""
+    """The proposed failureThreshold of a startupProbe that the author set, if any."""
     liveness: Liveness | None = None
-    """Its liveness probes, if a Prometheus was asked."""
+    """Its liveness probes, if a Prometheus was queried."""
 
     @property
     def slowest(self) -> int | None:
         return self.loads[-1] if self.loads else None
 
     def percentile(self, part: float) -> int | None:
-        """The load time that a part of the starts did not exceed."""
+        """A percentile of the load times; `part` is 0.5 for the median."""
         return self.loads[min(int(part * len(self.loads)), len(self.loads) - 1)] if self.loads else None
 
     def as_json(self) -> Json:
@@ -105,7 +113,7 @@ class Row:
             "ends": dict(self.ends),
             "endsByNodeType": {reason: dict(places) for reason, places in self.places.items()},
             "memoryLimitBytes": self.memory or None,
-            **({"liveness": _shown(self.liveness)} if self.liveness else {}),
+            **({"liveness": _liveness_json(self.liveness)} if self.liveness else {}),
             "verdicts": list(self.verdicts),
             "annotation": dict([self.annotation]) if self.annotation else None,
         }
@@ -164,31 +172,24 @@ def _add(
     cluster: Cluster,
 ) -> None:
     facts = Context.of(pod, namespace, config, cluster).facts
-    view = facts.view(pod)
-    serving = {each.name for each in serving_containers(pod, facts)}
-    for container in view.containers:
-        if container.role is not Role.MAIN or not (view.completes or container.name in serving):
-            continue
+    for container in counted_containers(pod, facts):
         key = namespace, workload, container.name
         if key not in groups:  # the newest pod comes first: it has the budget in force
-            size = declared_size(pod, container, facts)[0] or 0
-            run = f"{workload}/{container.name}@{run_of(pod, container, size)}"
-            entry = record.namespaces.get(namespace, {}).get(run, Entry())
-            groups[key] = _Group(pod, container, entry, view.completes)
-        asked = container.spec.get("readinessProbe")
-        answers = isinstance(asked, dict) and bool({"httpGet", "grpc"} & asked.keys())
-        took = first_ready(pod, container) if answers or is_told(container) else None
+            entry = record.namespaces.get(namespace, {}).get(record_key(pod, container, facts), Entry())
+            groups[key] = _Group(pod, container, entry, facts.view(pod).completes)
         groups[key].starts += _has_started(pod, container)
-        if took is not None:
-            groups[key].loads.append(took)
+        if needs_answer(container.spec.get("readinessProbe")) or readiness_ends_start(container):
+            load = first_ready(pod, container)
+            groups[key].loads += [] if load is None else [load]
 
 
 def _row(namespace: str, workload: str, name: str, group: _Group, history: History) -> Row:
     entry, container = group.entry, group.container
-    earlier = history.starts.get((namespace, workload, name, text(container.spec, "image")), [])
+    key = namespace, workload, name
+    earlier = history.starts.get((key, text(container.spec, "image")), [])
     known = entry.loads or group.loads
     loads = tuple(sorted(earlier if len(earlier) > len(known) else known))
-    liveness = history.liveness.get((namespace, workload, name))
+    liveness = history.liveness.get(key)
     ends = {reason: each.count for reason, each in entry.ends.items()}
     kills = {
         "startup": max(group.kills["startup"], ends.get(STARTUP_PROBE, 0)),
@@ -203,18 +204,18 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
     if kills["startup"]:
         verdicts.append(f"kills {kills['startup']} of {starts} starts")
         wanted = max(slowest, entry.killed, budget // 3 if injected else budget)
-    elif budget and slowest and budget < _CLOSE * slowest:
+    elif budget and slowest and budget < _MARGIN * slowest:
         verdicts.append(f"the slowest start took {slowest} s of {budget} s")
         wanted = slowest
-    elif budget >= _HOUR and len(loads) >= LEAST_STARTS and budget > MANY * slowest:
+    elif budget >= _HOUR and len(loads) >= LEAST_STARTS and budget > EXCESS * slowest:
         verdicts.append(f"hangs would last {in_words(budget)}")
         wanted = max(slowest, 1)
     if kills["liveness"]:
         verdicts.append(f"liveness restarted it {kills['liveness']} times")
     if not group.completes and not any(map(container.spec.get, _PROBES)):
         verdicts.append("has no probes: a hang is not noticed")
-    verdicts += _of_liveness(liveness, container) if liveness else ()
-    verdicts += _of_ends(entry, group)
+    verdicts += _liveness_verdicts(liveness, container) if liveness else ()
+    verdicts += _end_verdicts(group)
     expected = max(wanted, _LEAST_EXPECTED) if wanted else 0
     startup = container.spec.get("startupProbe")
     return Row(
@@ -230,49 +231,49 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
         {reason: each.nodes for reason, each in entry.ends.items() if each.nodes},
         entry.memory,
         tuple(verdicts) or (FINE,),
-        (_key(name), f"{expected}s") if expected and injected else None,
+        (_annotation_key(name), f"{expected}s") if expected and injected else None,
         -(-3 * expected // probe_timing.period(startup)) if expected and startup and not injected else None,
         liveness,
     )
 
 
-def _of_liveness(liveness: Liveness, container: Container) -> Iterator[str]:
-    """The verdicts from kubelet's counts of probes."""
+def _liveness_verdicts(liveness: Liveness, container: Container) -> Iterator[str]:
     probe = container.spec.get("livenessProbe")
-    if not isinstance(probe, dict) or liveness.asked < _LEAST_PROBES:
+    if not isinstance(probe, dict) or liveness.total < _LEAST_PROBES:
         return
-    if liveness.failed / liveness.asked >= _OFTEN:
-        yield f"{liveness.failed / liveness.asked:.1%} of {liveness.asked:,.0f} liveness probes failed"
+    failed = liveness.failed / liveness.total
+    if failed >= _OFTEN:
+        yield f"{failed:.1%} of {liveness.total:,.0f} liveness probes failed"
     timeout = probe_timing.timeout(probe)
-    slow = liveness.slow(timeout)
-    if slow is not None and slow[0] >= _OFTEN:
-        took = f"{slow[0]:.1%} of liveness answers took more than {slow[1]:g} s of {timeout} s"
-        yield f"{took}: raise timeoutSeconds"
+    share, bound = liveness.slow(timeout) or (0, 0)
+    if share >= _OFTEN:
+        slow = f"{share:.1%} of liveness answers took more than {bound:g} s of {timeout} s"
+        yield f"{slow}: raise timeoutSeconds"
 
 
-def _shown(liveness: Liveness) -> Json:
-    within = {f"{bound:g}": round(count) for bound, count in sorted(liveness.within.items())}
+def _liveness_json(liveness: Liveness) -> Json:
+    within = {f"{bound:g}": round(count) for bound, count in sorted(liveness.buckets.items())}
     return {"failed": round(liveness.failed), "succeeded": round(liveness.succeeded), "withinSeconds": within}
 
 
-def _of_ends(entry: Entry, group: _Group) -> Iterator[str]:
-    """The verdicts from ends, with proposals."""
+def _end_verdicts(group: _Group) -> Iterator[str]:
+    entry = group.entry
     runs = sum(each.count for each in entry.ends.values()) if group.completes else entry.starts
     killed = entry.ends.get("OOMKilled")
     if killed is not None:
         at = f" at {entry.memory / 2**30:.3g} GiB" if entry.memory else ""
-        of = f"{killed.count} of {max(runs, killed.count)} runs ended OOMKilled{at}{_where(killed)}"
-        yield f"{of}: raise the memory limit"
+        share = f"{killed.count} of {max(runs, killed.count)} runs"
+        yield f"{share} ended OOMKilled{at}{_node_types(killed)}: raise the memory limit"
     for reason in ("Evicted", "Preempted", "NodeLost"):
         ends = entry.ends.get(reason)
         if ends is not None and ends.count >= _EVICTIONS and group.completes:
             since = datetime.fromtimestamp(ends.first, UTC).date()
-            lost = CHECKPOINT not in annotations_of(group.pod)
-            what = f", and {CHECKPOINT} names no checkpoint: write checkpoints and name them" if lost else ""
-            yield f"{reason} {ends.count} times since {since}{_where(ends)}{what}"
+            advice = f", and {CHECKPOINT} names no checkpoint: write checkpoints and name them"
+            shown = "" if CHECKPOINT in annotations_of(group.pod) else advice
+            yield f"{reason} {ends.count} times since {since}{_node_types(ends)}{shown}"
 
 
-def _where(ends: Ends) -> str:
+def _node_types(ends: Ends) -> str:
     """The node types of ends, the most frequent first: ` (A100 11, T4 1)`."""
     found = sorted(ends.nodes.items(), key=lambda each: (-each[1], each[0]))
     return f" ({', '.join(f'{printable(name)} {count}' for name, count in found)})" if found else ""
@@ -288,13 +289,13 @@ def _has_started(pod: Json, container: Container) -> bool:
 
 
 def _is_injected(pod: Json, container: Container) -> bool:
-    """Whether the webhook set what ends a start."""
+    """Whether the webhook set the probe that ends a start."""
     changed = Changed.of(pod)
     paths = {each.path for each in changed.entries} if changed else set()
     return any(f"{container.path}.{name}" in paths for name in ("startupProbe", "livenessProbe"))
 
 
-def _key(container: str) -> str:
-    """The annotation's key for one container, unless the API server takes no key so long."""
+def _annotation_key(container: str) -> str:
+    """The annotation's key for one container, or for all if that one is too long for the API server."""
     own = f"{EXPECTED_START}.{container}"
     return own if is_label_key(own) else EXPECTED_START

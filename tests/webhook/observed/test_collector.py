@@ -17,9 +17,16 @@ from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.kube.watch_health import WatchHealth
-from webhook.observed.collector import LONGEST_PAUSE, MOST_PENDING, WRITE_SECONDS, Collector, Pending, _Sink
+from webhook.observed.collector import (
+    LONGEST_PAUSE,
+    MOST_PENDING,
+    WRITE_SECONDS,
+    Collector,
+    Pending,
+    _PodSink,
+)
 from webhook.observed.model_events import ModelEvents
-from webhook.observed.pods import Watched
+from webhook.observed.pods import PodTracker
 from webhook.observed.record import Observation
 
 NAMESPACE = "mlchassis-system"
@@ -278,15 +285,15 @@ class _NoWrites:
 def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def see(self: Watched, pod: Json) -> list[Observation]:
+    def see(self: PodTracker, pod: Json) -> list[Observation]:
         if pod["metadata"]["uid"] == "bad":
             raise ValueError("a bug")
         seen.append(pod["metadata"]["uid"])
         return []
 
-    monkeypatch.setattr(Watched, "see", see)
+    monkeypatch.setattr(PodTracker, "observe", see)
     models = ModelEvents(_NoWrites(), lambda: CONFIG, NoCluster())
-    sink = _Sink(Watched(lambda: CONFIG, NoCluster(), 0), Pending(), models)
+    sink = _PodSink(PodTracker(lambda: CONFIG, NoCluster(), 0), Pending(), models)
     for uid in ("a", "bad", "bad", "b"):
         sink.put({"metadata": {"uid": uid}})
     sink.remove({"metadata": {"uid": "bad"}})

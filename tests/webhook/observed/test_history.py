@@ -105,7 +105,7 @@ async def test_probes_that_fail_often() -> None:
 @pytest.mark.parametrize(("timeout", "bound"), [(1, 0.5), (2, 1), (3, 2.5), (5, 2.5), (10, 5), (20, 10)])
 def test_the_bucket_that_is_compared_is_half_the_timeout_or_more(timeout: int, bound: float) -> None:
     liveness = Liveness()
-    liveness.within |= {0.5: 1, 1: 2, 2.5: 3, 5: 4, 10: 5, float("inf"): 10}
+    liveness.buckets |= {0.5: 1, 1: 2, 2.5: 3, 5: 4, 10: 5, float("inf"): 10}
     found = liveness.slow(timeout)
     assert found is not None
     assert found[1] == bound

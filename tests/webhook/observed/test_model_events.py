@@ -17,15 +17,15 @@ from webhook.config.load import load
 from webhook.kube.errors import ApiError
 from webhook.observed import model_events
 from webhook.observed.model_events import (
-    AT_ONCE,
+    CONCURRENT_REQUESTS,
     FAILED,
-    LONGEST_SILENCE,
+    LOADING_SECONDS,
     RECOVERED,
     RENEW_SECONDS,
-    UNSETTLED_SECONDS,
+    UNREACHABLE_SECONDS,
     ModelEvents,
 )
-from webhook.observed.status_pages import Ask, Page, Unanswered, Unloaded
+from webhook.observed.status_pages import GetStatus, NoStatus, Page, Unloaded
 
 
 def pod(name: str, namespace: str = "ml", address: str = "", **status: object) -> Json:
@@ -72,7 +72,7 @@ class Setting:
             NoCluster(),
             clock=lambda: self.now,
             sleep=self.sleep,
-            pages=self.asking,
+            client=self.client,
         )
         self._sleepers: list[tuple[float, asyncio.Event]] = []
 
@@ -92,7 +92,7 @@ class Setting:
         return True
 
     @asynccontextmanager
-    async def asking(self, connections: int) -> AsyncIterator[Ask]:
+    async def client(self, connections: int) -> AsyncIterator[GetStatus]:
         async def ask(address: str, port: int) -> Page:
             self.asks.append((self.now, address, port))
             self.at_once += 1
@@ -101,7 +101,7 @@ class Setting:
                 if self.answer_takes:
                     await self.sleep(self.answer_takes)
                 if address not in self.pages:
-                    raise Unanswered("timed out")
+                    raise NoStatus("timed out")
                 return self.pages[address]
             finally:
                 self.at_once -= 1
@@ -173,14 +173,14 @@ async def test_the_same_failures_are_one_event_and_a_retry_changes_nothing(setti
         await setting.pass_(15)
         for page in (failed("a", state="Downloading", reason=""), failed("a")) * 5:
             setting.pages["ml/llm-0"] = page
-            await setting.pass_(UNSETTLED_SECONDS)
+            await setting.pass_(LOADING_SECONDS)
     assert len(setting.writes) == 1
 
 
 async def test_an_event_that_is_still_true_is_renewed(setting: Setting) -> None:
     async with setting.running():
         setting.put("llm-0", failed("a"))
-        await setting.pass_(2 * RENEW_SECONDS + 5 * UNSETTLED_SECONDS)
+        await setting.pass_(2 * RENEW_SECONDS + 5 * LOADING_SECONDS)
     assert len(setting.events) == 1
     assert len(setting.writes) == 1 + 2 * 2, "a create that meets its own Event, and its patch"
 
@@ -191,7 +191,7 @@ async def test_the_end_of_all_failures_is_an_event(setting: Setting) -> None:
         setting.put("other", WELL)
         await setting.pass_(15)
         setting.pages["ml/llm-0"] = WELL
-        await setting.pass_(UNSETTLED_SECONDS + 15)
+        await setting.pass_(LOADING_SECONDS + 15)
         assert setting.told(RECOVERED) == ["No model fails any more: 40 of 40 are loaded"]
         before = len(setting.writes)
         await setting.pass_(RENEW_SECONDS)
@@ -268,7 +268,10 @@ async def test_5000_models_that_fail_cost_less_than_a_write_a_second(setting: Se
                 setting.pages[address] = failed("m", total=1, reason=f"Reason{turn}")
     assert 150 < len(setting.writes) <= 300
     assert most_a(10, setting.writes) <= 10
-    assert most_a(60, [at for at, _, _ in setting.asks]) <= model_events.ASKS_A_MINUTE + AT_ONCE
+    assert (
+        most_a(60, [at for at, _, _ in setting.asks])
+        <= model_events.REQUESTS_PER_MINUTE + CONCURRENT_REQUESTS
+    )
 
 
 async def test_a_namespace_full_of_failures_does_not_keep_others_waiting(setting: Setting) -> None:
@@ -286,7 +289,7 @@ async def test_pods_that_do_not_answer_are_asked_more_and_more_rarely(setting: S
             setting.put(f"p{number}")
         await setting.pass_(3 * 3600)
     assert max(Counter(address for _, address, _ in setting.asks).values()) <= 6 + 3 * 3600 / (
-        0.8 * LONGEST_SILENCE
+        0.8 * UNREACHABLE_SECONDS
     )
     assert not setting.writes
 
@@ -297,7 +300,7 @@ async def test_slow_pods_are_asked_few_at_a_time(setting: Setting) -> None:
         for number in range(50):
             setting.put(f"p{number}", WELL)
         await setting.pass_(60)
-    assert setting.most_at_once == AT_ONCE
+    assert setting.most_at_once == CONCURRENT_REQUESTS
 
 
 async def test_a_message_is_no_longer_than_an_event_takes(setting: Setting) -> None:
@@ -323,7 +326,7 @@ async def test_a_missing_right_ends_it(setting: Setting) -> None:
         await setting.pass_(3600)
     assert len(setting.writes) == 1
     assert len(setting.asks) == asked
-    assert not setting.models.is_on
+    assert not setting.models.enabled
 
 
 @pytest.mark.parametrize("status", [0, 429, 500])
@@ -335,7 +338,7 @@ async def test_an_api_server_that_puts_calls_off_gets_the_event_later(setting: S
         await setting.pass_(600)
         assert 2 < len(setting.writes) < 20
         setting.refuses = None
-        await setting.pass_(2 * UNSETTLED_SECONDS + 60)
+        await setting.pass_(2 * LOADING_SECONDS + 60)
     assert len(setting.told()) == 2
 
 
@@ -353,14 +356,14 @@ async def test_work_that_was_cut_off_is_done_by_the_next_run(setting: Setting) -
 async def test_a_bug_about_one_pod_does_not_stop_the_others(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = setting.models._wanted
+    wanted = setting.models._in_scope
 
     def broken(one: model_events._Pod) -> bool:
         if one.name == "bad":
             raise KeyError("a bug")
         return wanted(one)
 
-    monkeypatch.setattr(setting.models, "_wanted", broken)
+    monkeypatch.setattr(setting.models, "_in_scope", broken)
     async with setting.running():
         setting.put("bad", failed("a"))
         setting.put("good", failed("a"))

@@ -12,7 +12,7 @@ from policies.core.resources import Resource
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.config.load import load
-from webhook.observed.pods import Watched, workload_of
+from webhook.observed.pods import PodTracker, workload_of
 from webhook.observed.record import Ended, Observation, Started
 
 BEGAN = 1_800_000_000
@@ -79,13 +79,13 @@ class Nodes:
         return Listing([node]) if resource is Resource.NODES else None
 
 
-def watched(config: Config = CONFIG, since: float = BEGAN - 100) -> Watched:
-    return Watched(lambda: config, Nodes(), since)
+def watched(config: Config = CONFIG, since: float = BEGAN - 100) -> PodTracker:
+    return PodTracker(lambda: config, Nodes(), since)
 
 
 def seen(*pods: Json, **how: Any) -> list[Observation]:
     watching = watched(**how)
-    return [each for pod in pods for each in watching.see(pod)]
+    return [each for pod in pods for each in watching.observe(pod)]
 
 
 def test_a_start_has_its_times() -> None:
@@ -191,7 +191,7 @@ def test_a_pod_that_flaps_a_thousand_times_is_counted_each_time() -> None:
     for number in range(2, 1_002):
         last = ended(number - 1, number * 10, number * 10 + 5, 1)
         crashed = status(pod, ready=None, number=number, began=number * 10 + 8, lastState=last)
-        found += [*watching.see(crashed), *watching.see(crashed)]
+        found += [*watching.observe(crashed), *watching.observe(crashed)]
     assert len(found) == 1_000
     assert len(watching) == 1
 
@@ -260,13 +260,13 @@ def test_what_a_pod_belongs_to(owner: Json, workload: str) -> None:
     ],
 )
 def test_statuses_of_wrong_types_are_nothing(spoilt: Json) -> None:
-    assert Watched(lambda: CONFIG, NoCluster(), 0).see({**made(), **spoilt}) == []
+    assert PodTracker(lambda: CONFIG, NoCluster(), 0).observe({**made(), **spoilt}) == []
 
 
 def test_pods_that_are_gone_are_forgotten() -> None:
     watching = watched()
     for uid in "abc":
-        watching.see(made(uid))
+        watching.observe(made(uid))
     watching.forget("a")
-    watching.keep({"b"})
+    watching.keep_only({"b"})
     assert len(watching) == 1

@@ -12,7 +12,16 @@ import pytest
 
 from policies.kube.json import Json
 from webhook.observed import status_pages
-from webhook.observed.status_pages import LARGEST, LISTED, Page, Unanswered, Unloaded, asking, is_pods, read
+from webhook.observed.status_pages import (
+    LARGEST,
+    LISTED,
+    NoStatus,
+    Page,
+    Unloaded,
+    is_pod_address,
+    read,
+    status_client,
+)
 
 
 def entry(name: str, state: str = "Failed", reason: str = "NotFound", message: str = "nothing there") -> Json:
@@ -51,7 +60,7 @@ async def page(*pieces: bytes, then: float = 0) -> AsyncIterator[tuple[int, list
 
 
 async def asked(port: int) -> Page:
-    async with asking(1, lambda _: True) as ask:
+    async with status_client(1, lambda _: True) as ask:
         return await ask("127.0.0.1", port)
 
 
@@ -104,7 +113,7 @@ async def test_a_puller_of_the_first_release_lists_all_models() -> None:
 )  # fmt: skip
 async def test_a_hostile_page_is_no_answer(pieces: tuple[bytes, ...]) -> None:
     async with page(*pieces) as (port, came):
-        with pytest.raises(Unanswered):
+        with pytest.raises(NoStatus):
             await asked(port)
     # aiohttp repeats a GET once whose connection broke.
     assert 1 <= len(came) <= 2
@@ -113,19 +122,19 @@ async def test_a_hostile_page_is_no_answer(pieces: tuple[bytes, ...]) -> None:
 async def test_a_slow_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_pages, "SECONDS", 0.1)
     async with page(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", b"{", then=30) as (port, _):
-        with pytest.raises(Unanswered):
+        with pytest.raises(NoStatus):
             await asked(port)
 
 
 async def test_only_the_address_of_a_pod_is_asked() -> None:
-    async with asking(1) as ask:
+    async with status_client(1) as ask:
         for address in ("127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "x"):
-            with pytest.raises(Unanswered, match="not a pod's"):
+            with pytest.raises(NoStatus, match="not a pod's"):
                 await ask(address, 80)
-    assert not is_pods("::ffff:127.0.0.1")
-    assert not is_pods("fe80::1%eth0")
-    assert is_pods("10.1.2.3")
-    assert is_pods("fd00::7")
+    assert not is_pod_address("::ffff:127.0.0.1")
+    assert not is_pod_address("fe80::1%eth0")
+    assert is_pod_address("10.1.2.3")
+    assert is_pod_address("fd00::7")
 
 
 def test_words_are_cut_and_do_nothing_where_they_are_printed() -> None:
