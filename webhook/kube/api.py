@@ -1,10 +1,10 @@
-"""The API server: everything that is read from it or written to it goes through `ApiServer`.
+"""The client of the API server: all reads and writes go through `ApiServer`.
 
-Law: objects are plain JSON in dicts, never typed models (those drop fields they don't know), and every call
-has a timeout. The kubernetes client gives the connection: kubeconfig, in-cluster token, TLS, proxies.
+Law: objects are plain JSON in dicts, never typed models, which drop unknown fields, and every call has a
+timeout. The kubernetes client provides the connection: kubeconfig, in-cluster token, TLS, proxies.
 
-Callers elsewhere depend on small protocols (`calls.Calls`, `calls.Writes`, `reflector.Lister`), which
-`ApiServer` fulfils.
+Callers depend on small protocols (`calls.Calls`, `calls.Writes`, `reflector.Lister`) that `ApiServer`
+implements.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ CONNECT_SECONDS = 5.0
 CALL_SECONDS = 10.0
 LIST_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-"""The pause that the API server asks for where it puts a call off."""
+"""The pause before a call that was answered with 429 is repeated."""
 LIST_PAGE = 75
-"""Objects of the first page. Nodes carry their image lists, some 20 KB each: this page stays near 1.5 MB."""
+"""Objects of the first page. A Node with its list of images has about 20 KB: such a page has 1.5 MB."""
 PAGE_BYTES = 1_500_000
-"""About the size of each further page, which has as many objects as were in so many bytes of the page before.
-For each page, API servers of 1.34 and newer pass over all objects that follow (`ListPrefix` of their watch
-cache), so the cost of a list in small pages grows with its square. Some ten lists are read at once at the
-start, and a page in memory takes several times its size."""
+"""The approximate size of further pages; the number of objects follows from the size of the page before.
+For each page, API servers of 1.34 and newer iterate over all objects that follow (`ListPrefix` of their watch
+cache), so the cost of a list in small pages is quadratic. About ten lists are read concurrently at the start,
+and a page in memory takes several times its size."""
 LARGEST_PAGE = 5_000
-"""Objects of a page, however small they are."""
+"""The maximum number of objects of a page."""
 LARGEST_ANSWER = 32 * 1024 * 1024
-"""Bytes of an answer, or of an event of a watch. A ConfigMap holds up to a mebibyte, so a page of them that
-is larger is asked for again in smaller pages."""
+"""The maximum bytes of an answer or watch event. A page that is larger is requested again in smaller
+pages."""
 WATCH_SECONDS = 600
-"""How long the API server is asked to keep one watch open."""
+"""The requested length of a watch."""
 GRACE_SECONDS = 5
-"""How long after its agreed end a watch may end."""
+"""How long a watch may exceed its requested length."""
 SILENCE_SECONDS = 90
-"""A watch that brings nothing for so long is dead: API servers send a bookmark every minute."""
+"""A watch without data for so long is dead: API servers send a bookmark every minute."""
 
 ADMISSION_REGISTRATION = "admissionregistration.k8s.io/v1"
 BAD_ANSWER, TOO_LARGE, UNREACHABLE = "BadAnswer", "TooLarge", "Unreachable"
 
 
 class NoApiServer(UserError):
-    """There is no API server to talk to: neither inside a pod nor given a kubeconfig."""
+    """There is no API server: neither a service account of a pod nor a kubeconfig."""
 
 
 def load_client() -> None:
-    """Import the client ahead of `ApiServer.connect`, in a process that forks those that connect."""
+    """Import the client before a process forks, so that the children share its memory."""
     for name in ("config", "client"):
         importlib.import_module(f"kubernetes.aio.{name}")
 
 
 class ApiServer:
-    """One connection pool to one API server.
+    """A connection pool to one API server.
 
-    `context` is what the kubeconfig calls it, empty inside a pod; `namespace` the one that is meant
-    where none is named. A call that is put off (429) is made again up to `retries` times.
+    `context` is the name of the kubeconfig's context, empty inside a pod; `namespace` is the default one.
+    A call that is answered with 429 is repeated up to `retries` times.
     """
 
     def __init__(
@@ -81,20 +81,19 @@ class ApiServer:
         self._client: Any = client  # the generated client has no annotations
         self.context, self.namespace = context, namespace
         self._retries = retries
-        self._told, self._heard = time.time(), time.monotonic()
+        self._server_time, self._received_at = time.time(), time.monotonic()
 
     @classmethod
     @asynccontextmanager
     async def connect(
         cls, kubeconfig: Path | str | None = None, context: str | None = None, retries: int = 0
     ) -> AsyncIterator[ApiServer]:
-        """Connect with a kubeconfig (or several, with colons between them) and one of its contexts, or as
-        the pod's service account; NoApiServer if there is neither.
+        """Connect with a kubeconfig (or several, separated by colons) and one of its contexts, or with the
+        pod's service account; NoApiServer if there is neither.
 
-        No request is made: an API server that is down is met by the first call.
+        This makes no request: the first call fails if the API server is down.
         """
-        # Imported here because it takes a second and 25 MB, which `chassis serve` without a cluster,
-        # and every test that imports this module, can do without.
+        # Imported here because the import takes a second and 25 MB, and not every command needs it.
         from kubernetes.aio import config
         from kubernetes.aio.client import ApiClient, Configuration
 
@@ -124,20 +123,21 @@ class ApiServer:
             await client.close()  # type: ignore[no-untyped-call]
 
     def now(self) -> float:
-        """Seconds since the epoch by the API server's own clock, at most a second or two behind it.
+        """Seconds since the epoch by the API server's clock, at most a second or two behind it.
 
-        From the Date of its last answer; this process's clock counts only before the first one.
+        It follows from the Date of the last answer; before the first one, this process's clock is used.
         """
-        return self._told + time.monotonic() - self._heard
+        return self._server_time + time.monotonic() - self._received_at
 
-    def _hear(self, date: str | None) -> None:
+    def _set_time(self, date: str | None) -> None:
         with suppress(TypeError, ValueError):
-            self._told, self._heard = parsedate_to_datetime(date or "").timestamp(), time.monotonic()
+            self._server_time = parsedate_to_datetime(date or "").timestamp()
+            self._received_at = time.monotonic()
 
     # --- verbs -----------------------------------------------------------------------------------------
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json | None:
-        """The object (or list) at an API path; None if there is none. A consistent read."""
+        """The object (or list) at an API path, by a consistent read; None if it does not exist."""
         try:
             return await self.call("GET", path, query=query)
         except ApiError as error:
@@ -156,7 +156,7 @@ class ApiServer:
         headers: Mapping[str, str] | None = None,
         timeout: float = CALL_SECONDS,  # noqa: ASYNC109 (handed to aiohttp, which cancels the call)
     ) -> Json:
-        """One request; its answer as JSON. ApiError for any status of 400 and above, or no answer."""
+        """Send a request and return the answer. ApiError without an answer or with a status from 400."""
         return _json(await self._answer(method, path, query, body, content_type, headers, timeout))
 
     async def _answer(
@@ -170,15 +170,15 @@ class ApiServer:
         seconds: float,
     ) -> bytes:
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
-        put_off = 0
+        attempts = 0
         try:
             while True:
                 response = await self._send(method, path, query, body, content_type, limits, headers)
                 async with response:
                     raw = await _body(response)
-                self._hear(response.headers.get("Date"))
-                if response.status == 429 and put_off < self._retries:
-                    put_off += 1
+                self._set_time(response.headers.get("Date"))
+                if response.status == 429 and attempts < self._retries:
+                    attempts += 1
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 if response.status >= 400:
@@ -197,9 +197,9 @@ class ApiServer:
     ) -> AsyncIterator[tuple[list[Json], str]]:
         """A list in pages of about PAGE_BYTES, each with the list's resourceVersion.
 
-        A list that takes longer than the API server keeps its picture (minutes) is ApiError 410; where it
-        need not be of one moment, it goes on with the objects as they are by then. Every object is a dict
-        with metadata; an answer that has others, or is no list, is ApiError.
+        If the list takes longer than the API server keeps its snapshot (minutes), a consistent list fails
+        with ApiError 410; another one continues with a newer snapshot. Every object is a dict with metadata;
+        ApiError for any other answer.
         """
         token, limit = "", LIST_PAGE
         while True:
@@ -225,7 +225,7 @@ class ApiServer:
                 return
 
     async def objects(self, path: str, query: Mapping[str, str] | None = None) -> AsyncIterator[Json]:
-        """The objects of a list, not all of one moment; one page is in memory at a time."""
+        """The objects of a list, page by page, not from a single snapshot."""
         async for page, _ in self.pages(path, query or {}, consistent=False):
             for each in page:
                 yield each
@@ -233,9 +233,9 @@ class ApiServer:
     async def watch(
         self, path: str, query: Mapping[str, str], resource_version: str, seconds: int = WATCH_SECONDS
     ) -> AsyncGenerator[Json, None]:
-        """Watch events from `resource_version` on, bookmarks included, until the server ends the watch.
+        """Watch events after `resource_version`, including bookmarks, until the server ends the watch.
 
-        The first item is empty: it means that the watch is open.
+        The first item is empty: the watch is open.
         """
         query = {
             **query,
@@ -244,7 +244,7 @@ class ApiServer:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        # A connection that died without a FIN is noticed by its silence.
+        # Without this timeout a connection that died without a FIN stays open.
         silence = min(seconds + GRACE_SECONDS, SILENCE_SECONDS)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         try:
@@ -294,7 +294,7 @@ class ApiServer:
     async def unless_conflict(
         self, method: str, path: str, body: Json, content_type: str = "application/json"
     ) -> bool:
-        """Write or delete an object; False if another writer came first (it is there, changed or gone)."""
+        """Write or delete an object; False if another writer created, changed or deleted it before."""
         try:
             await self.call(method, path, body=body, content_type=content_type)
         except ApiError as error:
@@ -305,10 +305,10 @@ class ApiServer:
 
 
 def items_of(answer: Json) -> list[Json]:
-    """The objects of a list. ApiError where it has none to speak of: that is not an empty list."""
+    """The objects of a list. ApiError if the answer is not a list."""
     items = answer.get("items", ())
     if items is None:
-        return []  # what Go writes for a list that it never filled
+        return []  # Go encodes an empty slice as null
     if not isinstance(items, list):
         raise ApiError(0, BAD_ANSWER, "the answer to a list has no items")
     if not all(isinstance(item, dict) and isinstance(item.get("metadata"), dict) for item in items):
@@ -326,7 +326,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    # Not StreamReader.readline: that one raises on a line longer than its buffer.
+    # StreamReader.readline raises on a line longer than its buffer.
     rest = bytearray()
     async for chunk in content.iter_any():
         *ends, last = chunk.split(b"\n")
@@ -351,7 +351,7 @@ def _json(raw: bytes) -> Json:
 
 
 def _status(raw: bytes) -> Json:
-    """The Status object of an error; a proxy in between may answer any text."""
+    """The Status object of an error; a proxy may answer with any text."""
     try:
         return _json(raw)
     except ApiError:

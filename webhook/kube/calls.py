@@ -1,4 +1,4 @@
-"""The calls of the API server that its users share, and the content types of patches. Light to import."""
+"""Protocols for calls of the API server, and the content types of patches. Cheap to import."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ JSON_MERGE: Final = "application/merge-patch+json"
 
 
 class Writes(Protocol):
-    """Writes; each may raise ApiError."""
+    """Writes that may raise ApiError."""
 
     async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = ...) -> bool:
-        """Write or delete an object; False if another writer came first (it is there, changed or gone)."""
+        """Write or delete an object; False if another writer created, changed or deleted it before."""
         ...
 
 
 class Calls(Writes, Protocol):
-    """Consistent reads and compare-and-swap; each may raise ApiError."""
+    """Consistent reads and compare-and-swap that may raise ApiError."""
 
     def now(self) -> float:
         """Seconds since the epoch by the API server's clock, from its last answer."""

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of a cluster whose objects hold pods, by their OpenAPI schemas."""
+"""The CustomResourceDefinitions whose objects contain pod specs, by their OpenAPI schemas."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from webhook.kube.errors import ApiError
 
 DEEPEST: Final = 24
 MOST_FIELDS: Final = 20_000
-"""Fields of one schema that are looked at; KServe's largest has 15,000."""
+"""The fields that are read of one schema; KServe's largest has 15,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A kind whose schema has pod specs that no entry of the table reads."""
+    """A kind with pod specs that is not in the table of workloads."""
 
     kind: GroupKind
     paths: tuple[str, ...]
-    """Where they are, in the notation of `workloads` in webhook.yaml."""
+    """The paths of the pod specs, in the notation of `workloads` in webhook.yaml."""
 
 
 async def unread(api: ApiServer, workloads: Mapping[GroupKind, Workload]) -> list[Embedding] | None:
-    """The kinds with pods that are not in the table; None if the definitions may not be listed."""
+    """The kinds with pod specs that are not in the table; None if this account may not list definitions."""
     found: list[Embedding] = []
     path = paths.collection("apiextensions.k8s.io/v1", "customresourcedefinitions")
     try:
@@ -41,7 +41,7 @@ async def unread(api: ApiServer, workloads: Mapping[GroupKind, Workload]) -> lis
 
 
 def embedding(crd: Json, workloads: Mapping[GroupKind, Workload]) -> Embedding | None:
-    """Where objects of a definition hold pods; None where they hold none, or the kind is known."""
+    """The pod specs in objects of a definition; None if there are none, or if the kind is known."""
     kind = GroupKind(text(crd, "spec", "group"), text(crd, "spec", "names", "kind"))
     if not kind.kind or kind in workloads or kind in known_without_pods():
         return None
@@ -53,35 +53,25 @@ def embedding(crd: Json, workloads: Mapping[GroupKind, Workload]) -> Embedding |
 
 
 def pod_specs(schema: Json) -> Iterator[str]:
-    """The paths of pod specs and templates in a schema, `status` left out."""
-    left = MOST_FIELDS
-    waiting: list[tuple[str, Json, int]] = [("", schema, 0)]
-    while waiting and left > 0:
-        path, node, depth = waiting.pop()
-        left -= 1
-        if _is_pod_spec(node):
+    """The paths of pod specs and templates in a schema, without `status`."""
+    pending: list[tuple[str, Json, int]] = [("", schema, 0)]
+    for _ in range(MOST_FIELDS):
+        if not pending:
+            return
+        path, node, depth = pending.pop()
+        fields = mapping(node, "properties", "containers", "items", "properties")
+        if "name" in fields and "image" in fields:
             yield path.removesuffix(".spec") if path.count(".") else path
-            continue
-        if depth < DEEPEST:
-            waiting += [
-                (below, child, depth + 1)
-                for below, child in _children(path, node)
-                if below not in ("status", "metadata")
-            ]
+        elif depth < DEEPEST:
+            children = _children(path, node)
+            pending += [(at, child, depth + 1) for at, child in children if at not in ("status", "metadata")]
 
 
 def _children(path: str, node: Json) -> Iterator[tuple[str, Json]]:
     for name, child in mapping(node, "properties").items():
         if isinstance(child, dict):
             yield f"{path}.{name}" if path else name, child
-    items: Any = node.get("items")
-    if isinstance(items, dict):
-        yield f"{path}[*]", items
-    values: Any = node.get("additionalProperties")
-    if isinstance(values, dict):
-        yield f"{path}.*", values
-
-
-def _is_pod_spec(node: Json) -> bool:
-    fields = mapping(node, "properties", "containers", "items", "properties")
-    return "name" in fields and "image" in fields
+    for field, suffix in (("items", "[*]"), ("additionalProperties", ".*")):
+        value: Any = node.get(field)
+        if isinstance(value, dict):
+            yield f"{path}{suffix}", value

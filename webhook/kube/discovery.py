@@ -1,4 +1,4 @@
-"""Which of some kinds an API server serves, where they are listed, and whether they may be."""
+"""Discovery: the paths and versions of kinds, and whether this account may list them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webhook.kube.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The objects of a kind, or those that a query selects, as the API server lists them."""
+    """The list of a kind's objects, or of those that a query selects."""
 
     kind: GroupKind
     api_version: str
@@ -38,8 +38,10 @@ class Collection:
 
 
 async def served(api: ApiServer, kinds: Iterable[GroupKind]) -> list[Collection]:
-    """The collections of those kinds that the API server lists, in the order asked for, each in the
-    version that it prefers of those that have the kind. ApiError if it can't be asked."""
+    """The collections of those kinds that the API server lists, in the order of `kinds`.
+
+    Each has the preferred version of those with the kind. ApiError without an answer.
+    """
     wanted = list(dict.fromkeys(kinds))
     groups = {kind.group for kind in wanted}
     known = {c.kind: c for found in await asyncio.gather(*(_group(api, g) for g in groups)) for c in found}
@@ -47,7 +49,7 @@ async def served(api: ApiServer, kinds: Iterable[GroupKind]) -> list[Collection]
 
 
 async def may_list(api: ApiServer, collection: Collection) -> bool:
-    """Whether we may; ApiError if the API server can't be asked."""
+    """Whether this account may list a collection. ApiError without an answer."""
     try:
         await api.call("GET", collection.path, query={**collection.query, "limit": "1"})
     except ApiError as error:
@@ -58,7 +60,7 @@ async def may_list(api: ApiServer, collection: Collection) -> bool:
 
 
 async def _group(api: ApiServer, group: str) -> list[Collection]:
-    """The collections of an API group; none if it is not served."""
+    """The collections of an API group; empty if it is not served."""
     found: dict[GroupKind, Collection] = {}
     for version in await _versions(api, group):
         for collection in _collections(group, version, await api.get(paths.root(version)) or {}):
@@ -67,7 +69,7 @@ async def _group(api: ApiServer, group: str) -> list[Collection]:
 
 
 async def _versions(api: ApiServer, group: str) -> list[str]:
-    """The served versions of a group, the preferred one first, as an object's apiVersion spells them."""
+    """The served versions of a group as apiVersions, the preferred one first."""
     if not group:
         return ["v1"]
     answer = await api.get(paths.group(group)) or {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ApiError(Exception):
-    """The API server answered with an error, or did not answer, or not as one (`status` 0).
+    """The API server answered with an error; `status` is 0 without a valid answer.
 
-    `reason` is the Status object's machine word (NotFound, Conflict, AlreadyExists, Expired …), or our own:
-    Unreachable, BadAnswer (it can't be read), TooLarge (it is longer than the limit), BadPath (no request was
-    sent). `resume`: continues an expired list with the objects of now.
+    `reason` is that of the Status object (NotFound, Conflict, AlreadyExists, Expired …), or our own:
+    Unreachable, BadAnswer (malformed), TooLarge, BadPath (no request was sent). `resume` is the token that
+    continues an expired list with a newer snapshot.
     """
 
     def __init__(self, status: int, reason: str, message: str, resume: str = "") -> None:
@@ -20,5 +20,5 @@ class ApiError(Exception):
 
 
 def is_missing_right(error: ApiError) -> bool:
-    """Whether the API server's authorizer refuses. A quota, or a namespace that is going, is 403, too."""
+    """Whether the authorizer refused the call. Quotas and namespaces in deletion cause a 403, too."""
     return error.status == 403 and error.message.partition(" is forbidden: ")[2].startswith("User ")

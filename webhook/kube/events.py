@@ -1,7 +1,6 @@
-"""Kubernetes Events about what the webhook met, best effort.
+"""Kubernetes Events.
 
-The name of an Event is made from its content, so that all replicas update one Event instead of writing
-one each.
+The name of an Event follows from its content, so that all replicas update the same Event.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LONGEST_MESSAGE = 1024
 
 
 async def warn(api: Writes, regarding: Json, reason: str, message: str) -> None:
-    """As `record`; failures are logged only."""
+    """Record an Event; errors are only logged."""
     try:
         await record(api, regarding, reason, message)
     except ApiError as error:
@@ -37,13 +36,13 @@ async def record(
 ) -> None:
     """Record an Event on the object `regarding` (apiVersion, kind, metadata). Raises ApiError.
 
-    Two messages with the same `key` about the same object are one Event; without a key, two that are equal.
+    Events with the same object, reason and `key` are one; without a key, those with the same message.
     """
     metadata = regarding["metadata"]
     namespace = metadata.get("namespace") or "default"
     message = shortened(message, LONGEST_MESSAGE)
-    said = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{key or message}".encode()).hexdigest()[:16]
-    name = f"{metadata['name'][:200]}.{said}"
+    digest = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{key or message}".encode()).hexdigest()
+    name = f"{metadata['name'][:200]}.{digest[:16]}"
     identity = {
         key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata
     }
@@ -66,5 +65,5 @@ async def record(
         "count": 1,
     }
     if not await api.unless_conflict("POST", paths.collection("v1", "events", namespace), event):
-        again = {"lastTimestamp": now, "message": message}
-        await api.unless_conflict("PATCH", paths.one("v1", "events", name, namespace), again, JSON_MERGE)
+        update = {"lastTimestamp": now, "message": message}
+        await api.unless_conflict("PATCH", paths.one("v1", "events", name, namespace), update, JSON_MERGE)

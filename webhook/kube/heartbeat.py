@@ -1,4 +1,4 @@
-"""The Lease of the webhook's own node, which kubelet renews every 10 s: the heartbeat of all watches."""
+"""The heartbeat of all watches: the Lease of the webhook's own node, which kubelet renews every 10 s."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from webhook.kube.reflector import Lister, Reflector
 from webhook.kube.watch_health import WatchHealth
 
 NAMESPACE: Final = "kube-node-lease"
-"""Where kubelets keep the Leases of their nodes; a Lease has its node's name."""
+"""The namespace of kubelets' Leases; a Lease has its node's name."""
 LATE_SECONDS: Final = 15.0
-"""A heartbeat that did not come for so long is asked for. kubelet renews after 10 s, give or take 0.4 s."""
+"""Without an event for so long, the Lease is read. kubelet renews it every 10 s, with a jitter of 0.4 s."""
 ANSWER_SECONDS: Final = 3.0
-"""How long the answer to that may take. An idle connection of the pool can be as dead as those of watches:
-then the next question goes over another one."""
-QUESTIONS: Final = 3
+"""The timeout of that read. An idle connection of the pool may be dead, too: the next attempt uses
+another."""
+ATTEMPTS: Final = 3
 ARRIVAL_SECONDS: Final = 1.0
-"""How long an event may be on its way after a read has shown what it brings."""
+"""How long the event may arrive after a read has returned the new version."""
 MARGIN_SECONDS: Final = 0.25
-"""How long before the agreed end of its watch an event must come. One that comes together with the end does
-not count: that is how a proxy answers that holds back."""
+"""Events count only if they arrive so long before the requested end of the watch: a proxy that buffers
+everything delivers them together with the end."""
 
 
 class Heartbeat:
     """Shows a `WatchHealth` whether watches deliver events; it is the sink of the heartbeat's reflector."""
 
     def __init__(self, lister: Lister, node: str, health: WatchHealth) -> None:
-        """`node`: the name of the node that this process runs on."""
+        """`node`: the name of this process's node."""
         self._lister, self._health = lister, health
         self._path = paths.collection(LEASES, "leases", NAMESPACE)
         self._query = {"fieldSelector": f"metadata.name={node}"}
         self._version = ""
         self._listed = self._renewed = False
-        self._due: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Follow the Lease until cancelled."""
-        following = Reflector(
-            self._lister, self._path, self, query=self._query, health=self._health, heard=self._heard
+        """Watch the Lease until cancelled."""
+        reflector = Reflector(
+            self._lister, self._path, self, query=self._query, health=self._health, received=self._received
         )
         try:
-            await following.run()
+            await reflector.run()
         finally:
-            self._expect(None)
-            if self._asking is not None:
-                self._asking.cancel()
+            self._set_timer(None)
+            if self._checking is not None:
+                self._checking.cancel()
 
     # --- the sink --------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class Heartbeat:
         if not self._listed:
             self._stop()
         elif not self._health.stalled:
-            self._beat()  # while watches are silent, a list does not prove that they work
+            self._beat()  # while watches are stalled, a list does not prove that they work
 
     def remove(self, item: Json) -> None:
         self._stop()
@@ -77,49 +77,50 @@ class Heartbeat:
 
     # --- beats -----------------------------------------------------------------------------------------
 
-    def _heard(self, left: float) -> None:
-        """The watch brought something, `left` seconds before its agreed end.
+    def _received(self, remaining: float) -> None:
+        """The watch delivered an event, `remaining` seconds before its requested end.
 
-        A bookmark shows that the watch works, but not that kubelet renews the Lease.
+        A bookmark proves that the watch works, but not that kubelet renews the Lease.
         """
-        if left >= MARGIN_SECONDS and self._listed and (self._renewed or self._health.stalled):
+        if remaining >= MARGIN_SECONDS and self._listed and (self._renewed or self._health.stalled):
             self._renewed = False
             self._beat()
 
     def _beat(self) -> None:
         self._health.beat()
-        self._expect(LATE_SECONDS)
+        self._set_timer(LATE_SECONDS)
 
     def _stop(self) -> None:
         self._listed = False
         self._health.stopped()
-        self._expect(None)
+        self._set_timer(None)
 
-    def _expect(self, seconds: float | None) -> None:
-        if self._due is not None:
-            self._due.cancel()
-        self._due = asyncio.get_running_loop().call_later(seconds, self._late) if seconds else None
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._late) if seconds else None
 
     def _late(self) -> None:
-        self._asking = asyncio.create_task(self._ask())
+        self._checking = asyncio.create_task(self._check())
 
-    async def _ask(self) -> None:
-        """Whether kubelet is late, or the watch."""
-        due = self._due
-        newest = await self._newest()
+    async def _check(self) -> None:
+        """Decide whether kubelet is late or the watch is stalled."""
+        timer = self._timer
+        newest = await self._newest_version()
         await asyncio.sleep(ARRIVAL_SECONDS)
-        if self._due is not due:
-            return  # it came after all
+        if self._timer is not timer:
+            return  # an event arrived
         if newest is None:
-            self._expect(LATE_SECONDS)  # the reflectors themselves meet an API server that is away
+            self._set_timer(LATE_SECONDS)  # the reflectors report an unreachable API server
         elif newest in ("", self._version):
             self._health.stopped()  # until kubelet renews it again
         else:
             self._health.missed()
 
-    async def _newest(self) -> str | None:
-        """The Lease's resourceVersion now; empty if there is no Lease, None without an answer."""
-        for _ in range(QUESTIONS):
+    async def _newest_version(self) -> str | None:
+        """The Lease's resourceVersion; empty if there is no Lease, None without an answer."""
+        for _ in range(ATTEMPTS):
             version = ""
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):

@@ -1,4 +1,4 @@
-"""What all users of Leases share: their API, and the time of the last renewal."""
+"""Leases: the API version, and the fields of a renewal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LEASES: Final = "coordination.k8s.io/v1"
 
 
 def renewed_at(lease: Json) -> float | None:
-    """When a Lease was last renewed; None if that is not legible."""
+    """The time of a Lease's last renewal; None if it is malformed."""
     return seconds_of(text(lease, "spec", "renewTime"))
 
 

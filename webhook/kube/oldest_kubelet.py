@@ -1,7 +1,7 @@
-"""Reports the oldest kubelet of the cluster to its operators.
+"""Reports the version of the cluster's oldest kubelet in the log and in a metric.
 
-A field that one node's kubelet does not know is left out of all pods, since a pod may run on any node: one
-old node disables the preStop sleep and native sidecars for all.
+The mutators use a field only if the kubelets of all nodes support it, since a pod may run on any node: one
+old node disables the preStop sleep and native sidecars for all pods.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from policies.core.facts import Cluster, Facts
 from policies.core.resources import Resource
 
 SETTLE_SECONDS: Final = 1.0
-"""Nodes come and go in bursts; they are looked at once a burst."""
+"""The delay after a change of nodes, so that a burst of changes is one report."""
 
 log = structlog.get_logger()
 
 
 class OldestKubelet:
-    """Looks at the nodes when they change, and logs the version of the oldest kubelet when it changes."""
+    """Reports the version of the oldest kubelet when it changes."""
 
     def __init__(self, cluster: Cluster, show: Callable[[int], None]) -> None:
-        """`show` is called with the minor version, 0 while none is known."""
+        """`show` is called with the minor version, or 0 if it is unknown."""
         self._cluster, self._show = cluster, show
         self._known: tuple[int, int] | None = None
-        self._due: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def changed(self, resource: Resource) -> None:
-        """Objects of a resource have changed, or whether it is known."""
-        if resource is Resource.NODES and self._due is None:
-            self._due = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self.look)
+        """Objects of a resource changed, or whether the resource is known."""
+        if resource is Resource.NODES and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._report)
 
-    def look(self) -> None:
-        """Log a new version."""
-        self._due = None
+    def _report(self) -> None:
+        self._timer = None
         facts = Facts(cluster=self._cluster)
         oldest = facts.oldest_kubelet()
         if oldest == self._known:

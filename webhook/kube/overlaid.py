@@ -1,8 +1,8 @@
-"""A cluster as it will be after a set of manifests is applied: the objects of the set replace those of the
-same name, and all others stay.
+"""A cluster after a set of manifests is applied: the manifests replace objects with their names, and all
+other objects stay.
 
-Applying a manifest keeps fields that it does not have and that others set: the address of a Service, the
-replicas that an autoscaler chose, the pods that are ready now. `policies.core.resources` lists these fields.
+Applying a manifest keeps fields that it does not contain and that controllers set: the address of a Service,
+the replicas that an autoscaler chose, the ready pods. `policies.core.resources` lists these fields.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from webhook.kube.offline import ManifestCluster
 
 
 class OverlaidCluster(WholeObjects):
-    """The `policies.core.facts.Cluster` of manifests and the cluster that they go into."""
+    """The `policies.core.facts.Cluster` of manifests and the cluster that they are applied to."""
 
     def __init__(self, manifests: ManifestCluster, cluster: Cluster) -> None:
-        """`cluster` must not change any more."""
+        """`cluster` must not change."""
         self._manifests, self._cluster = manifests, cluster
         self._merged: dict[tuple[Resource, str | None], Listing] = {}
 
@@ -45,39 +45,39 @@ class OverlaidCluster(WholeObjects):
         return self._manifests.other_pods(namespace)
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        there, written = (each.listing(resource, namespace) for each in (self._cluster, self._manifests))
-        if there is None or not written:
-            return written if there is None else there
+        live, written = (each.listing(resource, namespace) for each in (self._cluster, self._manifests))
+        if live is None or not written:
+            return written if live is None else live
         if resource is Resource.OBSERVED:
-            return written  # a file that somebody named
+            return written  # the file of an argument
         key = (resource, namespace)
         if key not in self._merged:
-            self._merged[key] = Listing(_merged(resource, there, written))
+            self._merged[key] = Listing(_merged(resource, live, written))
         return self._merged[key]
 
 
-def _merged(resource: Resource, there: Listing, written: Listing) -> Iterator[Json]:
-    replaces = {_identity(resource, obj): obj for obj in written}
-    before = {_identity(resource, obj): obj for obj in there}
-    yield from (obj for identity, obj in before.items() if identity not in replaces)
-    for identity, obj in replaces.items():
+def _merged(resource: Resource, live: Listing, written: Listing) -> Iterator[Json]:
+    manifests = {_identity(resource, obj): obj for obj in written}
+    before = {_identity(resource, obj): obj for obj in live}
+    yield from (obj for identity, obj in before.items() if identity not in manifests)
+    for identity, obj in manifests.items():
         yield _applied(resource, obj, before.get(identity))
 
 
 def _identity(resource: Resource, obj: Json) -> tuple[str, str, str]:
-    # A cached object has a kind only where its resource has several.
+    # Cached objects have a kind only if their resource has several.
     kind = text(obj, "kind") if resource is Resource.WORKLOADS else ""
     return kind, text(obj, "metadata", "namespace"), text(obj, "metadata", "name")
 
 
 def _applied(resource: Resource, obj: Json, before: Json | None) -> Json:
-    """The object of a manifest with what applying it keeps."""
+    """The object of a manifest with the fields that applying it keeps."""
     for path in _stays(resource) if before is not None else ():
         known = dig(before, *path)
         if known is not None and dig(obj, *path) is None:
             obj = replaced(obj, path, known)
-    serves = before is not None and getattr(before.get(CACHED_LINKS), "ready", False)
-    return replaced(obj, ("status", "readyReplicas"), 1) if serves else obj
+    ready = before is not None and getattr(before.get(CACHED_LINKS), "ready", False)
+    return replaced(obj, ("status", "readyReplicas"), 1) if ready else obj
 
 
 @cache

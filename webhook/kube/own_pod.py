@@ -1,4 +1,4 @@
-"""The pod that this process runs in. Light to import."""
+"""The pod that this process runs in. Cheap to import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/
 
 
 def own_namespace(default: str = "mlchassis-system") -> str:
-    """The namespace of the pod we run in."""
+    """The namespace of this pod."""
     try:
         return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or default
     except OSError:
@@ -17,5 +17,5 @@ def own_namespace(default: str = "mlchassis-system") -> str:
 
 
 def in_cluster() -> bool:
-    """Whether this process runs in a pod that may talk to its API server."""
+    """Whether this process runs in a pod that can reach its API server."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))

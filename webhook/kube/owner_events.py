@@ -1,14 +1,12 @@
-"""Findings as Events on the owners of pods, for owners that no user sees warnings for.
+"""Findings as Events on the owners of pods, if the owner's kind is not in the table of workloads.
 
-The pod of a workload is judged where a person meets it: at the workload's template. The owner of a kind that
-is not in the table of workloads has no template that we know, and the warnings about its pods go to an
-operator, which drops them.
+Pods of known workloads are judged by the workload's template, where a person sees the warnings. An owner of
+an unknown kind has no known template, and the warnings about its pods go to an operator, which drops them.
 
-Law: a review is only a hint. Any client that reaches the port can post one, so the Event describes the pod as
-the API server has it: the pod is read back and judged again, and its owner is taken from there. The Event is
-in the pod's own namespace. No answer waits for this: a hint goes into a bounded queue, or is dropped and
-counted, and one task works it off at a limited rate. A hint that fails is not tried again: the next pod has
-the same finding.
+Law: a review is only a hint. Any client that reaches the port can send one, so the pod is read from the API
+server and judged again, and its owner is the one of that pod. The Event is in the pod's namespace. No answer
+waits for this: a hint goes into a bounded queue, or is dropped and counted, and one task processes the queue
+at a limited rate. A failed hint is not retried: the next pod has the same finding.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -34,7 +32,7 @@ from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
 from webhook.admission.messages import sentence
 from webhook.kube import events, paths
-from webhook.kube.calls import Writes
+from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError, is_missing_right
 from webhook.kube.rate_limit import RateLimit, Sleep
 
@@ -42,29 +40,23 @@ log = structlog.get_logger()
 
 REASON: Final = "ChassisFinding"
 SETTLE_SECONDS: Final = 5.0
-"""From the answer until the pod is looked for: other webhooks and quotas come between."""
+"""The delay until the pod is read: other webhooks and quotas follow the answer."""
 QUEUED: Final = 100
 REMEMBERED: Final = 1000
-"""The latest owners and rules with an Event."""
-AGAIN_SECONDS: Final = 3600.0
-"""After which the same rule may cause another Event on the same owner."""
+"""The number of remembered owners and rules with an Event."""
+REPEAT_SECONDS: Final = 3600.0
+"""The interval of Events for the same owner and rule."""
 BURST: Final = 20
-"""Calls, reads and writes, that may be made at once; as many come back in a minute."""
+"""The number of calls at once, and per minute."""
 LONGEST_UID: Final = 64
 
 OwnerRule = tuple[str, str]
 """The owner's uid and a rule."""
 
 
-class Pods(Writes, Protocol):
-    """The part of `ApiServer` that is needed."""
-
-    async def get(self, path: str) -> Json | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """A pod that seems to have findings."""
+    """A pod that probably has findings."""
 
     namespace: str
     name: str
@@ -77,11 +69,11 @@ class _Hint:
 
 
 class OwnerEvents:
-    """The Events of one serving process."""
+    """Writes the Events of one serving process."""
 
     def __init__(
         self,
-        api: Pods,
+        api: Calls,
         config: Callable[[], Config],
         cluster: Cluster,
         count: Callable[[str], None],
@@ -89,18 +81,18 @@ class OwnerEvents:
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`count` is called with `written`, `failed` and `dropped`; `clock` gives seconds."""
+        """`count` is called with `written`, `failed` and `dropped`; `clock`: monotonic seconds."""
         self._api, self._config, self._cluster, self._count = api, config, cluster, count
         self._clock, self._sleep = clock, sleep
         self._queue: asyncio.Queue[_Hint] = asyncio.Queue(QUEUED)
         self._pending: set[OwnerRule] = set()
         self._reported: OrderedDict[OwnerRule, float] = OrderedDict()
-        self._calls = RateLimit(BURST, BURST, clock, sleep)
-        self._off = False
+        self._limit = RateLimit(BURST, BURST, clock, sleep)
+        self._disabled = False
 
     def notice(self, request: Request, decision: Decision) -> None:
-        """Queue a pod whose warnings no user sees. Does not wait, and does not use the network."""
-        if self._off or request.dry_run or not decision.owned or request.operation != "CREATE":
+        """Queue a pod whose warnings no person sees. Does not wait, and does not use the network."""
+        if self._disabled or request.dry_run or not decision.owned or request.operation != "CREATE":
             return
         owner = _owner_of_unknown_kind(request, self._config())
         if owner is None:
@@ -128,19 +120,21 @@ class OwnerEvents:
             self._pending |= new
 
     async def run(self) -> None:
-        """Write the Events, one after the other, for ever."""
+        """Process the queue until cancelled."""
         while True:
             hint = await self._queue.get()
             try:
-                if not self._off:
+                if not self._disabled:
                     await self._sleep(max(hint.due - self._clock(), 0))
-                    await self._follow(hint)
+                    await self._process(hint)
             finally:
                 self._pending -= hint.reported
 
-    async def _follow(self, hint: _Hint) -> None:
+    async def _process(self, hint: _Hint) -> None:
         try:
-            pod = await self._read(hint)
+            path = paths.one("v1", "pods", hint.name, hint.namespace)
+            await self._limit.take()
+            pod = await self._api.get(path)
         except ApiError as error:
             self._failed(error, f"get Pods in the namespace {hint.namespace}")
             return
@@ -163,13 +157,8 @@ class OwnerEvents:
         for result in _warned(engine.validate(request, config, self._cluster).results):
             if not self._is_known((hint.owner, result.rule)):
                 await self._report(owner, hint.namespace, result)
-            if self._off:
+            if self._disabled:
                 return
-
-    async def _read(self, hint: _Hint) -> Json | None:
-        path = paths.one("v1", "pods", hint.name, hint.namespace)
-        await self._calls.take()
-        return await self._api.get(path)
 
     async def _report(self, owner: Json, namespace: str, result: Result) -> None:
         regarding = {
@@ -177,7 +166,7 @@ class OwnerEvents:
             "kind": owner["kind"],
             "metadata": {"namespace": namespace, "name": owner["name"], "uid": owner["uid"]},
         }
-        await self._calls.take()
+        await self._limit.take()
         try:
             await events.record(self._api, regarding, REASON, f"In a pod of it: {sentence(result)}")
         except ApiError as error:
@@ -192,12 +181,12 @@ class OwnerEvents:
 
     def _is_known(self, reported: OwnerRule) -> bool:
         at = self._reported.get(reported)
-        return at is not None and self._clock() - at < AGAIN_SECONDS
+        return at is not None and self._clock() - at < REPEAT_SECONDS
 
     def _failed(self, error: ApiError, right: str) -> None:
         self._count("failed")
         if is_missing_right(error):
-            self._off = True
+            self._disabled = True
             log.error(
                 "no Events on owners until the next start: a right is missing, see the component events",
                 missing=right,
@@ -208,8 +197,10 @@ class OwnerEvents:
 
 
 def _owner_of_unknown_kind(request: Request, config: Config) -> Json | None:
-    """The owner of a pod, if its kind is none whose templates are judged and a controller's account
-    created it; None where it can't be named in an Event."""
+    """The owner of a pod, if its kind is not in the table and a controller's account created the pod.
+
+    None for an owner that an Event cannot name.
+    """
     owner = owner_behind(request, config.webhook.controllers) if request.username else None
     if owner is None or kind_of(request.object or {}) != POD or not engine.in_scope(request, config):
         return None
@@ -220,7 +211,7 @@ def _owner_of_unknown_kind(request: Request, config: Config) -> Json | None:
 
 
 def _warned(results: Iterable[Result]) -> list[Result]:
-    """The findings that are warned about, one for each rule."""
+    """The findings that are warnings, one for each rule."""
     first = {
         result.rule: result
         for result in reversed(list(results))

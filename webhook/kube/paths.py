@@ -1,8 +1,8 @@
-"""The paths of the API: the one place that builds them.
+"""The paths of API requests. No other module builds them.
 
-Law: text enters a path as one segment, checked against the grammar of its kind and quoted. A group, a
-name or a resource that comes from an object or from a discovery answer is somebody else's text: with
-slashes, dots or a question mark in it, it would choose what this process reads with its own rights.
+Law: each text becomes one segment of a path, validated by the rules of its kind and quoted. Groups, names and
+resources come from objects and discovery answers, which others control: with slashes, dots or a question mark
+they could make this process read other objects with its own rights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from policies.kube.names import is_api_version, is_label, is_path_segment, is_su
 from webhook.kube.errors import ApiError
 
 _RESOURCE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-"""A plural in lower case; `pods/log` is a resource and a subresource."""
+"""A plural in lower case, without a subresource."""
 
 
 def group(name: str) -> str:
@@ -25,7 +25,7 @@ def group(name: str) -> str:
 
 
 def root(api_version: str) -> str:
-    """The path that lists the resources of a version of an API group; `v1` is the core group's."""
+    """The path that lists the resources of a version of an API group; `v1` is the core group."""
     if not is_api_version(api_version):
         raise _refused(api_version, "an apiVersion")
     of_group, _, version = api_version.rpartition("/")
@@ -33,7 +33,7 @@ def root(api_version: str) -> str:
 
 
 def collection(api_version: str, resource: str, namespace: str = "") -> str:
-    """The objects of a resource: in all namespaces, or in one."""
+    """The objects of a resource, in all namespaces or in one."""
     path = root(api_version)
     if namespace:
         path += f"/namespaces/{_segment(namespace, is_label, 'a namespace')}"
@@ -41,13 +41,13 @@ def collection(api_version: str, resource: str, namespace: str = "") -> str:
 
 
 def one(api_version: str, resource: str, name: str, namespace: str = "", subresource: str = "") -> str:
-    """One object, or a subresource of it; without a namespace that of a resource that has none."""
+    """One object or its subresource; without a namespace, of a cluster-scoped resource."""
     path = f"{collection(api_version, resource, namespace)}/{_segment(name, is_path_segment, 'a name')}"
     return f"{path}/{_segment(subresource, _is_resource, 'a subresource')}" if subresource else path
 
 
 def proxied(pod: str, namespace: str, port: int, path: str) -> str:
-    """A path on a port of a pod, through the API server's proxy; `path` is a constant of this program."""
+    """A path on a port of a pod, through the API server's proxy; `path` must be a constant."""
     return f"{one('v1', 'pods', pod, namespace)}:{port}/proxy/{path}"
 
 

@@ -1,4 +1,4 @@
-"""The place of a field in a YAML text: its first and last line."""
+"""The lines of a field in a YAML text."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from webhook.kube.documents import ManifestLoader
 
 
 class Lines(NamedTuple):
-    """The lines of a field, counted from 1; the last one is part of it."""
+    """The first and last line of a field, counted from 1."""
 
     first: int
     last: int
     exact: bool
-    """False if the field is not written, and these are the lines of its parent."""
+    """False if the field is absent, and these are the lines of its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The text that an object was read from, and its place there."""
+    """The text that an object was read from, and its position there."""
 
     text: str
     index: int = 0
-    """Which document of the stream, counted from 0."""
+    """The number of the document in the stream, counted from 0."""
     steps: tuple[str, ...] = ()
-    """The way to the object inside the document, such as `items`, `3` in a List."""
+    """The path of the object inside the document, such as `items`, `3` in a List."""
 
     def lines(self, steps: Sequence[str]) -> Lines:
-        """The lines of a field, or else of the innermost one above it that is written.
+        """The lines of a field, or of its closest parent in the text.
 
-        An element of a list is looked for by its name first, then by its index: the webhook may have put
-        another in front of it.
+        Elements of a list are found by name before index: the webhook may have inserted others before them.
         """
         document = _stream(self.text).document(self.index)
         if document is None:
@@ -52,7 +51,7 @@ class Origin:
         return Lines(first + 1, max(first, last_line(node)) + 1, exact=found)
 
     def node(self) -> yaml.Node:
-        """The object as the parser sees it. LookupError if it is not written here, but is an alias."""
+        """The object's YAML node. LookupError if it is part of an alias."""
         node = _stream(self.text).document(self.index)
         for step in self.steps:
             below = node and _below(node, step)
@@ -65,15 +64,13 @@ class Origin:
 
     @property
     def rows(self) -> list[str]:
-        """The text line by line."""
+        """The lines of the text."""
         return _rows(self.text)
 
 
 class _Stream:
-    """The documents of a text, one at a time: callers go through them in their order. Nodes take a
-    hundred times the room of their text.
-
-    It has been read before, so that it is known to be sound and bounded.
+    """The documents of a text, one at a time: nodes take a hundred times the memory of their text, and
+    callers read the documents in order. The text was parsed before, so it is valid and its size is limited.
     """
 
     def __init__(self, text: str) -> None:
@@ -95,7 +92,7 @@ class _Stream:
 
 
 _KEPT: Final = 4
-"""Parsed texts to keep: the file in work, and the rendered text of one of its objects."""
+"""The number of cached texts: the current file, and the rendered text of one of its objects."""
 
 
 @lru_cache(maxsize=_KEPT)
@@ -109,13 +106,13 @@ def _rows(text: str) -> list[str]:
 
 
 BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-"""What YAML 1.1 takes for the end of a line."""
+"""The line breaks of YAML 1.1."""
 
 
 def _below(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """The line on which a key or an element begins, and its value."""
+    """The first line of a key or an element, and its value."""
     if isinstance(node, yaml.MappingNode):
-        for key, value in reversed(node.value):  # of a key that appears twice the last value counts
+        for key, value in reversed(node.value):  # the last value of a duplicate key counts
             if key.value == step:
                 return key.start_mark.line, value
     elif isinstance(node, yaml.SequenceNode):
@@ -129,12 +126,12 @@ def _below(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
 
 
 def _names(node: yaml.MappingNode) -> list[object]:
-    """What an element may be called: a toleration has a key and no name."""
+    """The names of an element: a toleration has a key and no name."""
     return [value.value for key, value in node.value if key.value in ("name", "key", "mountPath")]
 
 
 def last_line(node: yaml.Node) -> int:
-    """The line of the last character; a block collection's own end is where the next token begins."""
+    """The line of the last character. The end mark of a block collection is the next token."""
     while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last

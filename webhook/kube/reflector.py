@@ -1,9 +1,8 @@
-"""List, then watch: keep a local picture of one API resource true.
+"""List, then watch: keep a local copy of one API resource up to date.
 
-Law: a reflector never gives up and never raises. A missing resource, missing RBAC or an API server that is
-away means "not synced", is reported once a change of state, and is tried again with a growing, jittered
-pause. So is a watch that ends at once or with 410, again and again: every list costs the API server in
-proportion to its size.
+Law: a reflector never stops and never raises. A missing resource, missing RBAC or an unreachable API server
+means "not synced". It is logged when the state changes, and retried with a growing, jittered pause. So are
+watches that end at once or with 410: every list costs the API server in proportion to its size.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ log = structlog.get_logger()
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 STEADY_SECONDS = 120.0
-"""After so long without a failure the pause starts small again."""
+"""After so long without a failure the pause starts from the minimum again."""
 SHORT_SECONDS = 1.0
-"""A watch that ends sooner and brought nothing counts as failed."""
+"""A watch that ends sooner without an event counts as failed."""
 
 
 class Lister(Protocol):
-    """The part of `ApiServer` that a reflector needs."""
+    """The methods of `ApiServer` that a reflector uses."""
 
     def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[tuple[list[Json], str]]: ...
 
@@ -43,8 +42,8 @@ class Lister(Protocol):
 
 
 class Sink(Protocol):
-    """The receiver of a reflector's events. Between `begin` and `commit` the objects of a fresh list arrive
-    by `put`: objects from before that are not among them are dropped at `commit`."""
+    """The receiver of a reflector's events. The objects of a list are `put` between `begin` and `commit`;
+    `commit` drops all other objects."""
 
     def begin(self) -> None: ...
 
@@ -55,16 +54,17 @@ class Sink(Protocol):
     def remove(self, item: Json) -> None: ...
 
     def lost(self, error: ApiError) -> None:
-        """The picture may be stale from here on, until the next `commit` or event."""
+        """The objects may be stale until the next `commit` or event."""
 
 
 class OneObject:
-    """A sink that passes on the one object of a query, or why there is none."""
+    """A sink for a query with one object: passes on the object, or the reason why there is none."""
 
     def __init__(
         self, changed: Callable[[Json | None, str], None], unreadable: Callable[[], None] = lambda: None
     ) -> None:
-        """`unreadable` is called if the object can't be read. What was read last may still hold."""
+        """`unreadable` is called if the object can't be read; its last version may still be the current
+        one."""
         self._changed, self._unreadable = changed, unreadable
         self._listed = False
 
@@ -99,16 +99,16 @@ class Reflector:
         watch_seconds: int = WATCH_SECONDS,
         longest_pause: float = LONGEST_PAUSE,
         health: WatchHealth | None = None,
-        heard: Callable[[float], None] = lambda _: None,
+        received: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`watch_seconds`: how long a watch is while no heartbeat shows whether watches work. `health` is
-        shared with other reflectors of the same API server. `heard` is called for each event of a watch, with
-        the seconds until its agreed end."""
+        """`watch_seconds`: the length of a watch without a heartbeat. `health` is shared with all reflectors
+        of the API server. `received` is called for each event of a watch, with the seconds until its
+        requested end."""
         self._lister, self._path, self._sink = lister, path, sink
         self._query = dict(query or {})
         self._watch_seconds = watch_seconds
         self._longest_pause = longest_pause
-        self._health, self._heard = health or WatchHealth(), heard
+        self._health, self._received = health or WatchHealth(), received
         self._version = ""
         self._pause, self._failed = FIRST_PAUSE, -STEADY_SECONDS
         self._failing = False
@@ -125,10 +125,10 @@ class Reflector:
             except ApiError as error:
                 pause = self._back_off()
                 if error.reason != UNREACHABLE:
-                    self._version = ""  # after any error a fresh list is right; after silence it is not
-                if error.status != 410:  # a version too old to watch from is everyday life
+                    self._version = ""  # list again after an error, but not after a lost connection
+                if error.status != 410:  # an expired version is normal
                     self._fail(error)
-            except Exception as error:  # an object of a shape that no API server should answer
+            except Exception as error:  # a malformed object
                 pause = self._back_off()
                 if not self._failing:
                     log.exception("an object can't be kept", path=self._path)
@@ -147,25 +147,25 @@ class Reflector:
         self._version = latest
 
     async def _watch(self) -> bool:
-        """Follow one watch to its end; whether it was of any use."""
+        """Process one watch to its end; False if it failed at once."""
         longest = self._health.seconds(WATCH_SECONDS, self._watch_seconds)
         seconds = random.randint(longest * 3 // 4, longest)  # noqa: S311 (spread, not a secret)
-        began, brought = time.monotonic(), False
-        with self._health.restartable() as limit:
+        began, delivered = time.monotonic(), False
+        with self._health.restartable() as timeout:
             try:
                 async with (
-                    limit,
+                    timeout,
                     aclosing(self._lister.watch(self._path, self._query, self._version, seconds)) as events,
                 ):
                     async for event in events:
                         self._recover()
                         if event:
-                            brought = True
+                            delivered = True
                             self._take(event)
-                            self._heard(began + seconds - time.monotonic())
+                            self._received(began + seconds - time.monotonic())
             except TimeoutError:
                 return True  # watch again
-        return brought or time.monotonic() - began >= SHORT_SECONDS
+        return delivered or time.monotonic() - began >= SHORT_SECONDS
 
     def _take(self, event: Json) -> None:
         item, kind = mapping(event, "object"), event.get("type")
@@ -181,7 +181,7 @@ class Reflector:
         self._failing = False
 
     def _back_off(self) -> float:
-        """The pause after one more failure."""
+        """The pause after a failure."""
         now = time.monotonic()
         steady = now - self._failed >= STEADY_SECONDS
         self._failed = now

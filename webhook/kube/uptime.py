@@ -1,8 +1,8 @@
-"""The Lease `mlchassis-uptime`: a replica that is ready renews it, so that it shows when none was.
+"""The Lease `mlchassis-uptime`: a ready replica renews it, so gaps in its renewal are outages of the webhook.
 
-The replica that holds it does the work of which one is enough. Law: it is compare-and-swap, the times in it
-are the API server's, and no admission waits for it. A process that could not renew it in time does not hold
-it. Two holders for a moment, as while two releases serve, do the work twice and change nothing else.
+Its holder is the leader. Law: writes are compare-and-swap, all times are the API server's, and no admission
+waits for the Lease. A process that could not renew it in time is not the leader. Two leaders at a time, as
+during an upgrade, do work twice and have no other effect.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ NAME: Final = "mlchassis-uptime"
 RENEW_SECONDS: Final = 10.0
 UNREADY_SECONDS: Final = 1.0
 LAPSED_SECONDS: Final = 25.0
-"""A Lease that was not renewed for so long may be taken over."""
+"""After so long without a renewal another replica takes the Lease."""
 OUTAGES_KEPT: Final = 50
-"""The newest ones."""
+"""The number of recorded outages, the newest ones."""
 SAME_SECONDS: Final = 30.0
-"""Outages with less than this between them are kept as one."""
+"""Outages with a shorter gap between them are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which no replica was ready, in seconds since the epoch."""
+    """A period without a ready replica, in seconds since the epoch."""
 
     begin: float
     end: float
 
     def covers(self, moment: float, before: float, after: float) -> bool:
-        """Whether a moment is in it, `before` seconds ahead of it or `after` seconds behind it."""
+        """Whether a moment is in the outage, at most `before` seconds before it or `after` seconds after
+        it."""
         return self.begin - before <= moment <= self.end + after
 
 
@@ -60,17 +61,17 @@ class Uptime:
         ready: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`identity` differs between all processes; `clock`: seconds that only go forward."""
+        """`identity` is unique for each process; `clock`: monotonic seconds."""
         self._api, self._identity, self._ready, self._clock = api, identity, ready, clock
         self._collection = paths.collection(LEASES, "leases", namespace)
         self._path = paths.one(LEASES, "leases", NAME, namespace)
-        self._since: float | None = None
-        self._told = False
+        self._ready_since: float | None = None
+        self._logged = False
         self._renewed: float | None = None
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process is the one that does the work of which one is enough."""
+        """Whether this process holds the Lease."""
         return self._renewed is not None and self._clock() - self._renewed < LAPSED_SECONDS
 
     async def run(self) -> None:
@@ -78,37 +79,37 @@ class Uptime:
         while True:
             try:
                 await self.once()
-                self._told = False
+                self._logged = False
             except ApiError as error:
-                if not self._told:  # each ten seconds would fill the log
+                if not self._logged:
                     log.warning("the Lease of the webhook's uptime can't be renewed", error=str(error))
-                self._told = True
-            # An outage is written down as soon as it is over: somebody may scan then.
+                self._logged = True
+            # Record an outage as soon as it is over: a scan may need it.
             await asyncio.sleep(RENEW_SECONDS if self._ready() else UNREADY_SECONDS)
 
     async def once(self) -> None:
-        """Renew the Lease if it is ours, or take it over if nobody renews it. Raises ApiError."""
-        asked = self._clock()
-        self._renewed = asked if await self._renew() else None
+        """Renew the Lease, or take it if nobody renews it. Raises ApiError."""
+        started = self._clock()
+        self._renewed = started if await self._renew() else None
 
     async def _renew(self) -> bool:
         if not self._ready():
-            self._since = None
+            self._ready_since = None
             return False
         lease = await self._api.get(self._path)
         now = self._api.now()
-        if self._since is None:
-            self._since = now
+        if self._ready_since is None:
+            self._ready_since = now
         if lease is None:
             return await self._api.unless_conflict("POST", self._collection, self._written({}, now, ()))
         ours = text(lease, "spec", "holderIdentity") == self._identity
         renewed = renewed_at(lease)
-        # A time in the future was written by another clock: it would keep everybody out.
+        # A renewal in the future is from another clock: nobody could take the Lease.
         if not ours and renewed is not None and -LAPSED_SECONDS < now - renewed < LAPSED_SECONDS:
             return False
         known = outages_in(lease)
-        if renewed is not None and self._since - renewed > LAPSED_SECONDS:
-            known = (*known, Outage(renewed, self._since))
+        if renewed is not None and self._ready_since - renewed > LAPSED_SECONDS:
+            known = (*known, Outage(renewed, self._ready_since))
         return await self._api.unless_conflict("PUT", self._path, self._written(lease, now, known))
 
     def _written(self, lease: Json, now: float, outages: Iterable[Outage]) -> Json:
@@ -122,7 +123,7 @@ class Uptime:
 
 
 def outages_in(lease: Json) -> tuple[Outage, ...]:
-    """The recorded outages, the oldest first; pairs that somebody has spoilt are left out."""
+    """The recorded outages, the oldest first, without malformed ones."""
     try:
         read = orjson.loads(annotations_of(lease).get(OUTAGES, "[]"))
     except (ValueError, TypeError):

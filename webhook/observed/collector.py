@@ -192,36 +192,34 @@ class _PodSink:
     def __init__(self, tracker: PodTracker, pending: Pending, models: ModelEvents) -> None:
         self._tracker, self._pending, self._models = tracker, pending, models
         self._listed: set[str] | None = None
+        """The uids of a list, until it is complete."""
         self._failed = False
 
     def begin(self) -> None:
         self._listed = set()
-        self._models.begin()
 
     def put(self, item: Json) -> None:
         if self._listed is not None:
             self._listed.add(text(item, "metadata", "uid"))
-        self._observe(item)
+        try:
+            self._models.put(item)
+            self._pending.add(self._tracker.observe(item))
+        except Exception:  # a bug must not make the reflector list all pods repeatedly
+            if not self._failed:
+                log.exception("a pod can't be observed", pod=text(item, "metadata", "name"))
+            self._failed = True
 
     def commit(self) -> None:
         if self._listed is not None:
             self._tracker.keep_only(self._listed)
-            self._models.commit()
+            self._models.keep_only(self._listed)
         self._listed = None
 
     def remove(self, item: Json) -> None:
-        self._observe(item)
-        self._tracker.forget(text(item, "metadata", "uid"))
-        self._models.remove(item)
+        self.put(item)  # its last status
+        uid = text(item, "metadata", "uid")
+        self._tracker.forget(uid)
+        self._models.forget(uid)
 
     def lost(self, error: ApiError) -> None:
         pass
-
-    def _observe(self, pod: Json) -> None:
-        try:
-            self._models.put(pod)
-            self._pending.add(self._tracker.observe(pod))
-        except Exception:  # a bug must not make the reflector list all pods repeatedly
-            if not self._failed:
-                log.exception("a pod can't be observed", pod=text(pod, "metadata", "name"))
-            self._failed = True

@@ -122,7 +122,7 @@ class _FairQueue:
 
 
 class ModelEvents:
-    """A reflector's sink of pods, and the work on them while this process leads."""
+    """Requests the status of known pods and writes their Events, while this process leads."""
 
     def __init__(
         self,
@@ -140,7 +140,6 @@ class ModelEvents:
         self._api = RateLimited(api, RateLimit(1, WRITES_PER_MINUTE, clock, sleep))
         self._requests = RateLimit(CONCURRENT_REQUESTS, REQUESTS_PER_MINUTE, clock, sleep)
         self._pods: dict[str, _Pod] = {}
-        self._listed: set[str] | None = None
         self._due: list[tuple[float, int, _Pod]] = []
         self._order = count()
         self._changes, self._renewals = _FairQueue(), _FairQueue()
@@ -155,12 +154,10 @@ class ModelEvents:
         config = self._config()
         return not self._disabled and (config.value(ModelPuller).events or bool(config.webhook.overrides))
 
-    # --- a reflector's sink ------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        self._listed = set()
+    # --- pods --------------------------------------------------------------------------------------
 
     def put(self, item: Json) -> None:
+        """A pod was created or changed."""
         uid = text(item, "metadata", "uid")
         port = status_port(item)
         running = text(item, "status", "phase") == "Running" and not text(
@@ -168,10 +165,8 @@ class ModelEvents:
         )
         address = text(item, "status", "podIP")
         if port is None or not uid or not running or not address:
-            self._forget(uid)
+            self.forget(uid)
             return
-        if self._listed is not None:
-            self._listed.add(uid)
         known = self._pods.get(uid)
         if known is not None:
             known.address, known.labels = address, dict(labels_of(item))
@@ -180,18 +175,13 @@ class ModelEvents:
         pod = self._pods[uid] = _Pod(uid, namespace, name, address, port, dict(labels_of(item)))
         self._schedule(pod, 0)
 
-    def commit(self) -> None:
-        for uid in self._pods.keys() - (self._listed or set()):
-            self._forget(uid)
-        self._listed = None
+    def keep_only(self, uids: set[str]) -> None:
+        """All other pods are deleted."""
+        for uid in self._pods.keys() - uids:
+            self.forget(uid)
 
-    def remove(self, item: Json) -> None:
-        self._forget(text(item, "metadata", "uid"))
-
-    def lost(self, error: ApiError) -> None:
-        pass
-
-    def _forget(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
+        """The pod is deleted, or has no running puller."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._changes.discard(pod)
@@ -201,8 +191,7 @@ class ModelEvents:
 
     def clear(self) -> None:
         """Another process leads: stop requests and writes."""
-        for uid in list(self._pods):
-            self._forget(uid)
+        self.keep_only(set())
         self._due.clear()
 
     async def run(self) -> None:

@@ -70,8 +70,8 @@ GetStatus = Callable[[str, int], Awaitable[Page]]
 
 
 def is_pod_address(address: str) -> bool:
-    """Whether a pod can have the address: not loopback, link-local, multicast or unspecified. The proxy of the
-    API server refuses the same addresses (k8s.io/apimachinery/pkg/util/proxy, IsProxyableIP)."""
+    """Whether a pod can have the address: not loopback, link-local, multicast or unspecified. The proxy of
+    the API server refuses the same addresses (k8s.io/apimachinery/pkg/util/proxy, IsProxyableIP)."""
     try:
         found = ip_address(address)
     except ValueError:

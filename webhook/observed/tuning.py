@@ -26,7 +26,7 @@ from policies.probes.observed import LEAST_STARTS
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
-from webhook.observed.history import History, Liveness
+from webhook.observed.history import History, Key, Liveness
 from webhook.observed.pods import (
     KILLED,
     STARTUP_PROBE,
@@ -141,51 +141,39 @@ def rows(
     history: History | None = None,
 ) -> list[Row]:
     """A row for each main container that serves or runs to completion, worst first."""
-    groups: dict[tuple[str, str, str], _Group] = {}
-    names: dict[tuple[str, str], str] = {}
+    groups: dict[Key, _Group] = {}
+    workloads: dict[tuple[str, str], str] = {}
+    # The newest pod of a workload comes first: it has the budget in force.
     for pod in sorted(pods, key=lambda each: text(each, "metadata", "creationTimestamp"), reverse=True):
         namespace = text(pod, "metadata", "namespace")
-        if config.webhook.namespaces.covers(namespace):
-            workload = workload_of(pod)
-            names[namespace, text(pod, "metadata", "name")] = workload
-            _add(groups, pod, namespace, workload, record, config, cluster)
+        if not config.webhook.namespaces.covers(namespace):
+            continue
+        workload = workloads[namespace, text(pod, "metadata", "name")] = workload_of(pod)
+        facts = Context.of(pod, namespace, config, cluster).facts
+        for container in counted_containers(pod, facts):
+            key = namespace, workload, container.name
+            if key not in groups:
+                entry = record.namespaces.get(namespace, {}).get(record_key(pod, container, facts), Entry())
+                groups[key] = _Group(pod, container, entry, facts.view(pod).completes)
+            groups[key].starts += _has_started(pod, container)
+            if needs_answer(container.spec.get("readinessProbe")) or readiness_ends_start(container):
+                load = first_ready(pod, container)
+                groups[key].loads += [] if load is None else [load]
     for event in events:
         found = _FAILED.search(text(event, "message"))
         regarding = mapping(event, "involvedObject")
         namespace = text(regarding, "namespace")
-        workload = names.get((namespace, text(regarding, "name")), "")
+        workload = workloads.get((namespace, text(regarding, "name")), "")
         group = groups.get((namespace, workload, found["name"])) if found else None
         if found and group is not None:
             count = max(integer(event, "count", default=1), integer(event, "series", "count", default=1))
             group.kills[found["probe"]] += count
-    made = [_row(*key, group, history or History()) for key, group in groups.items()]
+    made = [_row(key, group, history or History()) for key, group in groups.items()]
     return sorted(made, key=lambda row: (row.verdicts == (FINE,), row.namespace, row.workload, row.container))
 
 
-def _add(
-    groups: dict[tuple[str, str, str], _Group],
-    pod: Json,
-    namespace: str,
-    workload: str,
-    record: Record,
-    config: Config,
-    cluster: Cluster,
-) -> None:
-    facts = Context.of(pod, namespace, config, cluster).facts
-    for container in counted_containers(pod, facts):
-        key = namespace, workload, container.name
-        if key not in groups:  # the newest pod comes first: it has the budget in force
-            entry = record.namespaces.get(namespace, {}).get(record_key(pod, container, facts), Entry())
-            groups[key] = _Group(pod, container, entry, facts.view(pod).completes)
-        groups[key].starts += _has_started(pod, container)
-        if needs_answer(container.spec.get("readinessProbe")) or readiness_ends_start(container):
-            load = first_ready(pod, container)
-            groups[key].loads += [] if load is None else [load]
-
-
-def _row(namespace: str, workload: str, name: str, group: _Group, history: History) -> Row:
+def _row(key: Key, group: _Group, history: History) -> Row:
     entry, container = group.entry, group.container
-    key = namespace, workload, name
     earlier = history.starts.get((key, text(container.spec, "image")), [])
     known = entry.loads or group.loads
     loads = tuple(sorted(earlier if len(earlier) > len(known) else known))
@@ -219,9 +207,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
     expected = max(wanted, _LEAST_EXPECTED) if wanted else 0
     startup = container.spec.get("startupProbe")
     return Row(
-        namespace,
-        workload,
-        name,
+        *key,
         budget,
         injected,
         loads,
@@ -231,7 +217,7 @@ def _row(namespace: str, workload: str, name: str, group: _Group, history: Histo
         {reason: each.nodes for reason, each in entry.ends.items() if each.nodes},
         entry.memory,
         tuple(verdicts) or (FINE,),
-        (_annotation_key(name), f"{expected}s") if expected and injected else None,
+        (_annotation_key(container.name), f"{expected}s") if expected and injected else None,
         -(-3 * expected // probe_timing.period(startup)) if expected and startup and not injected else None,
         liveness,
     )

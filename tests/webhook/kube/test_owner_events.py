@@ -158,7 +158,7 @@ async def test_a_pod_answered_from_the_memo_is_reported(setting: Setting) -> Non
     for name in ("bert-bcdfg", "bert-zxwvt"):
         await setting.made(pod(name, generateName="bert-"))
         events = await setting.settle()
-        setting.now += owner_events.AGAIN_SECONDS
+        setting.now += owner_events.REPEAT_SECONDS
     assert len(events) == 1, "the same words about the same owner are one Event"
     assert setting.outcomes == {"written": 2}
 
@@ -274,7 +274,7 @@ async def test_an_owner_gets_one_event_of_a_rule_an_hour(setting: Setting) -> No
     await setting.settle()
     await setting.made(pod("bert-2"))
     assert not setting.events._queue.qsize()
-    setting.now += owner_events.AGAIN_SECONDS
+    setting.now += owner_events.REPEAT_SECONDS
     await setting.made(pod("bert-3"))
     await setting.settle()
     assert setting.outcomes == {"written": 2}

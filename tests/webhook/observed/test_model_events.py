@@ -214,7 +214,7 @@ async def test_only_running_pods_with_a_puller_are_asked(setting: Setting) -> No
             gone,
         ):
             setting.models.put(each)
-        setting.models.remove(gone)
+        setting.models.forget("ml/gone")
         await setting.pass_(600)
     assert setting.asks == []
 
@@ -238,9 +238,8 @@ async def test_a_policy_switches_it_off(policy: dict[str, str]) -> None:
 async def test_a_pod_that_is_not_in_the_next_list_is_forgotten(setting: Setting) -> None:
     async with setting.running():
         setting.put("a", failed("m"))
-        setting.models.begin()
         setting.put("b", failed("m"))
-        setting.models.commit()
+        setting.models.keep_only({"ml/b"})
         await setting.pass_(15)
         setting.models.clear()
         before = len(setting.asks)
