@@ -1,22 +1,22 @@
-"""Facts about the cluster: watch caches of the few resources that policies and rules ask about.
+"""Facts about the cluster: watch caches of the few resources that policies and rules read.
 
-Law: a cache answers from memory or with "unknown"; it never makes a request wait. Only the
-fields that `policies.core.resources` names are kept: 5,000 nodes, 10,000 Services and 50,000 claims fit.
+Law: a cache answers from memory or with "unknown"; no request waits for it. It stores only the fields that
+`policies.core.resources` names: 5,000 nodes, 10,000 Services and 50,000 claims fit.
 
-A resource is unknown until its first list is complete, and again once the API server forbids reading it.
+A resource is unknown until its first list is complete, and again when the API server forbids reading it.
 During an outage of the API server the last state stays: a stale selector of a Service is better than none,
-and no rule denies on its absence.
+and no rule denies because of an absent object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from sys import getsizeof
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from policies.core.listing import Change, InheritedIndices, Listing
 from policies.core.resources import Resource, ResourceKind, resource_kinds
-from policies.kube.json import Json, mapping, maps, text
+from policies.kube.json import Json, dig, mapping, maps, text
 from policies.probes.observed import OBSERVED, trimmed
 from policies.relations.devices import OFFER, offer_of
 from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cached_links
@@ -30,15 +30,15 @@ K = TypeVar("K")
 
 EMPTY = Listing()
 MERGED_KEPT = 5_000
-"""The greatest number of remembered listings of several kinds; further ones are built again."""
+"""The maximum number of cached listings of several kinds."""
 
 STORE_BYTES = 128 * 1024 * 1024
-"""The most objects that are kept of one kind, about ten times the largest cluster. Users choose how many
-objects exist: a kind with more than this becomes unknown, so that it cannot exhaust the memory."""
+"""The maximum for the objects of one kind, about ten times the largest cluster. Users choose how many objects
+exist: a kind with more becomes unknown, so that it cannot exhaust the memory."""
 _ENTRY_BYTES = 40
-"""The cost of a value in addition to its own size: its entry in a dict or a list."""
+"""The cost of a value's entry in a dict or a list."""
 _LINK_BYTES = 300
-"""What a link costs with its texts, the host and the sentence part being long."""
+"""The cost of a link with its texts."""
 
 
 class ClusterCache:
@@ -46,41 +46,41 @@ class ClusterCache:
 
     def __init__(
         self,
-        on_change: Callable[[Resource, bool], None] = lambda _, __: None,
-        changed: Callable[[Resource], None] = lambda _: None,
+        on_sync: Callable[[Resource, bool], None] = lambda _, __: None,
+        on_change: Callable[[Resource], None] = lambda _: None,
         namespace: str = "mlchassis-system",
     ) -> None:
-        """`on_change` is called with every change in whether a resource is known, `changed` with every change
-        of its objects. `namespace`: the webhook's own."""
+        """`on_sync` is called when a resource becomes known or unknown, `on_change` when its objects change.
+        `namespace`: the webhook's own."""
+        self._on_sync, self._on_change = on_sync, on_change
         self._stores: dict[Resource, list[Store | ObservedStarts]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store | ObservedStarts]] = []
         intern = Interner()
         for known in resource_kinds():
-            store = Store(known, intern, on_change=self._tell, changed=self._changed)
+            store = Store(known, intern, on_sync=self._synced, on_change=self._changed)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
             self.sources.append((paths.collection(known.api_version, known.plural), query, store))
-        starts = ObservedStarts(on_change=self._tell, changed=self._changed)
+        starts = ObservedStarts(on_sync=self._synced, on_change=self._changed)
         self._stores[Resource.OBSERVED] = [starts]
         one = {"fieldSelector": f"metadata.name={OBSERVED}"}
         self.sources.append((paths.collection("v1", "configmaps", namespace), one, starts))
         for resource in self._stores:
-            on_change(resource, False)
-        self._on_change, self._objects_changed = on_change, changed
+            on_sync(resource, False)
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
         self._carried: dict[tuple[Resource, str | None], InheritedIndices] = {}
 
     def reflectors(self, lister: Lister, health: WatchHealth | None = None) -> list[Reflector]:
-        """One reflector a list; running them keeps this cache true.
+        """The reflectors that keep this cache up to date, one for each list.
 
-        `health` is shared with others that read the same API server.
+        `health` is shared with other reflectors of the API server.
         """
         return [
             Reflector(lister, path, store, query=query, health=health) for path, query, store in self.sources
         ]
 
-    def _tell(self, resource: Resource) -> None:
-        self._on_change(resource, self.synced(resource))
+    def _synced(self, resource: Resource) -> None:
+        self._on_sync(resource, self.synced(resource))
 
     def _changed(self, resource: Resource, namespace: str | None, change: Change) -> None:
         if namespace is None:
@@ -91,14 +91,15 @@ class ClusterCache:
             for key in ((resource, namespace), (resource, None)):
                 _, listing = self._merged.pop(key, (None, None))
                 _carry(self._carried, key, listing, change)
-        self._objects_changed(resource)
+        self._on_change(resource)
 
     def synced(self, resource: Resource) -> bool:
         """Whether the resource is known."""
         return all(store.synced for store in self._stores[resource])
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        """See `policies.core.facts.Cluster`. The same Listing is answered until an object of it changes."""
+        """See `policies.core.facts.Cluster`. The result is the same Listing until one of its objects
+        changes."""
         stores = self._stores[resource]
         if not self.synced(resource):
             return None
@@ -113,14 +114,14 @@ class ClusterCache:
                 self._merged.pop(key, None)
                 return EMPTY
             if len(self._merged) >= MERGED_KEPT:
-                self._merged.clear()  # mostly namespaces that are gone
+                self._merged.clear()  # most belong to deleted namespaces
                 self._carried.clear()
             known = self._merged[key] = (parts, merged)
         return known[1]
 
 
 def _carry(carried: dict[K, InheritedIndices], key: K, listing: Listing | None, change: Change) -> None:
-    """Note a change of what a listing shows: its indices go on to the one that follows."""
+    """Record the change of a listing: the next listing takes over its indices."""
     if listing is not None:
         carried[key] = InheritedIndices(listing)
     if key in carried and not carried[key].add(*change):
@@ -128,14 +129,14 @@ def _carry(carried: dict[K, InheritedIndices], key: K, listing: Listing | None, 
 
 
 class Interner:
-    """One copy of short strings that are equal: label values and quantities repeat a great deal in a cluster.
+    """Returns one copy of equal short strings: label values and quantities are often equal in a cluster.
 
-    It keeps two generations. A string that is met again moves into the young one; when that is full the old
-    one is dropped, and with it the strings that no object has used since.
+    There are two generations. A string that is used again moves into the young one. When that is full, the
+    old one is dropped with all strings that no object has used since.
     """
 
     LONGEST = 128
-    """Characters. A longer string, such as the text of a ConfigMap, is not met twice."""
+    """Characters. Longer strings, such as texts of ConfigMaps, are rarely equal."""
     BUDGET = 4 * 1024 * 1024
     """Bytes of one generation."""
 
@@ -161,31 +162,51 @@ class Interner:
         return known
 
 
-class Store:
-    """The trimmed objects of one kind, by namespace and name; the sink of one reflector."""
+def _ignore(*_: object) -> None:
+    pass
+
+
+OnSync: TypeAlias = Callable[[Resource], None]
+"""Called when `synced` changes."""
+OnChange: TypeAlias = Callable[[Resource, str | None, Change], None]
+"""Called with a namespace whose listing is outdated (None: all), and with the changed object."""
+
+
+class _Sink:
+    """The common part of the reflectors' sinks."""
+
+    def __init__(self, resource: Resource, on_sync: OnSync, on_change: OnChange) -> None:
+        self.resource, self._on_sync, self._on_change = resource, on_sync, on_change
+        self.synced = False
+        """Whether a list is complete and reading is still allowed."""
+
+    def _set_synced(self, synced: bool) -> None:
+        if synced is not self.synced:
+            self.synced = synced
+            self._on_sync(self.resource)
+
+
+class Store(_Sink):
+    """The trimmed objects of one kind, by namespace and name."""
 
     def __init__(
         self,
         known: ResourceKind,
         intern: Interner | None = None,
         *,
-        on_change: Callable[[Resource], None] = lambda _: None,
-        changed: Callable[[Resource, str | None, Change], None] = lambda _, __, ___: None,
+        on_sync: OnSync = _ignore,
+        on_change: OnChange = _ignore,
     ) -> None:
-        """`on_change` is called when `synced` changes; `changed` with a namespace, or None for all of them,
-        whose listing is no longer the one that was answered, and with the change of an object that is why."""
-        self._known, self.kind, self.resource = known, known.kind, known.resource
+        super().__init__(known.resource, on_sync, on_change)
+        self._known, self.kind = known, known.kind
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._type = {"apiVersion": known.api_version, "kind": self.kind}
         self._intern = intern or Interner()
-        self._on_change, self._changed = on_change, changed
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None
         self._listings: dict[str | None, Listing] = {}
         self._carried: dict[str | None, InheritedIndices] = {}
         self._bytes = self._fresh_bytes = 0
-        self.synced = False
-        """Whether a first list is complete and reading is still allowed."""
 
     def __len__(self) -> int:
         return sum(map(len, self._objects.values()))
@@ -217,32 +238,32 @@ class Store:
         namespace, name = _key(trimmed)
         known = self._objects.get(namespace, {}).get(name)
         if self._fresh is not None:
-            self._weigh(trimmed, self._fresh.get(namespace, {}).get(name))
+            self._count_bytes(trimmed, self._fresh.get(namespace, {}).get(name))
             self._fresh.setdefault(namespace, {})[name] = known if known == trimmed else trimmed
         elif known != trimmed:
-            self._weigh(trimmed, known)
+            self._count_bytes(trimmed, known)
             self._objects.setdefault(namespace, {})[name] = trimmed
-            self._forget(namespace, (known, trimmed))
+            self._invalidate(namespace, (known, trimmed))
 
     def commit(self) -> None:
         fresh, self._fresh = self._fresh or {}, None
         self._bytes = self._fresh_bytes
-        # A kind that the cluster does not serve is listed at each retry: remembered answers must outlive it.
+        # A kind that the cluster does not serve is listed at each retry: that must not invalidate decisions.
         if fresh != self._objects or not self.synced:
             self._objects = fresh
-            self._forget_all()
-        self._sync(True)
+            self._invalidate_all()
+        self._set_synced(True)
 
     def remove(self, item: Json) -> None:
         namespace, name = _key(item)
         objects = (self._objects if self._fresh is None else self._fresh).get(namespace)
         gone = objects.pop(name, None) if objects else None
         if gone is not None:
-            self._weigh(None, gone)
+            self._count_bytes(None, gone)
             if not objects:
                 del (self._objects if self._fresh is None else self._fresh)[namespace]
             if self._fresh is None:
-                self._forget(namespace, (gone, None))
+                self._invalidate(namespace, (gone, None))
 
     def lost(self, error: ApiError) -> None:
         self._fresh = None
@@ -252,17 +273,12 @@ class Store:
             return
         if error.reason == TOO_LARGE:
             self._objects, self._bytes = {}, 0
-            self._forget_all()
+            self._invalidate_all()
         if error.reason == TOO_LARGE or error.status in (401, 403, 404):
-            self._sync(False)
+            self._set_synced(False)
 
-    def _sync(self, synced: bool) -> None:
-        if synced is not self.synced:
-            self.synced = synced
-            self._on_change(self._known.resource)
-
-    def _weigh(self, put: Json | None, gone: Json | None) -> None:
-        """Count an object in and the one that it replaces out. ApiError if that is too much to keep."""
+    def _count_bytes(self, put: Json | None, gone: Json | None) -> None:
+        """Add the bytes of an object and subtract those of its predecessor. ApiError above the limit."""
         more = (_bytes_of(put) if put else 0) - (_bytes_of(gone) if gone else 0)
         if self._fresh is None:
             total = self._bytes = self._bytes + more
@@ -272,17 +288,17 @@ class Store:
             what = f"the kept fields of {self.kind}s need more than {STORE_BYTES >> 20} MiB"
             raise ApiError(0, TOO_LARGE, f"{what}, so none is kept")
 
-    def _forget(self, namespace: str, change: Change) -> None:
+    def _invalidate(self, namespace: str, change: Change) -> None:
         for key in (namespace, None):
             _carry(self._carried, key, self._listings.pop(key, None), change)
         if namespace not in self._objects:
             self._carried.pop(namespace, None)
-        self._changed(self._known.resource, namespace, change)
+        self._on_change(self.resource, namespace, change)
 
-    def _forget_all(self) -> None:
+    def _invalidate_all(self) -> None:
         self._listings.clear()
         self._carried.clear()
-        self._changed(self._known.resource, None, (None, None))
+        self._on_change(self.resource, None, (None, None))
 
     def _trimmed(self, item: Json) -> Json:
         metadata = item.get("metadata") or {}
@@ -296,68 +312,50 @@ class Store:
             if len(path) > 1 and path[-2].endswith("[]"):
                 self._keep_texts(item, path, trimmed)
                 continue
-            value: Any = item
-            for step in path:
-                value = value.get(step) if isinstance(value, dict) else None
-            if value is None:
-                continue
-            target = trimmed
-            for step in path[:-1]:
-                target = target.setdefault(step, {})
-            target[path[-1]] = self._shared(value)
-        if self._known.resource is Resource.WORKLOADS:
-            # Items of a list have neither apiVersion nor kind. The commands are read here, once per change.
+            value = dig(item, *path)
+            if value is not None:
+                _set(trimmed, path, self._interned(value))
+        if self.resource is Resource.WORKLOADS:
+            # Items of a list have neither apiVersion nor kind. This parses the commands, once per change.
             relations = cached_links({**item, **self._type}, self._intern)
             if relations is not None:
                 trimmed[CACHED_LINKS] = relations
-        elif self._known.resource is Resource.DEVICE_SLICES:
+        elif self.resource is Resource.DEVICE_SLICES:
             trimmed[OFFER] = offer_of(item)
         return trimmed
 
     def _keep_texts(self, item: Json, path: tuple[str, ...], trimmed: Json) -> None:
-        """Keep one key of the maps of a list, where it is text."""
-        *above, last = (*path[:-2], path[-2].removesuffix("[]"))
-        texts = filter(None, (text(each, path[-1]) for each in maps(item, *above, last)))
-        kept_maps = [{path[-1]: self._intern(each)} for each in texts]
-        if kept_maps:
-            target = trimmed
-            for step in above:
-                target = target.setdefault(step, {})
-            target[last] = kept_maps
+        """Store the texts under one key of a list of maps."""
+        listed = (*path[:-2], path[-2].removesuffix("[]"))
+        texts = filter(None, (text(each, path[-1]) for each in maps(item, *listed)))
+        stored = [{path[-1]: self._intern(each)} for each in texts]
+        if stored:
+            _set(trimmed, listed, stored)
 
-    def _shared(self, value: Any) -> Any:
+    def _interned(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: self._shared(item) for key, item in value.items()}
+            return {key: self._interned(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._shared(item) for item in value]
+            return [self._interned(item) for item in value]
         return self._intern(value) if isinstance(value, str) else value
 
 
-class ObservedStarts:
-    """What budgets need of the leader's ConfigMap, by namespace; the sink of one reflector.
+class ObservedStarts(_Sink):
+    """The observed starts of the leader's ConfigMap, by namespace, as far as budgets depend on them.
 
-    A namespace's listing stays the same object until a change could change a budget. The leader's other
-    writes do not invalidate decisions that were remembered.
+    The listing of a namespace changes only if a budget could change, so that other writes of the leader do
+    not invalidate remembered decisions.
     """
 
-    kind, resource = OBSERVED, Resource.OBSERVED
+    kind = OBSERVED
 
-    def __init__(
-        self,
-        *,
-        on_change: Callable[[Resource], None] = lambda _: None,
-        changed: Callable[[Resource, str | None, Change], None] = lambda _, __, ___: None,
-    ) -> None:
-        """As those of `Store`."""
-        self._on_change, self._changed = on_change, changed
+    def __init__(self, *, on_sync: OnSync = _ignore, on_change: OnChange = _ignore) -> None:
+        super().__init__(Resource.OBSERVED, on_sync, on_change)
         self._texts: dict[str, object] = {}
-        self._objects: dict[str, Json] = {}
         self._listings: dict[str | None, Listing] = {}
         self._listed = False
-        self.synced = False
 
     def listing(self, namespace: str | None) -> Listing:
-        """The recorded observations of a namespace."""
         return self._listings.get(namespace, EMPTY)
 
     def begin(self) -> None:
@@ -366,45 +364,39 @@ class ObservedStarts:
     def put(self, item: Json) -> None:
         if text(item, "metadata", "name") == OBSERVED:
             self._listed = True
-            self._take(mapping(item, "data"))
+            self._read(mapping(item, "data"))
 
     def commit(self) -> None:
         if not self._listed:
-            self._take({})
-        self._sync(True)
+            self._read({})
+        self._set_synced(True)
 
     def remove(self, item: Json) -> None:
-        """The leader writes it again: earlier values stay until then."""
+        """Keep the values: the leader writes the ConfigMap again."""
 
     def lost(self, error: ApiError) -> None:
         if error.status in (401, 403, 404):
-            self._take({})
-            self._sync(False)
+            self._read({})
+            self._set_synced(False)
 
-    def _sync(self, synced: bool) -> None:
-        if synced is not self.synced:
-            self.synced = synced
-            self._on_change(self.resource)
-
-    def _take(self, data: Mapping[str, object]) -> None:
+    def _read(self, data: Mapping[str, object]) -> None:
         before, self._texts = self._texts, dict(data)
         for namespace in {*before, *data}:
             if before.get(namespace) == data.get(namespace):
                 continue
-            old, new = self._objects.pop(namespace, None), trimmed(namespace, data.get(namespace))
+            old = next(iter(self.listing(namespace)), None)
+            new = trimmed(namespace, data.get(namespace))
             if new == old:
-                new = old
-            if new is not None:
-                self._objects[namespace] = new
-            if new is not old:
-                self._listings.pop(namespace, None)
-                if new is not None:
-                    self._listings[namespace] = Listing([new])
-                self._changed(self.resource, namespace, (old, new))
+                continue
+            if new is None:
+                del self._listings[namespace]
+            else:
+                self._listings[namespace] = Listing([new])
+            self._on_change(self.resource, namespace, (old, new))
 
 
 def _bytes_of(value: Any) -> int:
-    """About what a value costs. Short strings are mostly shared, so less is counted than they take."""
+    """The approximate memory of a value. Short strings count less than their size, since most are shared."""
     if isinstance(value, dict):
         return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
     if isinstance(value, list):
@@ -414,6 +406,12 @@ def _bytes_of(value: Any) -> int:
     if not isinstance(value, str):
         return _ENTRY_BYTES
     return _ENTRY_BYTES + (len(value) if len(value) <= Interner.LONGEST else getsizeof(value))
+
+
+def _set(target: Json, path: tuple[str, ...], value: object) -> None:
+    for step in path[:-1]:
+        target = target.setdefault(step, {})
+    target[path[-1]] = value
 
 
 def _key(item: Json) -> tuple[str, str]:

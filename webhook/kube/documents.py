@@ -1,10 +1,10 @@
 """YAML and JSON text to plain JSON values, as kubectl reads them.
 
-A key that appears twice in one map is refused in a policy. In a manifest the last value counts, as for Helm
-and kubectl, and the caller learns of it.
+A duplicate key in a policy is an error. In a manifest its last value counts, as for Helm and kubectl, and the
+caller is informed.
 
-No tags, no objects, no dates: a JSON parser could have returned the result. The policy
-dialect is narrower still: `true` and `false` are its only booleans, so that `mode: off` is text.
+There are no tags, objects and dates: a JSON parser could have returned the result. In policies only `true`
+and `false` are booleans, so `mode: off` is text.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import yaml
 
 try:
     from yaml import CSafeLoader as _SafeLoader
-except ImportError:  # PyYAML built without libyaml: slower, same answers
+except ImportError:  # PyYAML built without libyaml is slower
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 
 class BadDocument(ValueError):
-    """The text is not YAML that could be JSON; the message is one sentence with the line."""
+    """The text is not YAML with an equivalent in JSON; the message is one sentence with the line."""
 
 
 DEEPEST = 200
-"""Levels of nesting, some fifty below what orjson writes. libyaml itself has no limit but the C stack: a few
+"""Levels of nesting; orjson can write about fifty more. libyaml is limited only by the C stack: a few
 kilobytes of brackets would end the process."""
 
 MOST_VALUES = 1_000_000
-"""Values of a stream, with the values behind each alias: a few lines can expand to gigabytes."""
+"""Values of a stream with expanded aliases: a few lines can expand to gigabytes."""
 
 
 class ManifestLoader(_SafeLoader):
@@ -40,8 +40,8 @@ class ManifestLoader(_SafeLoader):
 
     aliases = True
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
-    repeated: list[str] | None = None
-    """Where keys that appear twice are noted; None: they are refused."""
+    duplicates: list[str] | None = None
+    """The collected duplicate keys; None: they are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         self.flatten_mapping(node)
@@ -52,15 +52,15 @@ class ManifestLoader(_SafeLoader):
             name = _key(key, key_node)
             if name in own:
                 problem = f"line {key_node.start_mark.line + 1}: the key {name!r} appears twice"
-                if self.repeated is None:
+                if self.duplicates is None:
                     raise BadDocument(problem)
-                self.repeated.append(problem)
+                self.duplicates.append(problem)
             own.add(name)
             result[name] = self.construct_object(value_node, deep=True)
         return result
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge keys (`<<`), in which a key of the map's own wins over the merged one."""
+        """Merge keys (`<<`); the map's own keys override merged ones."""
         if not any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
             return
         own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
@@ -72,7 +72,7 @@ class ManifestLoader(_SafeLoader):
 
 
 class PolicyLoader(ManifestLoader):
-    """The same, with `true` and `false` as the only booleans, and no aliases."""
+    """The dialect of policies: only `true` and `false` are booleans, and aliases are errors."""
 
     aliases = False
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -128,8 +128,8 @@ NUMBERS: Final = (
     ("int", _INTEGER, list("-+0123456789")),
     ("float", _FLOAT, list("-+0123456789.")),
 )
-"""What counts as a number, with the characters that it may begin with: more than PyYAML's own pattern, so
-that writers of YAML quote these."""
+"""The patterns of numbers, with their first characters. They match more than PyYAML's patterns, so that
+writers of YAML quote such texts."""
 
 
 def _add_resolvers(loader: type[ManifestLoader], booleans: re.Pattern[str], first: str) -> None:
@@ -149,25 +149,25 @@ _add_resolvers(PolicyLoader, _TRUE_FALSE, "tf")
 
 
 def load_all(
-    text: str, loader: type[ManifestLoader] = ManifestLoader, repeated: list[str] | None = None
+    text: str, loader: type[ManifestLoader] = ManifestLoader, duplicates: list[str] | None = None
 ) -> Iterator[Any]:
-    """Every document of a YAML stream (JSON is YAML), in order.
+    """All documents of a YAML stream (JSON is YAML), in order.
 
-    If a key appears twice, its last value counts and half a sentence about it is added to `repeated`; without
-    such a list the key is an error. Raises BadDocument with one sentence at the first thing that is wrong.
+    The last value of a duplicate key counts, and `duplicates` gets a clause about it; without that list it is
+    an error. Raises BadDocument about the first error.
     """
     plain = _plain_documents(text, loader)
-    yield from _documents(text, loader, repeated) if plain is None else plain
+    yield from _documents(text, loader, duplicates) if plain is None else plain
 
 
 def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | None:
-    """The documents of a sound stream without tags, anchors and merge keys, put together as they are parsed;
-    None of any other.
+    """The documents of a valid stream without tags, anchors and merge keys, built while parsing; otherwise
+    None.
 
-    Most are such, and PyYAML takes three times as long, for it makes a node of each value first.
+    Most streams are such. PyYAML takes three times as long, since it builds a node for each value first.
     """
     documents: list[Any] = []
-    # The open collections, innermost last: a list, or a mapping with the key of the value that comes next.
+    # The open collections, innermost last: a list, or a mapping with the key of its next value.
     opened: list[tuple[Any, str | None]] = []
     holder: Any = documents
     key: str | None = None
@@ -215,7 +215,7 @@ def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | Non
 
 
 def _resolved(text: str, loader: type[ManifestLoader]) -> Any:
-    """The value of a scalar without quotes. ValueError if only the full parser can decide."""
+    """The value of a scalar without quotes. ValueError if PyYAML must decide."""
     for tag, pattern in loader.yaml_implicit_resolvers.get(text[:1], ()):
         if pattern.match(text):
             return _SCALARS[tag.rpartition(":")[2]](text)
@@ -235,12 +235,12 @@ _SCALARS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def _documents(text: str, loader: type[ManifestLoader], repeated: list[str] | None = None) -> Iterator[Any]:
-    """Every document, as PyYAML makes them."""
+def _documents(text: str, loader: type[ManifestLoader], duplicates: list[str] | None = None) -> Iterator[Any]:
+    """All documents, built by PyYAML."""
     try:
-        _look_through(text, loader)
+        _check_limits(text, loader)
         reading: Any = loader(text)  # a SafeLoader, narrowed further
-        reading.repeated = repeated
+        reading.duplicates = duplicates
         while reading.check_data():
             yield reading.get_data()
     except yaml.MarkedYAMLError as error:
@@ -259,7 +259,7 @@ def _documents(text: str, loader: type[ManifestLoader], repeated: list[str] | No
 
 
 def _guess(text: str, mark: yaml.Mark | None) -> str:
-    """What probably made a parser stumble, for a person: a tab, or a template such as Helm's."""
+    """The probable cause of a syntax error: a tab, or a template such as Helm's."""
     line = text.splitlines()[mark.line : mark.line + 1] if mark else []
     if any(each.lstrip(" ").startswith("\t") for each in line):
         return " (a tab; YAML indents with spaces)"
@@ -270,19 +270,20 @@ _TEMPLATE: Final = "a template must be rendered first"
 
 
 @dataclass(slots=True)
-class _Open:
-    """A collection that is being read: the values before it, and the deepest level inside so far."""
+class _Collection:
+    """An open collection."""
 
     anchor: str | None
-    before: int
+    values_before: int
     deepest: int
+    """The deepest level inside so far."""
 
 
-def _look_through(text: str, loader: type[ManifestLoader]) -> None:
-    """Refuse documents that must not even be built: endless nesting, aliases that expand to too much, or any
-    alias if the loader takes none."""
+def _check_limits(text: str, loader: type[ManifestLoader]) -> None:
+    """Refuse documents that must not be built: deep nesting, aliases that expand to too many values, or any
+    alias if the loader accepts none."""
     count = 0
-    opened: list[_Open] = []
+    opened: list[_Collection] = []
     anchored: dict[str | None, tuple[int, int]] = {}  # values and levels
     for event in yaml.parse(text, Loader=loader):
         level = len(opened)
@@ -297,10 +298,10 @@ def _look_through(text: str, loader: type[ManifestLoader]) -> None:
             count += 1
         if isinstance(event, yaml.CollectionStartEvent):
             level += 1
-            opened.append(_Open(event.anchor, count, level))
+            opened.append(_Collection(event.anchor, count, level))
         elif isinstance(event, yaml.CollectionEndEvent):
             closed = opened.pop()
-            anchored[closed.anchor] = count - closed.before, closed.deepest - len(opened)
+            anchored[closed.anchor] = count - closed.values_before, closed.deepest - len(opened)
             level = closed.deepest
         if level > DEEPEST:
             raise BadDocument(f"{_at(event)}it is nested too deeply")
@@ -313,7 +314,7 @@ def _at(event: yaml.Event) -> str:
 
 
 def load_policy(text: str) -> Any:
-    """The one document of a policy key; None when it is empty. Raises BadDocument."""
+    """The document of a policy key; None if it is empty. Raises BadDocument."""
     documents = list(load_all(text, PolicyLoader))
     if len(documents) > 1:
         raise BadDocument("it holds more than one YAML document")

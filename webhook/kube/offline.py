@@ -1,4 +1,4 @@
-"""Manifests instead of a cluster: files to documents, and documents as the facts that rules ask for."""
+"""Manifests instead of a cluster: reading files, and objects as the facts that rules need."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One Kubernetes object with the file and the number of its YAML document.
+    """A Kubernetes object with its file and the number of its YAML document.
 
-    An object that runs in a cluster has the cluster as its source, and no number.
+    The source of an object in a cluster is the cluster, and it has no number.
     """
 
     source: str
     index: int | None
     obj: Json
     origin: Origin | None = field(default=None, repr=False, compare=False)
-    """The text that it was read from."""
+    """The text that contains it."""
     repeated: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """Half a sentence for each key that appears twice in the YAML document; its first object has them."""
+    """A clause for each duplicate key of the YAML document, in the document's first object."""
     exempted_at: str = field(default="", repr=False, compare=False)
-    """RFC 3339: when the field manager of the exempt annotation last changed its fields of the object; empty
+    """RFC 3339: the time at which the field manager of the exempt annotation last changed the object; empty
     if unknown."""
 
     @property
@@ -83,14 +83,14 @@ class Document:
         return kind_of(self.obj), self.namespace, self.name
 
     def lines(self, path: str, judged: Json | None = None) -> Lines | None:
-        """The lines of a field path in the text; None where there is no text.
+        """The lines of a field path in the text; None without a text.
 
-        `judged` is the object whose field the path names, where the indices of its lists may be others.
+        `judged`: the object with that path, if the indices of its lists differ.
         """
         return None if self.origin is None else self.origin.lines(named(judged or self.obj, path))
 
     def request(self, operation: str = "CREATE", old: Json | None = None) -> Request:
-        """The admission request that applying this document would make."""
+        """The admission request of applying this document."""
         return Request(
             uid="offline",
             kind=kind_of(self.obj),
@@ -106,10 +106,10 @@ class Document:
 def read(
     paths: Iterable[str], stdin: Callable[[], str] = lambda: sys.stdin.read(), *, lenient: bool = False
 ) -> list[Document]:
-    """All objects in files, directories (recursively) and standard input (`-`), in order.
+    """All objects of files, directories (recursively) and standard input (`-`), in order.
 
-    A `List` counts as its items. In a directory, files without a Kubernetes object, such as Helm's values,
-    are passed over; a file that was named must hold one unless `lenient`. Raises UserError.
+    A `List` counts as its items. Files of directories without a Kubernetes object, such as Helm's values, are
+    skipped; other files must contain one unless `lenient`. Raises UserError.
     """
     documents, problems = read_all(paths, stdin, lenient=lenient)
     if problems:
@@ -124,9 +124,10 @@ def read_all(
     lenient: bool = False,
     watch: Callable[[Iterable[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> tuple[list[Document], list[UserError]]:
-    """The same, with the error of each file that can't be read, in place of raising the first one: a
-    template of Helm's among the manifests must not keep the others from being read. `watch` sees the files
-    go by."""
+    """As `read`, but returns the error of each unreadable file, such as a Helm template among manifests.
+
+    `watch` wraps the iteration over the files.
+    """
     documents: list[Document] = []
     problems: list[UserError] = []
     for path in paths:
@@ -144,7 +145,7 @@ def read_all(
 
 
 def _sources(path: str) -> Iterator[tuple[str, bool]]:
-    """The files of a path, and whether each of them must hold an object."""
+    """The files of a path, and whether each of them must contain an object."""
     if path != "-" and Path(path).is_dir():
         yield from ((str(file), False) for file in _manifests(Path(path)))
     else:
@@ -152,7 +153,7 @@ def _sources(path: str) -> Iterator[tuple[str, bool]]:
 
 
 def _manifests(directory: Path) -> list[Path]:
-    """The files below a directory that may hold manifests, in order; hidden ones are passed over."""
+    """The files below a directory that may contain manifests, in order, without hidden ones."""
     found = [
         file
         for file in sorted(directory.rglob("*"))
@@ -175,13 +176,13 @@ def _text(file: Path) -> str:
 
 
 def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:
-    """The objects of a text, in order; if it is `strict`, UserError for a document that is no object."""
+    """The objects of a text, in order; if `strict`, UserError for any other document."""
     values: list[tuple[Any, tuple[str, ...]]] = []
-    repeated: list[str] = []
+    duplicates: list[str] = []
     try:
-        for value in load_all(content, repeated=repeated):
-            values.append((value, tuple(repeated)))
-            repeated.clear()
+        for value in load_all(content, duplicates=duplicates):
+            values.append((value, tuple(duplicates)))
+            duplicates.clear()
     except BadDocument as error:
         raise UserError(f"{source}: {error}") from None
     if strict and not any(value for value, _ in values):
@@ -200,7 +201,7 @@ def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Docume
 
 
 def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """The objects of a document, each with the way to it."""
+    """The objects of a document, each with its path."""
     items = value.get("items")
     if text(value, "kind").endswith("List") and isinstance(items, list):
         for number, item in enumerate(items):
@@ -211,10 +212,9 @@ def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 
 class ManifestCluster(WholeObjects):
-    """The `policies.core.facts.Cluster` made of manifests.
+    """The `policies.core.facts.Cluster` of manifests.
 
-    A resource of which the input holds no object is not known, rather than known to be empty: a
-    review sees a part of a cluster.
+    A resource without an object among the manifests is unknown, not empty: they are a part of a cluster.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class ManifestCluster(WholeObjects):
         whole: bool = False,
         sources: Sequence[str] = (),
     ) -> None:
-        """`observed`: the ConfigMap of observed starts. `whole`: whether these are all the objects that are
+        """`observed`: the ConfigMap of observed starts. `whole`: whether these are all objects that are
         applied together. `sources`: the file of each object."""
         self._objects = objects
         self._observed = observed
@@ -234,13 +234,13 @@ class ManifestCluster(WholeObjects):
         self._near: tuple[str, frozenset[int], ManifestCluster] = "", frozenset(), self
 
     def near(self, source: str) -> ManifestCluster:
-        """The cluster as the objects of one file find it: of an object that several files hold, as those of
-        several environments do, only the nearest version counts."""
-        before, known, cluster = self._near
-        if source != before:
+        """The cluster for the objects of one file: if several files contain versions of an object, as for
+        several environments, only the nearest version counts."""
+        last_source, last_far, cluster = self._near
+        if source != last_source:
             own = Path(source).parts
             far = frozenset(chain.from_iterable(self._farther(versions, own) for versions in self._versions))
-            if far != known:
+            if far != last_far:
                 objects = [obj for index, obj in enumerate(self._objects) if index not in far]
                 cluster = ManifestCluster(objects, self._observed, whole=self.whole)
             self._near = source, far, cluster
@@ -248,18 +248,18 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _versions(self) -> list[list[int]]:
-        """The positions of objects that appear several times."""
+        """The indices of the versions of each object with several."""
         found: dict[tuple[GroupKind, str, str], list[int]] = {}
         for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
-            kind, metadata = kind_of(obj), mapping(obj, "metadata")
+            kind = kind_of(obj)
             if _ESSENTIAL.get(kind, "") in mapping(obj, "spec"):
-                key = kind, text(metadata, "namespace") or "default", text(metadata, "name")
-                found.setdefault(key, []).append(index)
+                found.setdefault((kind, _namespace(obj), text(obj, "metadata", "name")), []).append(index)
         several = [versions for versions in found.values() if len(versions) > 1]
         compared = len(set(self._files)) * sum(map(len, several))
         return several if compared <= MOST_COMPARED else []
 
     def _farther(self, versions: list[int], own: tuple[str, ...]) -> Iterator[int]:
+        """The versions that do not count for a file, and duplicates."""
         nearness = [sum(takewhile(bool, map(eq, own, self._files[index]))) for index in versions]
         most = max(nearness)
         nearest: list[Json] = []
@@ -280,9 +280,7 @@ class ManifestCluster(WholeObjects):
                 continue
             found.setdefault((known.resource, None), []).append(obj)
             if known.namespaced:
-                found.setdefault(
-                    (known.resource, text(obj, "metadata", "namespace") or "default"), []
-                ).append(obj)
+                found.setdefault((known.resource, _namespace(obj)), []).append(obj)
         return {key: Listing(objects) for key, objects in found.items()}
 
     @cached_property
@@ -290,9 +288,7 @@ class ManifestCluster(WholeObjects):
         """The objects by kind and namespace, then by name."""
         found: dict[tuple[GroupKind, str], dict[str, Json]] = {}
         for obj in self._objects:
-            metadata = mapping(obj, "metadata")
-            key = kind_of(obj), text(metadata, "namespace") or "default"
-            found.setdefault(key, {})[text(metadata, "name")] = obj
+            found.setdefault((kind_of(obj), _namespace(obj)), {})[text(obj, "metadata", "name")] = obj
         return found
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
@@ -309,32 +305,29 @@ class ManifestCluster(WholeObjects):
                 kind_of(obj) == POD and text(obj, "spec", "restartPolicy") in ("", "Always")
             )
             if stays and controller(obj) is None:
-                found.setdefault(text(obj, "metadata", "namespace") or "default", []).append(obj)
+                found.setdefault(_namespace(obj), []).append(obj)
         return {namespace: Listing(objects) for namespace, objects in found.items()}
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        """True only if the set makes the namespace too, so that nothing can be in it before.
+        """True only if the set creates the namespace, so that it is empty before.
 
-        Secrets are kept out of files, so one that is missing is no sign of a mistake. Scripts make ConfigMaps
-        with kubectl, so one is missing only if the set has another of nearly the same name.
+        Secrets are often not in files. Scripts create ConfigMaps with kubectl, so a ConfigMap is missing only
+        if the set has one with a similar name.
         """
         if not self.whole or self.named(NAMESPACE, "", namespace) is None or kind == SECRET:
             return False
         if not self.leaves_out(kind, namespace, name):
             return False
-        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), _ALIKE))
+        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), _SIMILAR))
 
     def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        """Whether applying the set makes no such object, neither by itself nor through a controller."""
+        """Whether neither the set nor a controller creates such an object."""
         return (
             self.named(kind, namespace, name) is None
-            and (kind, name) not in _MADE_BY_CLUSTERS
-            and not self._makes_others(kind)
+            and (kind, name) not in _IN_EVERY_NAMESPACE
+            and not self._has_operators
+            and self._creatable.isdisjoint((kind.resource, "*"))
         )
-
-    def _makes_others(self, kind: GroupKind) -> bool:
-        """Whether an operator or a program of the set may make objects of a kind."""
-        return self._has_operators or not self._creatable.isdisjoint((kind.resource, "*"))
 
     @cached_property
     def _has_operators(self) -> bool:
@@ -343,48 +336,45 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _creatable(self) -> frozenset[str]:
-        """The resources that roles of the set allow to create, or that StatefulSets create."""
+        """The resources that roles of the set may create, or that StatefulSets create."""
         return frozenset(chain.from_iterable(map(_created_by, self._objects)))
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         if resource is Resource.OBSERVED:
-            return self._starts(namespace or "") if self._observed is not None else None
+            return self._starts.get(namespace or "", NONE) if self._observed is not None else None
         if (resource, None) not in self._known:
             return None
-        return self._known.get((resource, namespace), _EMPTY)
-
-    def _starts(self, namespace: str) -> Listing:
-        if namespace not in self._starts_known:
-            found = trimmed(namespace, mapping(self._observed, "data").get(namespace))
-            self._starts_known[namespace] = Listing([found] if found else [])
-        return self._starts_known[namespace]
+        return self._known.get((resource, namespace), NONE)
 
     @cached_property
-    def _starts_known(self) -> dict[str, Listing]:
-        return {}
+    def _starts(self) -> dict[str, Listing]:
+        """The observed starts by namespace."""
+        data = mapping(self._observed, "data").items()
+        found = ((namespace, trimmed(namespace, value)) for namespace, value in data)
+        return {namespace: Listing([starts]) for namespace, starts in found if starts}
 
 
 _ESSENTIAL: Final = {
     **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
     **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
 }
-"""Kinds of which files often hold several versions, and a field that a version has unless it is a patch."""
+"""Kinds with versions in several files, and a field that is absent in a patch."""
 MOST_COMPARED: Final = 5_000_000
-"""Versions that are compared, once for each file (some 8 s); where there are more, all versions count."""
-_ALIKE: Final = 0.8
-"""How alike two names are of which one is a mistake for the other."""
+"""Comparisons of versions and files (about 8 s); with more, all versions count."""
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
 _BUILT_IN: Final = frozenset(
     {
         *("", "admissionregistration.k8s.io", "apps", "autoscaling", "batch", "coordination.k8s.io"),
         *("networking.k8s.io", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io"),
     }
 )
-"""API groups of Kubernetes whose objects make no Services, claims or ConfigMaps."""
-_MADE_BY_CLUSTERS: Final = frozenset(
+"""API groups of Kubernetes whose objects cause no Services, claims or ConfigMaps."""
+_IN_EVERY_NAMESPACE: Final = frozenset(
     (CONFIG_MAP, name)
     for name in ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt", "linkerd-config")
 )
-"""Objects that controllers make in every namespace."""
+"""Objects that controllers create in every namespace."""
 
 
 def _created_by(obj: Json) -> Iterator[str]:
@@ -396,40 +386,37 @@ def _created_by(obj: Json) -> Iterator[str]:
 
 
 def is_whole(paths: Sequence[str], problems: Sequence[UserError]) -> bool:
-    """Whether the input is all that is applied together: directories or a stream, all of it read."""
+    """Whether the input is complete and has all objects that are applied together: directories or a
+    stream."""
     return is_complete(paths, problems) and all(path == "-" or Path(path).is_dir() for path in paths)
 
 
 def is_complete(paths: Iterable[str], problems: Sequence[UserError]) -> bool:
-    """Whether all of the input was read, and none of it is for kustomize or Helm, which make more objects."""
-    directories = (Path(path) for path in paths if path != "-")
-    return not problems and not any(
-        file.name in _GENERATORS for path in directories for file in path.rglob("*")
-    )
+    """Whether all input was read, and none of it is for kustomize or Helm, which create further objects."""
+    files = (file for path in paths if path != "-" for file in Path(path).rglob("*"))
+    return not problems and all(file.name not in _GENERATORS for file in files)
 
 
 _GENERATORS: Final = (
-    "kustomization.yaml",
-    "kustomization.yml",
-    "Kustomization",
-    "Chart.yaml",
-    "helmfile.yaml",
+    *("kustomization.yaml", "kustomization.yml", "Kustomization"),
+    *("Chart.yaml", "helmfile.yaml"),
 )
 
 
 def observed_in(path: str) -> Json:
-    """The ConfigMap of observed starts in a file. UserError if there is none."""
+    """The ConfigMap of observed starts in a file. Raises UserError."""
     for document in read([path]):
         if kind_of(document.obj) == CONFIG_MAP and document.name == OBSERVED:
             return document.obj
     raise UserError(f"{path}: there is no ConfigMap {OBSERVED} in it")
 
 
-_EMPTY: Final = Listing()
+def _namespace(obj: Json) -> str:
+    return text(obj, "metadata", "namespace") or "default"
 
 
 def _autoscalers(objects: Iterable[Json]) -> Iterator[Json]:
-    """What KEDA makes of the ScaledObjects among manifests; in a cluster it has made them."""
+    """The autoscalers that KEDA creates for ScaledObjects."""
     for obj in objects:
         if kind_of(obj) == SCALED_OBJECT and text(obj, "metadata", "name"):
             made = autoscaler_of_scaled_object(obj)

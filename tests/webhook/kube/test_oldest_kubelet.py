@@ -26,7 +26,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def watched(said: list[int]) -> Store:
     """The store of the nodes of a cluster that is looked at."""
-    cache = ClusterCache(changed=lambda resource: kubelet.changed(resource))
+    cache = ClusterCache(on_change=lambda resource: kubelet.changed(resource))
     kubelet = OldestKubelet(cache, said.append)
     [store] = [store for _, _, store in cache.sources if isinstance(store, Store) and store.kind == "Node"]
     return store
