@@ -90,7 +90,7 @@ def test_starts_and_probes_are_found(tmp_path: Path) -> None:
         found = asyncio.run(query_history(prometheus.url, "ml"))
         everywhere = asyncio.run(query_history(prometheus.url, ""))
         prometheus.process.terminate()
-    assert dict(found.starts) == dict(everywhere.starts) == {(*KEY, IMAGE): [312]}
+    assert dict(found.starts) == dict(everywhere.starts) == {(KEY, IMAGE): [312]}
     liveness = found.liveness[KEY]
     assert liveness.failed >= 100
     assert liveness.succeeded == pytest.approx(9 * liveness.failed)

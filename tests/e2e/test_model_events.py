@@ -28,8 +28,10 @@ from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.reflector import Reflector
 from webhook.observed import model_events
+from webhook.observed.collector import Pending, PodSink
 from webhook.observed.model_events import ModelEvents
-from webhook.observed.status_pages import Ask, Page, asking
+from webhook.observed.pods import PodTracker
+from webhook.observed.status_pages import GetStatus, Page, status_client
 
 pytestmark = pytest.mark.e2e
 
@@ -67,27 +69,28 @@ def port(directory: Path) -> Iterator[int]:
 
 
 @asynccontextmanager
-async def to_this_host(connections: int) -> AsyncIterator[Ask]:
-    async with asking(connections, lambda _: True) as real:
+async def to_this_host(connections: int) -> AsyncIterator[GetStatus]:
+    async with status_client(connections, lambda _: True) as real:
 
-        async def ask(_: str, port: int) -> Page:
+        async def get_status(_: str, port: int) -> Page:
             return await real(HOST, port)
 
-        yield ask
+        yield get_status
 
 
 @pytest.fixture
 def leader(control_plane: ControlPlane, chassis: Chassis, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The leader's work with the rights of the shipped ServiceAccount, at a quicker pace."""
-    monkeypatch.setattr(model_events, "UNSETTLED_SECONDS", 1.0)
-    monkeypatch.setattr(model_events, "SETTLED_SECONDS", 1.0)
+    monkeypatch.setattr(model_events, "LOADING_SECONDS", 1.0)
+    monkeypatch.setattr(model_events, "LOADED_SECONDS", 1.0)
     kubeconfig = control_plane.service_account(NAMESPACE, SERVICE_ACCOUNT)
     ended = threading.Event()
 
     async def lead() -> None:
         async with ApiServer.connect(kubeconfig) as api:
-            models = ModelEvents(api, lambda: load({}), NoCluster(), pages=to_this_host)
-            work = [models.run(), Reflector(api, paths.collection("v1", "pods"), models).run()]
+            models = ModelEvents(api, lambda: load({}), NoCluster(), client=to_this_host)
+            sink = PodSink(PodTracker(lambda: load({}), NoCluster(), 0), Pending(), models)
+            work = [models.run(), Reflector(api, paths.collection("v1", "pods"), sink).run()]
             tasks = [asyncio.create_task(each) for each in work]
             await asyncio.to_thread(ended.wait)
             for task in tasks:

@@ -341,10 +341,10 @@ class ManifestCluster(WholeObjects):
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         if resource is Resource.OBSERVED:
-            return self._starts.get(namespace or "", NONE) if self._observed is not None else None
+            return self._starts.get(namespace or "", NO_OBJECTS) if self._observed is not None else None
         if (resource, None) not in self._known:
             return None
-        return self._known.get((resource, namespace), NONE)
+        return self._known.get((resource, namespace), NO_OBJECTS)
 
     @cached_property
     def _starts(self) -> dict[str, Listing]:

@@ -93,7 +93,7 @@ class Collector:
             log.info("observed starts can't be read", error=str(error))
             return
         log.info("observing starts and ends of pods", since=int(since))
-        sink = _PodSink(PodTracker(self._config, self._cluster, since), self._pending, self._models)
+        sink = PodSink(PodTracker(self._config, self._cluster, since), self._pending, self._models)
         path = paths.collection("v1", "pods")
         reflector = Reflector(self._api, path, sink, query=SCHEDULED, health=self._health)
         watching = asyncio.create_task(reflector.run())
@@ -186,7 +186,7 @@ class Pending:
         return taken
 
 
-class _PodSink:
+class PodSink:
     """The sink of the pods' reflector: passes each pod to `ModelEvents` and to `PodTracker`."""
 
     def __init__(self, tracker: PodTracker, pending: Pending, models: ModelEvents) -> None:

@@ -23,7 +23,7 @@ from webhook.observed.collector import (
     WRITE_SECONDS,
     Collector,
     Pending,
-    _PodSink,
+    PodSink,
 )
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import PodTracker
@@ -293,7 +293,7 @@ def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.
 
     monkeypatch.setattr(PodTracker, "observe", see)
     models = ModelEvents(_NoWrites(), lambda: CONFIG, NoCluster())
-    sink = _PodSink(PodTracker(lambda: CONFIG, NoCluster(), 0), Pending(), models)
+    sink = PodSink(PodTracker(lambda: CONFIG, NoCluster(), 0), Pending(), models)
     for uid in ("a", "bad", "bad", "b"):
         sink.put({"metadata": {"uid": uid}})
     sink.remove({"metadata": {"uid": "bad"}})
