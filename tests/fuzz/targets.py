@@ -18,7 +18,7 @@ from policies.kube.quantities import parse_bytes, parse_duration, parse_quantity
 from puller import spec
 from tests.calls import calls
 from webhook.admission.exemptions import Exemptions
-from webhook.config.load import judged, load
+from webhook.config.load import load, problems_of
 
 STEPS: Final = 20_000
 """A budget that a few hundred bytes can spend, so that what happens at its end is tried, too."""
@@ -66,7 +66,7 @@ def annotation_values(data: bytes) -> int:
 def policy(data: bytes) -> int:
     """A key of the policy's ConfigMap: its name up to the first line's end, its YAML after that."""
     key, _, text = data.decode("utf-8", "replace").partition("\n")
-    return _linear(calls(lambda: judged({key: text})), data, base=60_000, each=1_000)
+    return _linear(calls(lambda: problems_of({key: text})), data, base=60_000, each=1_000)
 
 
 def model_config(data: bytes) -> int:

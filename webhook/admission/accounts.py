@@ -1,7 +1,7 @@
-"""The accounts behind requests: some marks that any user can write count only from certain accounts.
+"""The accounts behind requests.
 
-An owner reference, or the annotation of a mirror pod, is text in an object: a person can write it as well as
-a controller. What the API server vouches for is the account of the request.
+Anybody can write an owner reference or the annotation of a mirror pod. They count only if the account of the
+request, which the API server authenticates, can be a controller's or a node's.
 """
 
 from __future__ import annotations
@@ -18,29 +18,26 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 _NODE: Final = "system:node:"
 _NODES: Final = "system:nodes"
 _CONTROLLERS: Final = ("system:serviceaccount:", _NODE, "system:kube-")
-"""How the names of the accounts begin under which controllers run: Kubernetes' own, and operators'. A person
-who may use an operator's service account looks the same."""
+"""Prefixes of the account names of controllers: Kubernetes' own and operators'. A person who may use an
+operator's service account is not told apart."""
 
 
 def is_mirror_pod(request: Request) -> bool:
-    """Whether a node shows what its kubelet runs from a file: no patch and no refusal would reach that."""
+    """Whether a node reports a static pod, which no patch or refusal affects."""
     if MIRROR not in annotations_of(request.object or {}):
         return False
     return not request.username or (request.username.startswith(_NODE) and _NODES in request.groups)
 
 
 def owner_behind(request: Request, accounts: Iterable[str] = ()) -> Json | None:
-    """The controller that made, or changes, the object of a request: its owner reference, where the account
-    can be a controller's. `accounts`: globs of further accounts that are."""
-    owner = controller(request.object or {})
-    if owner is None or not _is_a_controllers(request.username, accounts):
-        return None
-    return owner
+    """The controller reference of the object, if the account of the request can be a controller's.
 
-
-def _is_a_controllers(username: str, accounts: Iterable[str]) -> bool:
-    return (
+    `accounts`: globs of further controllers' accounts.
+    """
+    username = request.username
+    can_be_controller = (
         not username
         or username.startswith(_CONTROLLERS)
         or any(fnmatchcase(username, account) for account in accounts)
     )
+    return controller(request.object or {}) if can_be_controller else None

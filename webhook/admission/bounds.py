@@ -1,9 +1,9 @@
-"""How much of an object is read: one budget of steps for a review of any size.
+"""How much of an object a review reads: one budget of steps for objects of any size.
 
-The object is measured before any policy sees it, and its commands are read once, on the same budget. Parts
-that the budget does not reach, or that no API server would accept, are undecided: the webhook does not inject
-or refuse anything there and adds one sentence about it. Steps are counted, never seconds: an object is
-undecided on every machine or on none.
+The object is measured before any policy sees it, and its commands are parsed once, on the same budget. Parts
+that exceed the budget, or that no API server would accept, are undecided: the webhook neither changes nor
+refuses them, and one sentence says so. Steps are counted instead of seconds, so the result is the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from policies.kube.names import shortened
 from webhook.admission.decision import Result
 
 STEPS: Final = 60_000
-"""What a review may spend, about as many microseconds: `/healthz` waits no longer. The costliest of 6,500
-public and test workloads takes a fourteenth of it."""
+"""The budget of a review, in steps of about a microsecond: `/healthz` waits no longer. The costliest of 6,500
+public and test workloads needs a fourteenth of it."""
 
 LONGEST_ANNOTATION: Final = 2048
-"""Characters of one of our annotations; checked here, before anything is made of any of them."""
+"""Characters of one of our annotations, checked before any of them is read."""
 LONGEST_EXEMPTION: Final = 32 * 1024
-"""Characters of the annotation in which people give reasons."""
+"""Characters of the exempt annotation, which contains reasons."""
 LONGEST_KEY: Final = 1024
-"""Characters of a field's name, a label's or an annotation's key: the API server takes 317 at most."""
+"""Characters of a key of a field, label or annotation; the API server's maximum is 317."""
 LONGEST_NAME: Final = 1024
 """Characters of a container's name or image."""
 
@@ -52,22 +52,22 @@ _ELEMENTS: Final[Mapping[str, int]] = {
     "ownerReferences": 20,
     "ports": 10,
 }
-"""Steps that mutators and rules may take for each element under these names, beyond its fields."""
+"""Steps of mutators and rules for each element of these fields, in addition to its own fields."""
 _UNREAD: Final = frozenset({"managedFields", "status"})
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What of an object a review looks at."""
+    """The parts of an object that a review reads."""
 
     templates: tuple[PodTemplate, ...]
     """The pod templates that can be decided."""
     undecided: tuple[str, ...] = ()
-    """A sentence for each part that is not."""
+    """A sentence for each undecided part."""
     whole: bool = True
     """False if no part of the object can be decided."""
     shapes: Shapes | None = None
-    """Pod specs found by their structure, if the kind is unknown."""
+    """Pod specs found by their structure if the kind is unknown."""
 
     def coverage(self, obj: Json, workloads: Mapping[GroupKind, Workload]) -> Coverage:
         """The read and unread parts of the object."""
@@ -75,8 +75,7 @@ class Bounds:
 
 
 def allowance() -> ReviewBudget:
-    """The steps that one review may spend on the object, on the old one of an update, and on all of their
-    commands."""
+    """The budget of one review: for the object, the old object of an update, and the commands of both."""
     return ReviewBudget(Budget(STEPS))
 
 
@@ -87,8 +86,8 @@ def bounded(
     find: Find | None = None,
     namespace: str = "",
 ) -> Bounds:
-    """What of an object the allowance of its review reaches, which pays for it. `find` looks up the objects
-    that complete its pods."""
+    """The parts of an object that `allowance` pays for. `find` looks up the objects that complete its
+    pods."""
     budget = allowance.budget
     try:
         if problem := _measured(obj, budget):
@@ -116,11 +115,11 @@ def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
 
 
 def _measured(obj: Json, budget: Budget) -> str:
-    """Pay for the fields of an object; the fault of one of them, empty if all are right. Raises
+    """Pay for the fields of an object, and return the problem of one of them, or an empty string. Raises
     BudgetSpent."""
     cost, most = 0, budget.limit - budget.spent
     found: list[Any] = [obj]
-    for node in found:  # which grows meanwhile: every review goes through here, so few calls are made
+    for node in found:  # the list grows; one loop instead of recursion, because every review runs it
         cost += _FIELD * len(node)
         if cost > most:
             break
@@ -135,14 +134,16 @@ def _measured(obj: Json, budget: Budget) -> str:
                 if key in _ELEMENTS:
                     cost += _ELEMENTS[key] * len(value)
                 elif (
-                    key == "annotations" and type(value) is dict and (problem := _annotations(value, budget))
+                    key == "annotations"
+                    and type(value) is dict
+                    and (problem := _problem_of_annotations(value, budget))
                 ):
                     return problem
     budget.spend(cost)
     return ""
 
 
-def _annotations(annotations: Json, budget: Budget) -> str:
+def _problem_of_annotations(annotations: Json, budget: Budget) -> str:
     for key, value in annotations.items():
         if not key.startswith(_OURS):
             continue
@@ -172,21 +173,24 @@ def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
 
 
 MOST_RESULTS: Final = 50
-"""Findings that a review answers with; what it refuses comes first."""
+"""Findings in an answer; refusals come first."""
 _LONGEST: Final = 2000
-"""Characters of a finding's sentence: it contains names that a user chose."""
+"""Characters of a finding's text, which may contain names of any length."""
 
 
-def bounded_words(finding: Finding) -> Finding:
-    """The finding with sentences of bounded length."""
+def with_short_texts(finding: Finding) -> Finding:
+    """The finding with texts of bounded length."""
     if len(finding.message) <= _LONGEST and len(finding.hint) <= _LONGEST:
         return finding
     message, hint = shortened(finding.message, _LONGEST), shortened(finding.hint, _LONGEST)
     return replace(finding, message=message, hint=hint)
 
 
-def foremost(results: Sequence[Result], notes: Sequence[str]) -> tuple[tuple[Result, ...], tuple[str, ...]]:
-    """The results that are answered, in their order, and the notes with one that counts the others."""
+def most_important(
+    results: Sequence[Result], notes: Sequence[str]
+) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """The first MOST_RESULTS results, refusals preferred, in their order; and the notes, with one that counts
+    the rest."""
     more = len(results) - MOST_RESULTS
     if more <= 0:
         return tuple(results), tuple(notes)

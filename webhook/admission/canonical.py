@@ -1,7 +1,7 @@
-"""The canonical form of a request: constants replace the values that do not describe the object.
+"""The canonical form of a request, which is equal for all replicas of a pod template.
 
-Replicas of one pod template differ in their uids, in times and in the random ends of their names. A value
-that is also elsewhere in the request is not replaced.
+Constants replace uids, times and the random suffixes of names. A name that also occurs elsewhere in the
+request is not replaced.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ CONSTANTS: Final[Mapping[str, Any]] = {
     "resourceVersion": "20000101000000",
     "managedFields": [{"manager": "00000000-0000-0000-0000-000000000000"}],
 }
-"""Constants for a replica's own values in the metadata. A missing value stays missing."""
+"""Constants for metadata of a single replica. A missing field stays missing."""
 RANDOM: Final = b"bcdfghjklmnpqrstvwxz2456789"
-"""Of which the API server makes the ends of names, five characters long."""
+"""Characters of the API server's random name suffixes, which have five characters."""
 CONSTANT: Final = b"0o1a0"
-"""In place of them. No end that the API server makes has any of its characters."""
+"""The constant for a suffix; none of its characters is in RANDOM."""
 TOKEN_PREFIX: Final = b"kube-api-access-"
 _END: Final = re.compile(rf"[{RANDOM.decode()}]{{5}}")
 _PREFIX: Final = re.compile(r"[a-z0-9.-]*")
@@ -39,15 +39,15 @@ class Canonical:
     """A request without the values of a single replica."""
 
     text: bytes
-    """All of the request but its uid, as JSON."""
+    """The request without its uid, as JSON."""
     name: bytes = b""
-    """The object's own name, if a constant replaces it."""
+    """The name of the object if a constant replaces it, else empty."""
     token: bytes = b""
-    """The own name of its token's volume, if a constant replaces it."""
+    """The name of the service account token's volume if a constant replaces it, else empty."""
 
     @classmethod
     def of(cls, request: Request) -> Canonical | None:
-        """The canonical form; None for a request that the engine does not read, or that can't be written."""
+        """The canonical form; None if the engine does not read the request, or JSON can't represent it."""
         return request.cache.once(cls._of, request)
 
     @classmethod
@@ -55,25 +55,25 @@ class Canonical:
         obj = request.object
         if obj is None or request.operation not in ("CREATE", "UPDATE"):
             return None
-        # Only a Pod's: other objects are found by their names in listings of the cluster.
+        # Only Pods: rules find other objects by their names in listings.
         name, constant = _generated(obj) if request.kind == POD else ("", "")
         try:
             written = _written(request, name, constant)
             if name and (
                 name.encode() in written or written.count(constant.encode()) != places(request, name)
             ):
-                name = constant = ""  # the name is elsewhere, too: keep it
+                name = constant = ""  # the name also occurs elsewhere
                 written = _written(request, "", "")
-        except orjson.JSONEncodeError:  # nested as deeply as can be
+        except orjson.JSONEncodeError:  # nested too deeply
             return None
         tokens = _TOKEN.findall(written)
         if not tokens or not len(tokens) == tokens.count(tokens[0]) == written.count(TOKEN_PREFIX):
             return cls(written, name.encode())
         token = TOKEN_PREFIX + tokens[0]
-        return cls(written.replace(token, steady(token)), name.encode(), token)
+        return cls(written.replace(token, with_constant(token)), name.encode(), token)
 
     def request(self) -> Request:
-        """The request as the engine sees it: made from the text only."""
+        """The request for the engine, made from the canonical text only."""
         kind, rest, groups, obj, old = orjson.loads(self.text)
         return Request("", GroupKind(*kind), **rest, groups=tuple(groups), object=obj, old_object=old)
 
@@ -82,23 +82,23 @@ _SHOWN: Final = (
     *(b"0o1", b"o1a", b"1a0", b"00000000-0"),
     *(b"2000-01-01", b"2000-0101", b"200001-01", b"20000101"),
 )
-"""A part of any constant."""
+"""Parts of the constants: each part that identifies a constant contains one of these."""
 
 
 def shows_constants(response: Response) -> bool:
-    """Whether an answer to a request in its canonical form has a constant in it, whole, cut off or in
-    capitals: then it is not the answer to the request itself."""
-    said = orjson.dumps([response.status, response.patch, response.warnings, response.audit]).lower()
-    return any(each in said for each in _SHOWN)
+    """Whether an answer to a canonical request contains a constant, also shortened or in capitals: then it is
+    not the answer to the original request."""
+    written = orjson.dumps([response.status, response.patch, response.warnings, response.audit]).lower()
+    return any(each in written for each in _SHOWN)
 
 
-def steady(own: bytes) -> bytes:
-    """The constant in place of a name with a random end."""
-    return own_name(own, CONSTANT)
+def with_constant(own: bytes) -> bytes:
+    """A name with the constant instead of its random suffix."""
+    return name_of_replica(own, CONSTANT)
 
 
-def own_name(another: bytes, end: bytes) -> bytes:
-    """The name of a replica by that of another one; empty if neither name has a random end."""
+def name_of_replica(another: bytes, end: bytes) -> bytes:
+    """The name of a replica, from its suffix and another replica's name; empty if names have no suffix."""
     return another[: -len(CONSTANT)] + end
 
 
@@ -123,7 +123,7 @@ def _written(request: Request, name: str, constant: str) -> bytes:
 
 
 def _generated(obj: Json) -> tuple[str, str]:
-    """An object's name and the constant for it, if the API server made its end; else empty texts."""
+    """An object's name and the constant for it if the name has a random suffix, else empty texts."""
     metadata = obj.get("metadata")
     if type(metadata) is not dict:
         return "", ""
@@ -136,7 +136,7 @@ def _generated(obj: Json) -> tuple[str, str]:
 
 
 def places(request: Request, name: str) -> int:
-    """How often a name is in a place of the object's name."""
+    """How many of the fields for the object's name contain `name`."""
     found = [request.name, *(text(obj, "metadata", "name") for obj in (request.object, request.old_object))]
     return found.count(name)
 

@@ -1,9 +1,9 @@
 """The annotation `mlchassis.dev/changed`: each field that was added to the pod, with policy and reason.
 
-One line a field, `<policy> <field>: <why>`, and at the end the digest of the policy. Law: its text
-depends only on the pod, the policy and the facts, so that equal pods have equal annotations. A pass without
-additions keeps it, and a pass with additions appends to it. It is written to pods, never to a pod template,
-so GitOps tools see no difference.
+It has a line for each field, `<policy> <field>: <why>`, and ends with the digest of the policy. Law: the text
+depends only on the pod, the policy and the facts, so equal pods have equal annotations. A review without
+additions keeps it; a review with additions appends to it. Only pods have it, never pod templates, so GitOps
+tools see no difference.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from policies.kube.json import Json, dig, replaced
 from policies.kube.metadata import annotations_of, has_room
 
 LONGEST: Final = 1024
-"""Characters. Where the reasons would not fit, fields are named without; where the fields would not, they
-are counted."""
+"""Characters. Reasons that do not fit are left out; fields that do not fit are counted."""
 _POLICY: Final = "policy"
 _MORE: Final = "and"
 
@@ -30,15 +29,15 @@ class Changed:
     """The content of the annotation."""
 
     entries: tuple[Reason, ...] = ()
-    """The fields, in the order in which they were added; `why` is empty where it did not fit."""
+    """The fields in the order in which they were added; `why` is empty if it did not fit."""
     more: int = 0
-    """Fields that did not fit."""
+    """The number of fields that did not fit."""
     digest: str = ""
-    """That of the policy which was in force."""
+    """The digest of the policy."""
 
     @classmethod
     def of(cls, pod: Json) -> Changed | None:
-        """What a pod's annotation holds; None if it has none that the webhook has written."""
+        """The content of a pod's annotation; None if the webhook has not written one."""
         written = annotations_of(pod).get(CHANGED)
         return cls.read(written) if isinstance(written, str) else None
 
@@ -61,7 +60,7 @@ class Changed:
         return cls(tuple(entries), more, digest)
 
     def written(self) -> str:
-        """The text of the annotation, LONGEST characters at most."""
+        """The text of the annotation, at most LONGEST characters."""
         last = f"{_POLICY} {self.digest}"
         lines = [f"{each.policy} {each.path}" for each in self.entries]
         room = LONGEST - len(last) - len(f"{_MORE} {self.more + len(lines)} more") - 1

@@ -1,7 +1,4 @@
-"""The policy in force, and the part of it that applies to one object.
-
-Immutable values; `webhook.config.load` builds them from text.
-"""
+"""The policy as immutable values, and the settings for one object. `webhook.config.load` builds them."""
 
 from __future__ import annotations
 
@@ -26,11 +23,10 @@ from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
 
 REMEMBERED = 1024
-"""Combinations of overrides, and namespaces, whose result is kept: with n overrides by label, users can ask
-for 2**n."""
+"""Cached results for combinations of overrides, of which there are 2**n, and for namespaces."""
 
 
-# --- models of the two keys that are not a policy's own -----------------------------------------
+# --- models of rules.yaml and webhook.yaml ------------------------------------------------------
 
 
 class RulesConfig(Model):
@@ -194,27 +190,27 @@ class Effective:
     profile: Profile
     modes: Mapping[str, Mode]
     values: Mapping[type[Model], Model]
-    otherwise: tuple[Effective, ...] = ()
-    """For each override that can't be decided because the namespace's labels are unknown, the settings if it
-    matched. Several together give no other mode: the last that sets a mode wins."""
+    alternatives: tuple[Effective, ...] = ()
+    """The settings if an undecided override matched, for each of them. Overrides are undecided if the labels
+    of the namespace are unknown. Combinations give no other mode, because the last override wins."""
 
     def settings(self, model: type[S], /) -> S:
-        """The settings in force for a policy (or rules') settings model."""
+        """The settings of a model."""
         value = self.values.get(model)
         return value if isinstance(value, model) else default_settings(model)
 
     def policy_mode(self, policy: Mutator[Any]) -> Mode:
-        """The mode of a policy. It changes nothing that an undecided override might switch off."""
-        standing = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
-        mode = self.modes.get(policy.id, standing)
-        if self.otherwise and any(other.policy_mode(policy) is not mode for other in self.otherwise):
+        """The mode of a mutator; at most `warn` if an undecided override could change it."""
+        default = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
+        mode = self.modes.get(policy.id, default)
+        if self.alternatives and any(other.policy_mode(policy) is not mode for other in self.alternatives):
             return mode.at_most(Mode.WARN)
         return mode
 
     def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.CERTAIN) -> Mode:
         """The mode of one finding. An undecided finding never denies."""
         mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
-        if certainty is Certainty.UNDECIDED or self.otherwise:
+        if certainty is Certainty.UNDECIDED or self.alternatives:
             return mode.at_most(Mode.WARN)
         return mode
 
@@ -225,27 +221,27 @@ def utc_today() -> date:
 
 @dataclass(frozen=True)
 class Config:
-    """One whole, valid policy. Immutable; swapped as a whole."""
+    """A valid policy."""
 
     rules: RulesConfig = field(default_factory=RulesConfig)
     webhook: WebhookConfig = field(default_factory=WebhookConfig)
     values: Mapping[type[Model], Model] = field(default_factory=dict)
     overridden: tuple[Mapping[str, Model], ...] = ()
-    """For each override: the policies' settings it replaces, by policy id."""
+    """The settings that each override replaces, by mutator id."""
     digest: str = ""
-    """A short hash of the text it was built from, for logs and `chassis_policy_info`."""
+    """A short hash of the text, for logs and `chassis_policy_info`."""
     own_rules: Mapping[str, Rule] = field(default_factory=dict)
-    """The rules that are the webhook's and not the policies', by id."""
+    """The rules of the webhook itself, by id."""
     notes: tuple[Problem, ...] = ()
-    """Settings that it names and that no longer exist."""
+    """Removed settings in the text."""
     today: date = field(default_factory=utc_today, compare=False)
-    """The day, in UTC, by which exemptions and overrides end. Another day is another configuration."""
+    """The day, in UTC, that decides which exemptions and overrides have ended."""
 
     def rule(self, rule_id: str) -> Rule | None:
         return registry.rules().get(rule_id) or self.own_rules.get(rule_id)
 
     def with_profile(self, profile: str) -> Config:
-        """The same policy under another profile; explicit modes still win over it."""
+        """The same policy with another profile. Explicit modes win over the profile."""
         rules = self.rules.model_copy(update={"profile": Profile(profile)})
         return replace(self, rules=rules)
 
@@ -268,7 +264,7 @@ class Config:
     ) -> Effective:
         """The settings in force for an object. `namespace_labels` None: unknown."""
         if not self.webhook.overrides:
-            return self._standing
+            return self._base
         results = [
             _selects(each, obj, namespace, namespace_labels)
             if each.until is None or each.until >= self.today
@@ -281,17 +277,17 @@ class Config:
         if key not in self._by_match:
             if len(self._by_match) >= REMEMBERED:
                 self._by_match.clear()
-            otherwise = tuple(self._compile(matched | {index}) for index in undecided)
-            self._by_match[key] = replace(self._compile(matched), otherwise=otherwise)
+            alternatives = tuple(self._compile(matched | {index}) for index in undecided)
+            self._by_match[key] = replace(self._compile(matched), alternatives=alternatives)
         return self._by_match[key]
 
     @cached_property
-    def _standing(self) -> Effective:
+    def _base(self) -> Effective:
         """The settings in force without overrides."""
         return self._compile(())
 
     def _compile(self, matched: Iterable[int]) -> Effective:
-        """Base first, each matching override over it: the last one that speaks of an id wins."""
+        """The base settings with the matching overrides over them: the last one that sets an id wins."""
         matched = sorted(matched)
         profile, modes, values = self.rules.profile, self._explicit_modes(), dict(self.values)
         for index in matched:

@@ -1,4 +1,4 @@
-"""The settings and facts for one object: made once, and passed on."""
+"""The settings and facts for one object."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from webhook.admission.configuration import Config, Effective
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The configuration, what of it is in force for an object, and the facts that mutators and rules see."""
+    """The configuration, the settings in force for an object, and the facts for mutators and rules."""
 
     config: Config
     effective: Effective
     facts: Facts
-    """With the settings in force."""
 
     @classmethod
     def of(
         cls, obj: Json, namespace: str, config: Config, cluster: Cluster, views: PodViews | None = None
     ) -> Context:
-        """`views`: of pods of the same review, if there are any."""
-        # Only overrides need them.
+        """`views`: the pods of the same review."""
+        # Only overrides select by labels.
         labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
         return cls(config, effective, Facts(namespace, cluster, effective.settings, views or PodViews()))
 
     def of_pod(self, pod: Json) -> Context:
-        """The context of a pod of the object: overrides may select it by its own labels."""
+        """The context of a pod of the object: overrides may select the pod by its own labels."""
         labels = self.facts.namespace_labels() if self.config.webhook.overrides else None
         effective = self.config.effective(pod, self.namespace, labels)
         if effective is self.effective:

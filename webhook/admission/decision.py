@@ -1,4 +1,4 @@
-"""The decision about one object: values, from which answers, outputs and metrics are made."""
+"""The decision about one object, from which answers, outputs and metrics are made."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from webhook.admission.patch import Operation
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one mutating policy, or the change it would make if its mode were enforce."""
+    """The change by one mutator, or the change that it would make if its mode were enforce."""
 
     policy: str
     mode: Mode
     patch: Sequence[Operation]
     before: Json
     template: str = ""
-    """Field path of the pod template that was projected; empty for the object itself."""
+    """Field path of the projected pod template; empty for the object itself."""
     why: Reasons = field(default=UNREAD, compare=False, repr=False)
-    """A reason for each field, with its path in the object."""
+    """The reason for each field."""
     known: frozenset[tuple[str, str]] = frozenset()
-    """Path and words of the reasons that held before an update, which brings nothing new there."""
+    """Path and text of the reasons that the object had before an update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class Result:
     finding: Finding
     mode: Mode
     exempted: str | None = None
-    """The reason given for an exemption that counts."""
+    """The reason of a valid exemption."""
     ratcheted: str = ""
-    """Why a finding that would be enforced is only warned about."""
+    """Why an enforced finding is only warned about."""
     exemptable: bool = True
-    """Whether an exemption would count here."""
+    """Whether an exemption would be valid here."""
     family: Family | None = None
-    """The family of the rule; None if it is a mutator's."""
+    """The family of the rule; None for a mutator."""
     by_shape: bool = False
-    """Whether it is about a pod spec of an unknown kind, found by its structure."""
+    """Whether it is about a pod spec that was found by its structure in an unknown kind."""
 
     @property
     def denies(self) -> bool:
@@ -56,7 +56,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A policy or rule that failed on this object: a bug of ours, never the user's."""
+    """An exception of a mutator or rule: a bug in the webhook."""
 
     id: str
     error: str
@@ -66,37 +66,37 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Everything that was decided about one object; `webhook.admission.messages` puts it into words."""
+    """The decision about one object."""
 
     object: Json
-    """The object after the mutations that were enforced."""
+    """The object after the enforced mutations."""
     patch: Sequence[Operation] = ()
     changes: tuple[Change, ...] = ()
     results: tuple[Result, ...] = ()
     crashes: tuple[Crash, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences about the request itself, such as an exemption that does not count."""
+    """Sentences about the request itself, such as an invalid exemption."""
     projected: Json | None = None
-    """A workload with its pod templates as the pod-level policies will leave its pods."""
+    """A workload with its pod templates as the pod-level mutators will change its pods."""
     owned: bool = False
-    """Whether a controller made the object, so that no person reads the warnings."""
-    says_changes: bool = True
+    """Whether a controller created the object, so nobody reads the warnings."""
+    lists_changes: bool = True
     """Whether the warnings list the additions."""
     docs_url: str = ""
     coverage: Coverage | None = None
-    """What of the object was read; None where only its mutations were asked for."""
+    """The read and unread parts of the object; None after `mutate`."""
 
     @property
     def allowed(self) -> bool:
         return not any(result.denies for result in self.results) and not any(c.denies for c in self.crashes)
 
 
-def harmless(crash: Crash) -> Crash:
-    """The same crash, which refuses nothing."""
+def not_denying(crash: Crash) -> Crash:
+    """The same crash, which no longer refuses the object."""
     return replace(crash, denies=False)
 
 
-def crash_of(name: str, error: Exception, *, denies: bool = False) -> Crash:
+def crash_from(name: str, error: Exception, *, denies: bool = False) -> Crash:
     """The record of an exception that a mutator or a rule raised."""
     trace = "".join(traceback.format_exception(error))
     return Crash(name, f"{type(error).__name__}: {error}", trace, denies)

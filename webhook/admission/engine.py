@@ -1,7 +1,7 @@
-"""The one decision that server and command line share: pure, synchronous, no I/O.
+"""The decision, which the server and the command line share: pure functions, no I/O.
 
-`mutate` folds the mutators over the object, each seeing the one before; `validate` runs every rule over the
-object as it will be stored and collects all findings. A crash in one mutator or rule stays in it.
+`mutate` applies the mutators one after the other; `validate` runs every rule over the object as it will be
+stored and collects all findings. An exception in a mutator or rule does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,29 +21,27 @@ from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import dig
 from policies.kube.metadata import annotations_of, labels_of
 from webhook.admission.accounts import is_mirror_pod, owner_behind
-from webhook.admission.bounds import allowance, bounded, foremost
+from webhook.admission.bounds import allowance, bounded, most_important
 from webhook.admission.changed import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
-from webhook.admission.decision import Decision, Result, harmless
+from webhook.admission.decision import Decision, Result, not_denying
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
 from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.admission.mutation import fold, mutators_of, project
 from webhook.admission.patch import diff
-from webhook.admission.ratcheting import before, marked_known, ratchet, warned_about
-from webhook.admission.validation import exempting, exemptions_of, findings
+from webhook.admission.ratcheting import OldObject, as_warnings, ratchet, with_known_reasons
+from webhook.admission.validation import exemption_reason, exemptions_of, findings
 
 
 def in_scope(request: Request, config: Config) -> bool:
-    """Whether a request is looked at at all.
-
-    Subresources, dying objects and mirror pods are not.
-    """
+    """Whether the request is reviewed. Subresources, objects that are being deleted and mirror pods are
+    not."""
     if request.object is None or request.subresource or request.operation not in ("CREATE", "UPDATE"):
         return False
-    dying = dig(request.object, "metadata", "deletionTimestamp") is not None
-    if dying and not (request.operation == "CREATE" and request.username):  # dying objects are not created
+    deleted = dig(request.object, "metadata", "deletionTimestamp") is not None
+    if deleted and not (request.operation == "CREATE" and request.username):  # a user may write the field
         return False
     if is_mirror_pod(request):
         return False
@@ -52,7 +50,7 @@ def in_scope(request: Request, config: Config) -> bool:
 
 
 def decide(request: Request, config: Config, cluster: Cluster) -> Decision:
-    """Both halves in the API server's order: the rules see what the mutations left."""
+    """`mutate`, then `validate` with the mutated object, as the API server calls them."""
     mutated = mutate(request, config, cluster)
     judged = validate(replace(request, object=mutated.object), config, cluster)
     return replace(
@@ -66,7 +64,7 @@ def decide(request: Request, config: Config, cluster: Cluster) -> Decision:
 
 
 def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
-    """The object after all mutating policies that are in force for it."""
+    """The object after all mutators in force for it."""
     obj = request.object or {}
     if not in_scope(request, config):
         return Decision(obj)
@@ -80,7 +78,7 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
         return Decision(obj, notes=bounds.undecided, owned=owned)
     views = PodViews(template.view for template in bounds.templates)
     folded = fold(obj, mutators, Context.of(obj, request.namespace, config, cluster, views))
-    results, notes = foremost(folded.results, folded.notes)
+    results, notes = most_important(folded.results, folded.notes)
     final = folded.object
     if kind == POD and config.webhook.changes.annotation and final is not obj:
         added = (each.why for each in folded.changes if each.mode is Mode.ENFORCE)
@@ -93,12 +91,12 @@ def mutate(request: Request, config: Config, cluster: Cluster) -> Decision:
         folded.crashes,
         notes,
         owned=owned,
-        says_changes=config.webhook.changes.warnings,
+        lists_changes=config.webhook.changes.warnings,
     )
 
 
 def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
-    """All findings about the object as sent, each with the mode in which it is answered."""
+    """All findings about the object, each with its mode."""
     obj = request.object or {}
     if not in_scope(request, config):
         return Decision(obj, coverage=_left_alone(request, config))
@@ -125,7 +123,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
             rule.id,
             finding,
             mode,
-            exempted=exempting(rule, finding, exemptions),
+            exempted=exemption_reason(rule, finding, exemptions),
             exemptable=may_exempt(rule.id, config, context.namespace),
             family=rule.document.family,
             by_shape=bool(covered.by_shape),
@@ -134,23 +132,24 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
         if (mode := context.effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
-    crashes = [harmless(crash) if crash.id in exempted else crash for crash in crashes]
-    earlier = before(request, context, allowed)
+    crashes = [not_denying(crash) if crash.id in exempted else crash for crash in crashes]
+    old = OldObject.of(request, context, allowed)
     if bounds.undecided:
-        results, crashes = warned_about(results, "part of it is not decided"), [*map(harmless, crashes)]
+        results, crashes = as_warnings(results, "part of it is not decided"), [*map(not_denying, crashes)]
     elif any(result.denies for result in results) or any(crash.denies for crash in crashes):
-        results, crashes = ratchet(results, crashes, request, projection.target, context, earlier)
+        results, crashes = ratchet(results, crashes, request, projection.target, context, old)
     written = (obj, *(template.pod for template in projection.target.templates))
-    said = chain(
+    about_annotations = chain(
         (note for known in chain(*exemptions.values()) for note in known.notes),
         *(misspelt_annotations(annotations_of(each)) for each in written),
     )
-    kept, notes = foremost(
-        (*results, *_not_covered(projection.advice, results)), (*bounds.undecided, *dict.fromkeys(said))
+    kept, notes = most_important(
+        (*results, *_not_reported(projection.advice, results)),
+        (*bounds.undecided, *dict.fromkeys(about_annotations)),
     )
-    changes, says = projection.changes, config.webhook.changes.warnings and not owned
-    if says and earlier is not None:
-        changes = tuple(marked_known(projection, bounds.templates, earlier))
+    changes, lists_changes = projection.changes, config.webhook.changes.warnings and not owned
+    if lists_changes and old is not None:
+        changes = tuple(with_known_reasons(projection, bounds.templates, old))
     return Decision(
         obj,
         changes=changes,
@@ -159,28 +158,28 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
         notes=notes,
         projected=projection.obj if projection.obj is not obj else None,
         owned=owned,
-        says_changes=says,
+        lists_changes=lists_changes,
         docs_url=config.webhook.docs_url,
         coverage=covered,
     )
 
 
 def _found_in(base: Base, context: Context) -> frozenset[tuple[str, str]]:
-    """Rule and field path of the findings about an object itself that completes the pods of another."""
+    """Rule and field path of the findings in an object that completes the pods of another."""
     templates = bounded(base.obj, context.config.workloads, allowance()).templates
     found, _ = findings(project(base.obj, templates, context).target, context)
     return frozenset((rule.id, finding.path) for rule, finding in found)
 
 
 def _left_alone(request: Request, config: Config) -> Coverage:
-    """The coverage of an object that is not looked at: why it is not."""
+    """The coverage of an object that is not reviewed, with the reason."""
     kind = kind_of(request.object or {})
     if not config.webhook.namespaces.covers(request.namespace):
         return not_reviewed(kind, f"the policy leaves namespace {request.namespace} alone")
     return not_reviewed(kind, "it is a mirror pod, a subresource or an object that is being deleted")
 
 
-def _not_covered(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:
-    """The advice about places that no rule reports on: one warning for one thing."""
-    said = {scope for result in results for scope in scopes(result.finding.path)}
-    return [each for each in advice if each.finding.path not in said]
+def _not_reported(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:
+    """The advice about fields that no rule reports."""
+    reported = {scope for result in results for scope in scopes(result.finding.path)}
+    return [each for each in advice if each.finding.path not in reported]

@@ -1,4 +1,4 @@
-"""The AdmissionReview v1 envelope: bytes to a Request, and a Decision to bytes.
+"""The AdmissionReview v1: bytes to a Request, and a Response to bytes.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -22,15 +22,12 @@ from webhook.admission.patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
 WARNING_LENGTH = 120
-"""Characters of one warning: the API server logs longer ones as a fault of the webhook's."""
+"""Characters of one warning. The API server logs longer ones as a fault of the webhook."""
 WARNINGS_LENGTH = 4096
-"""Characters of all warnings together: the API server cuts off the rest."""
-
-
+"""Characters of all warnings together. The API server drops the rest."""
 MOST_VALUES: Final = 300_000
-"""JSON values of a review that is read, counted before any is made: they bound what reading it costs. Objects
-of more than 20,000 fields are not decided (`webhook.admission.bounds`); an update has two of them, each with
-its managed fields."""
+"""JSON values in a review. They are counted before parsing and bound its cost. Objects with more than 20,000
+fields are undecided (`webhook.admission.bounds`); an update contains two objects with managed fields."""
 
 
 class BadReview(ValueError):
@@ -52,14 +49,14 @@ class Request:
     old_object: Json | None = None
     dry_run: bool = False
     username: str = ""
-    """The account that asks; empty offline, where a manifest is taken at its word."""
+    """The account of the request; empty on the command line, where owner references are trusted."""
     groups: tuple[str, ...] = ()
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Why a request is denied, as the client will see it."""
+    """Why a request is denied, as the client sees it."""
 
     code: int
     reason: str
@@ -140,23 +137,23 @@ def parse(body: bytes) -> Request:
 
 
 def too_many_values(body: bytes) -> bool:
-    """Whether a review has more values than are read: found by counting bytes, without making any value."""
-    if _separators(body) <= MOST_VALUES:  # those in texts included
+    """Whether a review has more than MOST_VALUES values: counted in the bytes, without parsing."""
+    if _separators(body) <= MOST_VALUES:  # also counts separators in strings
         return False
-    texts_apart = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-    return _separators(b"".join(texts_apart[::2])) > MOST_VALUES
+    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    return _separators(b"".join(parts[::2])) > MOST_VALUES
 
 
 def _separators(text: bytes) -> int:
-    """No fewer than the values in a JSON text: each but the first follows one of these."""
+    """An upper bound of the values in a JSON text: each but the first follows one of these."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _refuse_duplicate_keys(body: bytes, review: Any) -> None:
-    """Refuse two values under one key: readers that take the other value would be misled.
+    """Refuse two values under one key: other parsers may use the other value.
 
-    orjson keeps the last value without a word, so compare the input with the result: every
-    key brings a colon, and no colon is lost elsewhere unless it was written as an escape.
+    orjson keeps the last value silently, so compare the colons of the input with those of the result: every
+    key has one, and no other colon is lost unless it was escaped.
     """
     try:
         kept = orjson.dumps(review)
@@ -187,23 +184,21 @@ def _object(request: Json, key: str, *, required: bool) -> Json | None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The AdmissionReview that answers a request, all but the uid."""
+    """The AdmissionReview that answers a request, without the uid."""
 
     head: bytes
     tail: bytes
 
     def to(self, uid: str) -> bytes:
-        """The answer to the request of that uid."""
         return self.head + orjson.dumps(uid) + self.tail
 
 
 def render(uid: str, response: Response) -> bytes:
-    """The AdmissionReview that answers a request, the uid echoed."""
+    """The AdmissionReview that answers the request with this uid."""
     return prepared(response).to(uid)
 
 
 def prepared(response: Response) -> Prepared:
-    """An answer ready to be given under any uid."""
     answer: dict[str, Any] = {"uid": "", "allowed": response.allowed}
     if response.status is not None:
         answer["status"] = {
@@ -220,23 +215,23 @@ def prepared(response: Response) -> Prepared:
     if response.audit:
         answer["auditAnnotations"] = dict(response.audit)
     review = orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
-    head, _, tail = review.partition(b'""')  # the first empty text is the uid's
+    head, _, tail = review.partition(b'""')  # the first empty string is the uid
     return Prepared(head, tail)
 
 
 def fitted(warnings: Sequence[str]) -> list[str]:
-    """The warnings as the API server passes them on: lines of WARNING_LENGTH at most.
+    """The warnings in lines of at most WARNING_LENGTH, as the API server passes them on.
 
-    A long warning goes on in indented lines; where all of them would exceed WARNINGS_LENGTH, those
-    that fit are followed by a line with the number of the others.
+    Long warnings continue in indented lines. If all of them exceed WARNINGS_LENGTH, a line with the number of
+    the others follows those that fit.
     """
     distinct = list(dict.fromkeys(warnings))
     wrapped: list[list[str]] = []
     size = 0
-    said: set[str] = set()
+    seen: set[str] = set()
     for warning in distinct:
-        wrapped.append(_wrapped(warning, said))
-        said.update(wrapped[-1])
+        wrapped.append(_wrapped(warning, seen))
+        seen.update(wrapped[-1])
         size += _size(wrapped[-1])
         if size > WARNINGS_LENGTH:
             break
@@ -249,11 +244,11 @@ def fitted(warnings: Sequence[str]) -> list[str]:
         size -= _size(wrapped.pop())
 
 
-def _wrapped(warning: str, said: Set[str]) -> list[str]:
-    """The lines of a warning. Of equal lines the API server and kubectl keep only the first, so a later
-    warning would lose a line: it is broken elsewhere, until none of its lines is equal to an earlier one."""
-    line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # a longer line does not fit either way
-    line = printable(line)  # the API server drops a warning that has control characters in it
+def _wrapped(warning: str, seen: Set[str]) -> list[str]:
+    """The lines of a warning, none of which is equal to an earlier one: the API server and kubectl would drop
+    it."""
+    line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # a longer line does not fit in any case
+    line = printable(line)  # the API server drops warnings with control characters
     words = line.split(" ")
     long = max(map(len, words)) > WARNING_LENGTH // 2
     lines: list[str] = []
@@ -264,7 +259,7 @@ def _wrapped(warning: str, said: Set[str]) -> list[str]:
             )
         else:
             lines = _filled(words, width)
-        if said.isdisjoint(lines):
+        if seen.isdisjoint(lines):
             break
     return lines
 
@@ -273,7 +268,7 @@ _INDENT: Final = "  "
 
 
 def _filled(words: Sequence[str], width: int) -> list[str]:
-    """What `textwrap.wrap` makes of words that all fit a line, at a tenth of its cost."""
+    """`textwrap.wrap` for words that all fit in a line, at a tenth of its cost."""
     lines, line = [], ""
     for word in words:
         if not line:

@@ -1,4 +1,4 @@
-"""Exemptions: what an object's annotation asks for, and what of it counts."""
+"""Exemptions: the content of an object's annotation, and which of it is valid."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from policies.kube.names import shortened
 from webhook.admission.configuration import Config
 
 _MOST_COMPARED: Final = 4
-"""Unknown names of one annotation that are compared with every known one."""
-
-
+"""Unknown names in one annotation that get a suggestion."""
 SOON: Final = 7
-"""Days before its end from which an exemption is warned about."""
+"""Days before the end of an exemption from which a warning announces it."""
 _UNTIL: Final = re.compile(r"(?:^|\s)until=(\S*)$")
 
 
 class State(StrEnum):
-    """What becomes of one exemption."""
+    """Whether an exemption is valid, or why it is not."""
 
     COUNTS = "counts"
     ENDS_SOON = "ends soon"
@@ -46,12 +44,12 @@ class Exemption:
     rule: str
     """Id of the rule or policy."""
     reason: str
-    """As it is written, its date included."""
+    """The text after `=`, including the date."""
     until: date | None
-    """The last day on which it counts, in UTC; None where it has no end."""
+    """The last day on which it is valid, in UTC; None if it has no end."""
     state: State
     note: str = ""
-    """What a person should know of it: one sentence."""
+    """A sentence for the user, if there is a problem."""
 
     @property
     def counts(self) -> bool:
@@ -59,14 +57,13 @@ class Exemption:
 
 
 def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str) -> Iterator[Exemption]:
-    """Every exemption that an annotation asks for, in order, and what becomes of it."""
+    """Every exemption in an annotation, in order, with its state."""
     written = annotations.get(EXEMPT)
     unknown = 0
     for part in filter(None, map(str.strip, written.split(";") if isinstance(written, str) else ())):
         rule, _, reason = (piece.strip() for piece in part.partition("="))
         ends = _UNTIL.search(reason)
         until = _date(ends[1]) if ends else None
-
         made = partial(Exemption, rule, reason, until)
         if config.rule(rule) is None and rule not in registry.mutators():
             unknown += 1
@@ -102,9 +99,10 @@ def _date(written: str) -> date | None:
 
 @dataclass(frozen=True, slots=True)
 class Exemptions:
-    """The content of an exempt annotation, and the parts that do not count."""
+    """The valid exemptions of an annotation, and sentences about problems."""
 
     reasons: Mapping[str, str]
+    """By id of the rule or policy."""
     notes: tuple[str, ...]
 
     @classmethod
@@ -120,11 +118,11 @@ _NO_EXEMPTIONS: Final = Exemptions({}, ())
 
 
 def exemption(policy_id: str, obj: Json, config: Config, namespace: str) -> str | None:
-    """The reason for which an object is exempted from one policy; None if it is not."""
+    """The reason of an object's exemption from a policy; None if it has none."""
     return Exemptions.read(annotations_of(obj), config, namespace).reasons.get(policy_id)
 
 
 def may_exempt(name: str, config: Config, namespace: str) -> bool:
-    """Whether an exemption from a rule or policy would count in a namespace."""
+    """Whether an exemption from a rule or policy would be valid in a namespace."""
     rule = config.rule(name)
     return (rule is None or rule.document.exemptable) and config.webhook.exemptions.allows(name, namespace)

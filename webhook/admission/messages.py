@@ -1,4 +1,4 @@
-"""A Decision put into words: the response for the API server, its warnings, its audit annotations."""
+"""The texts of a decision: the response for the API server, its warnings and audit annotations."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from webhook.admission.patch import steps_of
 
 MESSAGE_WIDTH = 78
 MESSAGE_LENGTH = 32_000
-"""Characters of one denial: controllers keep it in a condition, whose message may have 32,768."""
+"""Characters of a denial: controllers copy it into a condition, whose message may have 32,768."""
 AUDIT_LENGTH = 16 * 1024
-"""Characters of one audit annotation: an audit log line must stay one that tools can take."""
+"""Characters of an audit annotation, so that tools can process the line of the audit log."""
 AUDIT_TEXT = 1024
-"""Characters of one text in it, so that a long reason for an exemption can't push the exemption out."""
+"""Characters of one text in an audit annotation, so that a long one does not displace others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def respond(decision: Decision) -> Response:
 
 
 def warnings_of(decision: Decision) -> Iterator[str]:
-    """The warnings of an answer for a person; none if only a controller would get them."""
+    """The warnings of an answer. Findings and changes are left out if a controller sent the request."""
     for crash in decision.crashes:
         yield f"{crash.id}: it failed on this object and was left out ({crash.error}); please report it"
     yield from decision.notes
@@ -75,31 +75,30 @@ def warnings_of(decision: Decision) -> Iterator[str]:
     for result in decision.results:
         if result.exempted is None and result.mode is Mode.WARN:
             yield sentence(result)
-    if decision.says_changes:
-        yield from filter(None, map(brief, said_changes(decision.changes)))
+    if decision.lists_changes:
+        yield from filter(None, map(warning_line, listed_changes(decision.changes)))
 
 
-def said_changes(changes: Iterable[Change]) -> Iterator[Change]:
-    """The changes that warnings show."""
+def listed_changes(changes: Iterable[Change]) -> Iterator[Change]:
+    """The changes that warnings list."""
     return (change for change in changes if change.mode in (Mode.ENFORCE, Mode.WARN))
 
 
-def brief(change: Change) -> str:
-    """The new additions of a policy with reasons, in one line of a warning's length; empty if none."""
-    fresh = [reason for reason in change.why.local() if reason.path]
+def warning_line(change: Change) -> str:
+    """The new additions of a policy and the first reason, in one line; empty if there are none."""
+    reasons = [reason for reason in change.why.local() if reason.path]
     if change.known:
-        kept = [each for each in change.why if (each.path, each.why) not in change.known]
-        if not kept:
+        reasons = [each for each in change.why if (each.path, each.why) not in change.known]
+        if not reasons:
             return ""
-        fresh = kept
-    fields = dict.fromkeys(_leaf(reason.path) for reason in fresh)
+    fields = dict.fromkeys(_leaf(reason.path) for reason in reasons)
     line = f"{change.policy} {verb(change)} {', '.join(fields) or ', '.join(places(change))}"
-    return shortened(f"{line}: {fresh[0].why}" if fresh else line, WARNING_LENGTH)
+    return shortened(f"{line}: {reasons[0].why}" if reasons else line, WARNING_LENGTH)
 
 
 _FIELD: Final = re.compile(r"[^.\[]+(?:\[.*?\](?=\.|$))?")
 _SPELLED_OUT: Final = ("DuringExecution", "preStop")
-"""Ends of field names that need their parent's name to be understood."""
+"""Suffixes of field names that say little without their parent's name."""
 
 
 def _leaf(path: str) -> str:
@@ -113,7 +112,7 @@ def _leaf(path: str) -> str:
 
 
 def sentence(result: Result) -> str:
-    """A verdict in one line: rule, why, how, where."""
+    """A finding in one line: rule, reason, fix, path."""
     finding = result.finding
     not_refused = f" Not refused: {result.ratcheted}." if result.ratcheted else ""
     place = f"{finding.path}, found by shape" if result.by_shape else finding.path
@@ -121,26 +120,23 @@ def sentence(result: Result) -> str:
 
 
 def describe(change: Change) -> str:
-    """What a policy changed, in one line, such as
-    `standard-probes added spec.containers[api].{livenessProbe, startupProbe}`.
-    """
+    """A change in one line: `standard-probes added spec.containers[api].{livenessProbe, startupProbe}`."""
     return f"{heading(change)} {', '.join(places(change))}"
 
 
 def heading(change: Change) -> str:
-    """Which policy changes what: `standard-probes will add to the pods`."""
+    """Policy and verb of a change: `standard-probes will add to the pods`."""
     return f"{change.policy} {verb(change)}{' to the pods' if change.template else ''}"
 
 
 def verb(change: Change) -> str:
-    """Whether a change happened, will happen or would."""
     if change.mode is not Mode.ENFORCE:
         return "would add"
     return "will add" if change.template else "added"
 
 
 def places(change: Change) -> list[str]:
-    """The fields that a change touches, list elements by name, siblings gathered in braces."""
+    """The changed fields, with list elements by name and siblings in braces."""
     groups: dict[str, list[str]] = {}
     for operation in change.patch:
         parent, leaf = _place(change.before, operation)
@@ -152,7 +148,7 @@ def places(change: Change) -> list[str]:
 
 
 def _place(obj: Json, operation: Json) -> tuple[str, str]:
-    """The parent and the last name of the field that an operation touches."""
+    """The parent and the last name of the field that an operation changes."""
     steps = steps_of(operation["path"])
     spelled: list[str] = []
     value: object = obj
@@ -169,7 +165,7 @@ def _place(obj: Json, operation: Json) -> tuple[str, str]:
 
 
 def place_of(obj: Json, operation: Json) -> str:
-    """The field that an operation touches, list elements by name: `spec.containers[api].livenessProbe`."""
+    """The field that an operation changes, such as `spec.containers[api].livenessProbe`."""
     return _joined(*_place(obj, operation))
 
 
@@ -190,7 +186,7 @@ def _element(value: object, index: str) -> str:
 
 
 def denial(decision: Decision) -> str:
-    """All that is refused and why, at most MESSAGE_WIDTH columns wide; beyond MESSAGE_LENGTH only counted."""
+    """All refusals with reasons, MESSAGE_WIDTH columns wide; those beyond MESSAGE_LENGTH are counted."""
     refused = [result for result in decision.results if result.denies]
     crashed = [crash for crash in decision.crashes if crash.denies]
     count = len(refused) + len(crashed)
@@ -242,14 +238,14 @@ def _fill(text: str, indent: str) -> str:
 
 
 def reference(result: Result, docs_url: str = "") -> str:
-    """Where a rule is explained: the page's anchor if docs are published, else the command."""
+    """The documentation of a rule: the URL if the docs are published, else the command."""
     if docs_url:
         return page_of(result.rule, result.family, docs_url)
     return f"chassis explain {result.rule} ({page_of(result.rule, result.family, 'docs')})"
 
 
 def page_of(name: str, family: Family | None, docs: str) -> str:
-    """The place in the documentation that explains a rule, or a policy, which is of no family."""
+    """The page and anchor of a rule, or of a mutator, which has no family."""
     page = f"rules/{family}.md#{name}" if family else f"policies.md#{name}"
     return f"{docs.rstrip('/')}/{page}"
 
@@ -258,8 +254,8 @@ def page_of(name: str, family: Family | None, docs: str) -> str:
 
 
 def audit_of(decision: Decision) -> dict[str, str]:
-    """The audit annotations `findings`, `mutations` and `exemptions`, compact JSON lists, and `coverage`, a
-    sentence about the parts that were not read."""
+    """The audit annotations: `findings`, `mutations` and `exemptions` are JSON lists, `coverage` is a
+    sentence about unread parts."""
     findings = (
         {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
         for v in decision.results
@@ -285,7 +281,7 @@ def _cut(text: str) -> str:
 
 
 def _json(items: Iterable[object]) -> str:
-    """A JSON list of the items that fit in AUDIT_LENGTH, the rest counted."""
+    """A JSON list of the items that fit in AUDIT_LENGTH, and the number of the rest."""
     every = list(items)
     whole = orjson.dumps(every).decode()
     if len(whole) < AUDIT_LENGTH:

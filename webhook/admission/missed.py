@@ -1,7 +1,7 @@
-"""What a running pod lacks of the present policy, or has of an earlier one.
+"""How a running pod differs from a new one under the present policy.
 
-Pure. Law: a pod is never missed for what it never would have got: each answer is the engine's own, about the
-pod as it runs and about the pod without the fields that its annotation lists.
+Law: no field is reported that the policy would not add. Each answer is the engine's, about the running pod
+and about the pod without the fields that its annotation lists.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 
 Fields = Mapping[str, tuple[str, ...]]
-"""Field paths by the id of the policy that gives them."""
+"""Field paths by the id of the policy that adds them."""
 
 
-class How(StrEnum):
-    """How a pod differs from one that would be made now."""
+class Difference(StrEnum):
+    """The kind of difference between a running and a new pod."""
 
     LACKS = "lacks"
-    """The policy gives it fields that it does not have."""
+    """The policy would add fields."""
     EARLIER = "earlier-policy"
-    """It has fields of an earlier policy, which the present one would not give or would give otherwise."""
+    """An earlier policy added fields that the present one would not add, or would set to other values."""
     EXEMPTED = "exempted"
-    """An annotation on it keeps a policy away."""
+    """An annotation exempts the pod from a policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
     """The difference of one pod."""
 
-    how: How
+    difference: Difference
     fields: Fields
     digest: str = ""
-    """That of the policy that the pod was made under, if it has fields of one."""
+    """The digest of the policy that added the pod's fields, if any."""
 
 
 def runs(pod: Json) -> bool:
-    """Whether the pod runs or is going to, and admission decides about such pods."""
+    """Whether the pod runs or will run, and is not a mirror pod."""
     if MIRROR in annotations_of(pod):
         return False
     ended = text(pod, "status", "phase") in ("Succeeded", "Failed")
@@ -58,59 +58,59 @@ def runs(pod: Json) -> bool:
 
 
 def excluded(pod: Json, config: Config, cluster: Cluster) -> bool:
-    """Whether admission does not look at the pod: by its namespace, or by its own label."""
+    """Whether admission skips the pod because of its namespace or its own label."""
     namespace = text(pod, "metadata", "namespace")
     above = Facts(namespace, cluster).namespace_labels() or {}
     disabled = "disabled" in (above.get(ADMISSION), labels_of(pod).get(ADMISSION))
     return disabled or not config.webhook.namespaces.covers(namespace)
 
 
-def made_now(pod: Json, config: Config) -> bool:
-    """Whether the pod shows that it was made under this policy."""
+def is_current(pod: Json, config: Config) -> bool:
+    """Whether the pod's annotation shows that it was created under this policy."""
     changed = Changed.of(pod)
     return changed is not None and changed.digest == config.digest
 
 
 def missed(pod: Json, config: Config, cluster: Cluster) -> Missed | None:
-    """How a running pod differs from one that would be made now; None if it does not."""
-    changed = Changed.of(pod)
-    if changed is not None and changed.digest == config.digest:
+    """How a running pod differs from a new one; None if it does not."""
+    if is_current(pod, config):
         return None
+    changed = Changed.of(pod)
     digest = changed.digest if changed else ""
-    lacks = _given(pod, config, cluster)[1]
+    lacks = _mutated(pod, config, cluster)[1]
     if lacks:
-        return Missed(How.LACKS, lacks, digest)
+        return Missed(Difference.LACKS, lacks, digest)
     if changed is not None:
         earlier = _of_earlier(pod, changed, config, cluster)
-        return Missed(How.EARLIER, earlier, digest) if earlier else None
+        return Missed(Difference.EARLIER, earlier, digest) if earlier else None
     if EXEMPT in annotations_of(pod):
-        would = _given(without(pod, [f"metadata.annotations[{EXEMPT}]"]), config, cluster)[1]
-        return Missed(How.EXEMPTED, would) if would else None
+        fields = _mutated(without(pod, [f"metadata.annotations[{EXEMPT}]"]), config, cluster)[1]
+        return Missed(Difference.EXEMPTED, fields) if fields else None
     return None
 
 
 def _of_earlier(pod: Json, changed: Changed, config: Config, cluster: Cluster) -> Fields:
-    """The fields on which the policy that made the pod and the present one do not agree."""
-    bare = without(pod, [*(each.path for each in changed.entries), f"metadata.annotations[{CHANGED}]"])
-    final, given = _given(bare, config, cluster)
+    """The fields that the pod's policy and the present one set differently."""
+    original = without(pod, [*(each.path for each in changed.entries), f"metadata.annotations[{CHANGED}]"])
+    final, added = _mutated(original, config, cluster)
     differs: dict[str, list[str]] = {}
-    for policy, paths in given.items():
+    for policy, paths in added.items():
         for path in paths:
-            if not _within(value_at(final, path), value_at(pod, path)):
+            if not _contains(value_at(pod, path), value_at(final, path)):
                 differs.setdefault(policy, []).append(path)
     for entry in changed.entries:
-        there = value_at(pod, entry.path)
-        if there is not None and value_at(final, entry.path) is None and entry.policy != _NAMES:
+        present = value_at(pod, entry.path)
+        if present is not None and value_at(final, entry.path) is None and entry.policy != _NAMES:
             differs.setdefault(entry.policy, []).append(entry.path)
     return {policy: tuple(paths) for policy, paths in differs.items()}
 
 
 _NAMES: Final = "worker-names"
-"""Names are given by another endpoint, and stay."""
+"""Another endpoint sets names, and they do not change."""
 
 
-def _given(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]:
-    """The pod as the policy would leave it if it were created now, and the fields that it would get."""
+def _mutated(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]:
+    """The pod as the policy would mutate it at creation, and the added fields."""
     namespace = text(pod, "metadata", "namespace") or "default"
     request = Request(
         uid="running",
@@ -131,10 +131,10 @@ def _given(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]:
     return decision.object, fields
 
 
-def _within(small: Any, large: Any) -> bool:
-    """Whether one value is in another, which the API server may have completed with defaults."""
+def _contains(large: Any, small: Any) -> bool:
+    """Whether `large` is `small`, perhaps completed with defaults by the API server."""
     if isinstance(small, dict):
-        return isinstance(large, dict) and all(_within(value, large.get(key)) for key, value in small.items())
-    if isinstance(small, list):  # the API server's own plugins append, such as the account's token
-        return isinstance(large, list) and all(any(_within(one, other) for other in large) for one in small)
+        return isinstance(large, dict) and all(_contains(large.get(key), each) for key, each in small.items())
+    if isinstance(small, list):  # admission plugins append items, such as the service account's token
+        return isinstance(large, list) and all(any(_contains(one, each) for one in large) for each in small)
     return bool(small == large)

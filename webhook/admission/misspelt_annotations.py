@@ -1,4 +1,4 @@
-"""Misspelt annotations of this project: they would have no effect, and no warning."""
+"""Warnings about misspelt annotations of this project, which have no effect."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from policies.core.suggestions import closest
 
 _PREFIX: Final = f"{DOMAIN}/"
 _KNOWN: Final = frozenset((*OF_HEALTH, *OTHERS, CHANGED))
-_ALIKE: Final = 0.78
-"""How much alike two names are of which one is taken for the other, from 0 to 1."""
+_SIMILARITY: Final = 0.78
+"""From 0 to 1. A name at least this similar to a known one is taken for a misspelling."""
 _MOST_COMPARED: Final = 8
 
 
 def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each annotation that is not known and comes close to one that is.
+    """A sentence for each unknown annotation that is similar to a known one.
 
-    For annotations about health, standard-probes reports it at the pods that they concern.
+    standard-probes itself reports misspelt annotations about health.
     """
     unknown = [key for key in annotations if key.startswith(_PREFIX) and key not in _KNOWN]
     for key in unknown[:_MOST_COMPARED]:
-        close = closest(key.removeprefix(_PREFIX).lower(), _NAMES, _ALIKE)
+        close = closest(key.removeprefix(_PREFIX).lower(), _NAMES, _SIMILARITY)
         if _PREFIX + close in OTHERS:
             yield f"annotation {key} is not known and has no effect; did you mean {_PREFIX}{close}?"
 

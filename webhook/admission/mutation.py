@@ -1,11 +1,11 @@
-"""Folding mutators over an object, and over the pods that a workload will make of its templates."""
+"""Applying mutators to an object, and to the pods that a workload will create from its templates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
@@ -18,16 +18,16 @@ from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.admission.bounds import bounded_words
+from webhook.admission.bounds import with_short_texts
 from webhook.admission.configuration import Effective
 from webhook.admission.context import Context
-from webhook.admission.decision import Change, Crash, Decision, Result, crash_of
+from webhook.admission.decision import Change, Crash, Decision, Result, crash_from
 from webhook.admission.exemptions import Exemptions
 from webhook.admission.patch import diff
 
 
 def mutators_of(obj: Json) -> tuple[Mutator[Any], ...]:
-    """The mutators that look at an object of this kind, in the order in which they are folded over it."""
+    """The mutators for objects of this kind, in their order."""
     return _by_kind(registry.mutators).get(kind_of(obj), ())
 
 
@@ -41,7 +41,7 @@ def _by_kind(
 
 
 def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decision:
-    """The object after the mutators that are in force for it, each seeing the one before."""
+    """The object after the mutators that are in force for it, applied one after the other."""
     effective, facts = context.effective, context.facts
     exemptions = Exemptions.read(annotations_of(obj), context.config, context.namespace)
     current, changes, results, crashes = obj, [], [], []
@@ -59,13 +59,13 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
             patch = diff(current, after)
             advice = list(mutator.advise(after, settings, facts)) if mutator.advise else []
         except Exception as error:
-            crashes.append(crash_of(mutator.id, error))
+            crashes.append(crash_from(mutator.id, error))
             continue
         if patch:
             changes.append(Change(mutator.id, mode, patch, current, why=why))
             current = after if mode is Mode.ENFORCE else current
         results += [
-            Result(mutator.id, bounded_words(finding), mode.at_most(Mode.WARN))
+            Result(mutator.id, with_short_texts(finding), mode.at_most(Mode.WARN))
             for finding in advice
             if not _reported_by_a_rule(finding, effective)
         ]
@@ -82,39 +82,36 @@ def _exempted(policy_id: str, reason: str) -> Result:
     return Result(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
 
 
-class Folding(Protocol):
-    """What becomes of the pods of a template: their pod, folded, and the look at it."""
-
-    def __call__(self, template: PodTemplate, context: Context, /) -> tuple[Decision, PodView]: ...
+FoldTemplate = Callable[[PodTemplate, Context], tuple[Decision, PodView]]
 
 
 def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-    """The pod of a template after the pod-level mutators that are in force for it."""
+    """The pod of a template after the mutators that are in force for it, and its view."""
     folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
     return folded, context.facts.view(folded.object)
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A workload as judged: its pods as they will be made."""
+    """A workload with its pods as they will be created."""
 
     target: Target
-    """`obj` is the object as sent; its `templates` are the projected ones."""
+    """`obj` is the original object; `templates` are the projected ones."""
     obj: Json
-    """The object with its pod templates projected; the one sent if no policy changed it."""
+    """The object with projected pod templates; the original object if no mutator changed them."""
     changes: tuple[Change, ...] = ()
     advice: tuple[Result, ...] = ()
-    """The policies' findings about the pods; warnings at pods that a controller makes are not seen."""
+    """The mutators' findings about the pods. Nobody sees warnings about pods that a controller creates."""
     crashes: tuple[Crash, ...] = ()
 
 
 def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
-    """Apply the pod-level policies in force to a copy of each of its pod templates that is projected.
+    """Apply the mutators in force to a copy of each pod template.
 
-    A Pod is judged as it is: its mutations have run before.
+    A Pod is not projected: `mutate` has changed it before.
     """
-    # A cluster may remember that.
-    folding: Folding = getattr(context.facts.cluster, "fold", fold_template)
+    # The memo's cluster (`webhook.fast_path.folds.Recorder`) remembers results.
+    fold_or_recall: FoldTemplate = getattr(context.facts.cluster, "fold", fold_template)
     projected = obj
     judged: list[PodTemplate] = []
     changes: list[Change] = []
@@ -124,18 +121,17 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
         if template.workload is None or not template.workload.projected or template.container_path:
             judged.append(template)
             continue
-        folded, view = folding(template, context)
-        if template.by_shape:  # judged as its pods will be; additions to them cannot be promised
-            judged.append(template.with_view(context.facts.views.add(view)))
+        folded, view = fold_or_recall(template, context)
+        judged.append(template.with_view(context.facts.views.add(view)))
+        if template.by_shape:  # the pods may differ, so the answer promises no additions
             continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        judged.append(template.with_view(context.facts.views.add(view)))
         changes += [
             replace(change, template=template.path, why=change.why.placed(template.path_in_object))
             for change in folded.changes
         ]
-        if template.base is None:  # else the object that completes the pods is advised about them
+        if template.base is None:  # else the review of the object that completes the pods reports it
             advice += [_at_template(template, result) for result in folded.results]
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
@@ -143,6 +139,6 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
 
 
 def _at_template(template: PodTemplate, result: Result) -> Result:
-    """A finding about a pod, with its path in the workload that the pod is made from."""
+    """A finding about a pod, with its path in the workload."""
     finding = result.finding
     return replace(result, finding=replace(finding, path=template.path_in_object(finding.path)))

@@ -1,8 +1,7 @@
 """The minimal JSON Patch (RFC 6902) between an object and its edited copy.
 
-Made for copy-on-write edits: subtrees that the two objects share are recognised by identity, so
-the cost follows the size of the change and not that of the object. Equality is strict, as JSON
-sees it on the wire: `true`, `1` and `1.0` are three different values.
+Mutators copy on write: shared subtrees are recognised by identity, so the cost depends on the size of the
+change. Equality is that of JSON: `true`, `1` and `1.0` are different values.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ Operation: TypeAlias = dict[str, Any]
 def diff(original: Any, final: Any) -> list[Operation]:
     """The operations (`add`, `remove`, `replace`) that turn `original` into `final`; [] if equal.
 
-    Lists of named maps (containers, volumes, env) are aligned by name, so that an element put in
-    front of others is one `add` and not a rewrite of all of them.
+    Lists of named maps (containers, volumes, env) are aligned by name: an element that is inserted at the
+    front is one `add`.
     """
     found: list[Operation] = []
     _diff(original, final, "", found)
@@ -31,7 +30,7 @@ def steps_of(path: str) -> list[str]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two JSON values are the same value of the same JSON type, all the way down."""
+    """Whether two JSON values are equal in value and type."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -84,8 +83,8 @@ def _diff_lists(a: list[Any], b: list[Any], path: str, found: list[Operation]) -
 
 
 def _correspond(a: list[Any], b: list[Any]) -> bool:
-    """Whether each element corresponds to the one in its place, shared or of the same name: then a diff by
-    name and one by position are equal. Most edits of a list are such."""
+    """Whether elements at equal positions are identical or have the same name: then a diff by name equals a
+    diff by position. This is the usual case."""
     if len(a) != len(b):
         return False
     for one, other in zip(a, b, strict=True):
@@ -123,7 +122,7 @@ def _diff_aligned(
 
 
 def _diff_by_position(a: list[Any], b: list[Any], path: str, found: list[Operation]) -> None:
-    """Cut off the common head and tail; replace the elements between them, then remove or add the rest."""
+    """Skip the common head and tail; replace the elements between them, then remove or add the rest."""
     head, shorter = 0, min(len(a), len(b))
     while head < shorter and same(a[head], b[head]):
         head += 1

@@ -1,4 +1,4 @@
-"""Running the rules over a target, and what of their findings is exempted."""
+"""Running the rules over a target, and exempting their findings."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.admission.bounds import bounded_words
+from webhook.admission.bounds import with_short_texts
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
-from webhook.admission.decision import Crash, crash_of
+from webhook.admission.decision import Crash, crash_from
 from webhook.admission.exemptions import Exemptions
 
 InBase = Callable[[Base], Collection[tuple[str, str]]]
-"""Rule and field path of the findings about an object itself that completes the pods of another."""
+"""Returns rule and field path of the findings in an object that completes the pods of another."""
 
 
 def findings(
     target: Target, context: Context, in_base: InBase = lambda _: ()
 ) -> tuple[list[tuple[Rule, Finding]], list[Crash]]:
-    """What every rule that is not off finds in a target, in the order in which rules are named, the webhook's
-    own last; and the rules that failed on it. What the review of another object reports (`in_base`) is left
-    out."""
+    """The findings of all rules that are not off, the webhook's own rules last, and the rules that failed.
+
+    Findings that the review of another object reports (`in_base`) are left out.
+    """
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
@@ -42,19 +43,19 @@ def findings(
     rules: Iterable[Rule] = _of_kind(registry.rules, target.kind, bool(target.templates))
     if config.own_rules:
         own = config.own_rules.values()
-        rules = (*rules, *(rule for rule in own if _looks_at(rule, target.kind, bool(target.templates))))
+        rules = (*rules, *(rule for rule in own if _applies(rule, target.kind, bool(target.templates))))
     for rule in rules:
         if not rule.requires <= features:
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
         try:
-            found += [(rule, bounded_words(finding)) for finding in rule.check(target, facts)]
+            found += [(rule, with_short_texts(finding)) for finding in rule.check(target, facts)]
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
-            crashes.append(crash_of(rule.id, error, denies=denies))
+            crashes.append(crash_from(rule.id, error, denies=denies))
     if not all(template.is_exact for template in target.templates):
-        known = _remembered(in_base)
+        known = _cached(in_base)
         found = [
             (rule, placed)
             for rule, finding in found
@@ -66,9 +67,11 @@ def findings(
 
 
 def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Finding | None:
-    """The finding with the path of the field that holds what it is about; it warns at most unless the pods
-    are certain. A field of another object is named in the message, at the reference to that object; None if
-    the review of that object reports the same."""
+    """The finding with the path of the field that contains the value, undecided if the pods are uncertain.
+
+    The message names a field of another object, and the path is the reference to it. None if the review of
+    that object reports the same finding.
+    """
     around = [each for each in target.templates if _is_in(finding.path, each.spec_path)]
     template = max(around, key=lambda each: len(each.spec_path), default=None)
     if template is None:
@@ -86,35 +89,37 @@ def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Fi
     return replace(finding, path=base.at, message=message, certainty=Certainty.UNDECIDED)
 
 
-def _remembered(in_base: InBase) -> InBase:
+def _cached(in_base: InBase) -> InBase:
     found: dict[int, Collection[tuple[str, str]]] = {}
 
-    def known(base: Base) -> Collection[tuple[str, str]]:
+    def cached(base: Base) -> Collection[tuple[str, str]]:
         if id(base) not in found:
             found[id(base)] = in_base(base)
         return found[id(base)]
 
-    return known
+    return cached
 
 
-def _is_in(path: str, place: str) -> bool:
-    return path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[")
+def _is_in(path: str, parent: str) -> bool:
+    return path.startswith(parent) and path[len(parent) : len(parent) + 1] in ("", ".", "[")
 
 
 @lru_cache(maxsize=256)
 def _of_kind(
     rules: Callable[[], Mapping[str, Rule]], kind: GroupKind, has_templates: bool
 ) -> tuple[Rule, ...]:
-    """The rules that look at objects of a kind."""
-    return tuple(rule for rule in rules().values() if _looks_at(rule, kind, has_templates))
+    """The rules for objects of a kind."""
+    return tuple(rule for rule in rules().values() if _applies(rule, kind, has_templates))
 
 
-def _looks_at(rule: Rule, kind: GroupKind, has_templates: bool) -> bool:
+def _applies(rule: Rule, kind: GroupKind, has_templates: bool) -> bool:
     return has_templates if rule.kinds is None else kind in rule.kinds
 
 
-def exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]) -> str | None:
-    """The reason of the first exemption from the rule that covers the finding's place."""
+def exemption_reason(
+    rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]
+) -> str | None:
+    """The reason of the first exemption from the rule that covers the finding's path."""
     reasons = (
         known.reasons.get(rule.id) for scope in scopes(finding.path) for known in exemptions.get(scope, ())
     )
@@ -124,8 +129,8 @@ def exempting(rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Ex
 def exemptions_of(
     obj: Json, target: Target, config: Config, namespace: str
 ) -> Mapping[str, Sequence[Exemptions]]:
-    """Exemptions, by the path below which they count: at the object all of it, at one of several pod
-    templates that template."""
+    """Exemptions by the path to which they apply: an empty path for annotations of the object or its only pod
+    template, else the path of the pod template."""
     annotated = [("", annotations_of(obj))]
     for template in target.templates:
         if template.path:

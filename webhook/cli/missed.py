@@ -18,7 +18,7 @@ from policies.kube.metadata import controller
 from policies.kube.printable import printable
 from policies.kube.times import moment_of, seconds_of
 from webhook.admission.configuration import Config
-from webhook.admission.missed import How, Missed, excluded, missed, runs
+from webhook.admission.missed import Difference, Missed, excluded, missed, runs
 from webhook.cli.output.plain import as_json, plural
 from webhook.cli.owners import Owners
 from webhook.cli.terminal import print_note
@@ -30,6 +30,11 @@ from webhook.kube.errors import ApiError
 from webhook.kube.leases import LEASES, renewed_at
 from webhook.kube.uptime import NAME, Outage, outages_in
 
+_VERBS: Final = {
+    Difference.LACKS: "lacks",
+    Difference.EARLIER: "differs in",
+    Difference.EXEMPTED: "does not get",
+}
 REGISTRATION: Final = "chassis.mlchassis.dev"
 SILENT_SECONDS: Final = 60.0
 """If the Lease was not renewed for longer, the webhook is down now."""
@@ -72,7 +77,7 @@ class Row:
 
     top: Json
     """The workload, or the pod."""
-    how: How
+    difference: Difference
     why: str
     pods: list[str] = field(default_factory=list)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -93,7 +98,7 @@ class Row:
     @property
     def missed(self) -> bool:
         """False if an exemption is the reason."""
-        return self.how is not How.EXEMPTED
+        return self.difference is not Difference.EXEMPTED
 
     def add(self, pod: Json, found: Missed) -> None:
         """Count a pod and its fields."""
@@ -128,7 +133,7 @@ class Row:
             "kind": kind_of(self.top).kind,
             "namespace": self.namespace,
             "name": self.name,
-            "how": self.how.value,
+            "how": self.difference.value,
             "why": self.why,
             "pods": self.pods,
             "fields": {policy: list(found) for policy, found in self.fields.items()},
@@ -139,7 +144,7 @@ class Row:
         """The lines of the text output."""
         names = ", ".join(self.pods[:3]) + (", ..." if len(self.pods) > 3 else "")
         yield f"{self.title}: {plural(len(self.pods), 'pod')} ({names}), {self.why}"
-        verb = {How.LACKS: "lacks", How.EARLIER: "differs in", How.EXEMPTED: "does not get"}[self.how]
+        verb = _VERBS[self.difference]
         for policy, fields in self.fields.items():
             yield f"  {verb} {', '.join(fields)} ({policy})"
         if self.missed:
@@ -201,7 +206,7 @@ async def find_missed(
     api: ApiServer, namespace: str, config: Config, cluster: Cluster, history: History
 ) -> Report:
     """Compare every running pod, page by page. ApiError if they can't be listed."""
-    rows: dict[tuple[str, How, str], Row] = {}
+    rows: dict[tuple[str, Difference, str], Row] = {}
     excluded_pods: Counter[str] = Counter()
     owners, compared = Owners(api, await served(api, (POD, *config.workloads))), 0
     async for item in api.objects(paths.collection("v1", "pods", namespace)):
@@ -216,14 +221,14 @@ async def find_missed(
         if found is not None:
             top = [pod, *await owners.above(pod)][-1]
             why = _why(pod, found, history)
-            key = text(top, "metadata", "uid") or text(top, "metadata", "name"), found.how, why
-            rows.setdefault(key, Row(top, found.how, why)).add(pod, found)
+            key = text(top, "metadata", "uid") or text(top, "metadata", "name"), found.difference, why
+            rows.setdefault(key, Row(top, found.difference, why)).add(pod, found)
     ordered = sorted(rows.values(), key=lambda row: (not row.missed, row.namespace, row.title))
     return Report(ordered, compared, excluded_pods, history)
 
 
 def _why(pod: Json, found: Missed, history: History) -> str:
-    if found.how is How.EXEMPTED:
+    if found.difference is Difference.EXEMPTED:
         return "exempted by its annotation"
     if found.digest:
         return f"made under another policy ({found.digest})"

@@ -1,4 +1,4 @@
-"""The policy: from text to an immutable configuration, and the places that it is read from.
+"""The policy: from text to an immutable configuration, and its sources.
 
 Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.kube`.
 """

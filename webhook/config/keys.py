@@ -1,6 +1,4 @@
-"""The keys of a policy as text, from a ConfigMap or from files. Bytes that are not UTF-8 are left to `load`,
-which refuses them.
-"""
+"""The keys of a policy as text, from a ConfigMap or from files. `load` refuses text that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ def as_text(content: bytes) -> str:
 
 
 def keys(obj: Json) -> Mapping[str, str]:
-    """The keys of a policy's ConfigMap. `kubectl create configmap` puts a file that is not UTF-8 into
-    `binaryData`, where a key must not go unread; other files, such as an archive, may lie there."""
+    """The keys of a policy's ConfigMap, with YAML files in `binaryData`: `kubectl create configmap` puts
+    files there that are not UTF-8."""
     found = {name: value for name, value in mapping(obj, "data").items() if isinstance(value, str)}
     for name, value in mapping(obj, "binaryData").items():
         if name.endswith((".yaml", ".yml")) and isinstance(value, str):
             try:
                 found[name] = as_text(base64.b64decode(value, validate=True))
             except (binascii.Error, ValueError):
-                found[name] = "\udcff"  # no API server takes it
+                found[name] = "\udcff"  # not UTF-8 either; no API server accepts it
     return found

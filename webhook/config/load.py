@@ -1,7 +1,4 @@
-"""The policy: files (or the keys of a ConfigMap) to an immutable Snapshot, or errors with paths.
-
-A snapshot is built whole or not at all. No function here reads a disk or a cluster.
-"""
+"""Parses a policy: files, or the keys of a ConfigMap, to a `Config`, or errors with paths. No I/O."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ from webhook.errors import UserError
 from webhook.kube.documents import BadDocument, load_policy
 
 LARGEST = 256 * 1024
-"""Characters of a whole policy. Real ones have a hundredth of it; a mebibyte, as much as a ConfigMap holds,
-would keep every review waiting for seconds while it is read."""
+"""Characters of a policy. Real ones have a hundredth of it. Parsing 1 MiB, the size of a full ConfigMap,
+would block every review for seconds."""
 MOST_PROBLEMS = 50
-"""Problems that are looked for; to find what each of a thousand unknown names might mean takes a second."""
+"""Reported problems: suggestions for a thousand unknown names would take a second."""
 
 
 class PolicyError(UserError):
-    """The policy does not load; `problems` lists every error in it."""
+    """The policy does not load."""
 
     problems: tuple[Problem, ...]
 
@@ -53,9 +50,9 @@ def models() -> dict[str, type[Model]]:
 
 
 def load(files: Mapping[str, str]) -> Config:
-    """The snapshot of a policy given as key -> YAML text; absent keys have their defaults.
+    """The configuration of a policy (key -> YAML text). Absent keys have their defaults.
 
-    Raises PolicyError with every problem found, each with its key and path.
+    Raises PolicyError with all problems, up to MOST_PROBLEMS.
     """
     if sum(map(len, files.values())) > LARGEST:
         largest = max(files, key=lambda name: len(files[name]))
@@ -92,19 +89,19 @@ def load(files: Mapping[str, str]) -> Config:
 
 @cache
 def own_rules() -> Mapping[str, Rule]:
-    """The rules that are the webhook's own, by id."""
-    own = policy_config_invalid(judged)
+    """The rules of the webhook itself, by id."""
+    own = policy_config_invalid(problems_of)
     return MappingProxyType({own.id: own})
 
 
 def rules() -> Mapping[str, Rule]:
-    """Every rule there is by id, the policies' and the webhook's own, family by family."""
+    """All rules by id, sorted by family."""
     every = sorted([*registry.rules().values(), *own_rules().values()], key=registry.sort_key)
     return MappingProxyType({rule.id: rule for rule in every})
 
 
-def judged(files: Mapping[str, str]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-    """Everything that keeps a policy from loading; of a good one the retired settings that it names."""
+def problems_of(files: Mapping[str, str]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """The problems of a policy, and the removed settings in a policy without problems."""
     try:
         return (), load(files).notes
     except PolicyError as error:
@@ -129,21 +126,21 @@ def schema() -> Json:
 
 
 def invalid(name: str, error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
-    """What keeps a file from being a model, each with its path; of an unknown field the one that is meant."""
+    """The problems of a file, with paths, and with suggestions for unknown fields."""
     for item in error.errors(include_url=False, include_input=False):
         path = ".".join(str(step) for step in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            *way, field = item["loc"]
-            message = f"unknown field{did_you_mean(str(field), _fields_at(model, way))}"
+            *parents, field = item["loc"]
+            message = f"unknown field{did_you_mean(str(field), _fields_at(model, parents))}"
         yield Problem(name, path, message[:1].lower() + message[1:])
 
 
-def _fields_at(model: type[BaseModel], way: Iterable[str | int]) -> Iterable[str]:
-    """The fields that a model has at a place in it."""
-    for step in way:
+def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> Iterable[str]:
+    """The fields of the model at a path."""
+    for step in path:
         field = next((f for name, f in model.model_fields.items() if step in (name, f.alias)), None)
-        if field is not None:  # an index, or the key of a map, leads no further
+        if field is not None:  # else an index, or the key of a map
             inner = _model_in(field.annotation)
             if inner is None:
                 return ()

@@ -1,7 +1,4 @@
-"""How a command names a policy, and what it finds there.
-
-A directory, a file, standard input (`-`), or a ConfigMap of the cluster as `configmap:NAMESPACE/NAME`.
-"""
+"""Reads the policy that a command names: a directory, a file, standard input (`-`), or a ConfigMap."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from webhook.errors import UserError
 if TYPE_CHECKING:
     from webhook.kube.api import ApiServer
 
-# The rest is imported where it is used: `chassis serve --help` needs nothing of it.
+# Other imports are in the functions: `chassis serve --help` does not need them.
 
 WHERE: Final = "a directory, a file, - for standard input, or configmap:NAMESPACE/NAME"
 CONFIG_MAP: Final = "configmap:"
@@ -24,7 +21,7 @@ INSTALLED: Final = "configmap:mlchassis-system/mlchassis-policy"
 
 
 def config_map(value: str) -> tuple[str, str]:
-    """Namespace and name in `configmap:NS/NAME`. UserError if they are not there."""
+    """Namespace and name in `configmap:NS/NAME`. UserError if one is missing."""
     namespace, _, name = value.removeprefix(CONFIG_MAP).partition("/")
     if not namespace or not name or "/" in name:
         raise UserError(f"the policy {value!r} must be configmap:NAMESPACE/NAME")
@@ -34,9 +31,8 @@ def config_map(value: str) -> tuple[str, str]:
 def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) -> Mapping[str, str]:
     """The policy in a directory, a file or standard input (`-`), as key -> YAML text.
 
-    A directory has a file per key. A file is either one of those, by its name, or holds manifests with one
-    policy among them: the ConfigMap that is labelled as one, or the only ConfigMap there is. UserError if the
-    policy can't be had.
+    A directory contains a file for each key. A file is one of those, by its name, or contains manifests with
+    one policy: the ConfigMap with the policy label, or the only ConfigMap. UserError if there is none.
     """
     from policies.core.annotations import POLICY_LABEL
     from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
@@ -73,9 +69,9 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
 
 
 async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
-    """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`), with the override of its namespace.
+    """The policy in a ConfigMap of the cluster (`configmap:NS/NAME`), merged with `mlchassis-override`.
 
-    NoPolicy if it can't be had.
+    NoPolicy if the ConfigMap does not exist or may not be read.
     """
     from webhook.config import override
     from webhook.config.keys import keys
@@ -98,4 +94,4 @@ async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
 
 
 class NoPolicy(UserError):
-    """The ConfigMap is not there, or may not be read."""
+    """The ConfigMap does not exist, or may not be read."""

@@ -1,8 +1,8 @@
-"""The settings that a person chose over those of the installer: the ConfigMap mlchassis-override.
+"""The ConfigMap mlchassis-override: settings of a person that win over those of the installer.
 
-An installer creates it without data and never writes any, so an upgrade neither reverts an edit nor conflicts
-with it (designs/0008). A key of the policy is laid over the same key of the policy ConfigMap, field by field.
-Two keys are switches.
+Installers create it empty and never write data, so upgrades do not revert or conflict with edits
+(designs/0008). Its keys are merged into the keys of the policy ConfigMap, field by field. Two keys are
+switches.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from policies.kube.json import Json
 from webhook.kube.documents import BadDocument, load_policy
 
 NAME: Final = "mlchassis-override"
-"""The ConfigMap, in the namespace of the policy's."""
+"""The name of the ConfigMap, in the namespace of the policy."""
 WEBHOOKS: Final = "webhooks"
-"""`observe`: no object is changed or refused, under any policy. `off`: the same, and the chart also leaves
-the webhook configurations out."""
+"""`observe`: no object is changed or refused, with any policy. `off`: the same, and the chart leaves out the
+webhook configurations."""
 FAILURE_POLICY: Final = "failurePolicy"
 """`Ignore`: every webhook entry gets this failurePolicy."""
 SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {WEBHOOKS: ("off", "observe"), FAILURE_POLICY: ("Ignore",)}
@@ -27,24 +27,24 @@ OBSERVED: Final[Mapping[str, str]] = {"rules.yaml": "profile: observe\n"}
 
 
 def merged(policy: Mapping[str, str], override: Mapping[str, str]) -> Mapping[str, str]:
-    """The files of the policy with the override over them."""
+    """The keys of the policy merged with those of the override."""
     if override.get(WEBHOOKS, "").strip() in SWITCHES[WEBHOOKS]:
         return OBSERVED
     own = {key: text for key, text in override.items() if key not in SWITCHES}
     return {
         **policy,
-        **{key: _over(policy[key], text) if key in policy else text for key, text in own.items()},
+        **{key: _merged_text(policy[key], text) if key in policy else text for key, text in own.items()},
     }
 
 
 def fails_open(override: Mapping[str, str]) -> bool:
-    """Whether every webhook entry is to have the failurePolicy Ignore."""
+    """Whether every webhook entry must have the failurePolicy Ignore."""
     ignored = override.get(FAILURE_POLICY, "").strip() in SWITCHES[FAILURE_POLICY]
     return ignored or override.get(WEBHOOKS, "").strip() in SWITCHES[WEBHOOKS]
 
 
 def unknown_switches(override: Mapping[str, str]) -> Mapping[str, str]:
-    """Switches with a value that has no meaning, each with what it may be."""
+    """Switches with an invalid value, each with the valid values."""
     return {
         key: f"must be {' or '.join(known)}"
         for key, known in SWITCHES.items()
@@ -52,22 +52,23 @@ def unknown_switches(override: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _over(below: str, above: str) -> str:
-    """The two merged; one that is no mapping stays as it is, and loading it fails later."""
+def _merged_text(*texts: str) -> str:
+    """The YAML texts merged. A text that is not a mapping is returned unchanged, so that `load` reports
+    it."""
     layers = []
-    for text in (below, above):
+    for text in texts:
         try:
             layers.append({} if (found := load_policy(text)) is None else found)
         except BadDocument:
             return text
         if not isinstance(layers[-1], dict):
             return text
-    return yaml.safe_dump(_deep(*layers), sort_keys=False)
+    return yaml.safe_dump(_deep_merged(*layers), sort_keys=False)
 
 
-def _deep(lower: Json, upper: Json) -> Json:
+def _deep_merged(lower: Json, upper: Json) -> Json:
     both = {
-        key: _deep(lower[key], value)
+        key: _deep_merged(lower[key], value)
         for key, value in upper.items()
         if isinstance(value, dict) and isinstance(lower.get(key), dict)
     }

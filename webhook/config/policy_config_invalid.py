@@ -1,6 +1,6 @@
-"""policy-config-invalid: the webhook's own policy, where it does not load.
+"""policy-config-invalid: the webhook's own policy does not load.
 
-The only rule outside of `policies`: it needs the loader of the webhook's configuration.
+The rule is not in `policies` because it needs the loader of the webhook's configuration.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from webhook.admission.configuration import Problem
 from webhook.config import override
 from webhook.config.keys import keys
 
-Judge = Callable[[Mapping[str, str]], tuple[Iterable[Problem], Iterable[Problem]]]
-"""All that keeps the files of a policy from loading, and the retired settings in them."""
+ProblemsOf = Callable[[Mapping[str, str]], tuple[Iterable[Problem], Iterable[Problem]]]
+"""Returns the problems of a policy, and the removed settings in it."""
 
 
-def policy_config_invalid(judge: Judge) -> Rule:
-    """The rule, with the function that loads a policy."""
-    return rule(__name__, partial(check, judge), (CONFIG_MAP,))
+def policy_config_invalid(problems_of: ProblemsOf) -> Rule:
+    return rule(__name__, partial(check, problems_of), (CONFIG_MAP,))
 
 
-def check(judge: Judge, target: Target, facts: Facts) -> Iterable[Finding]:
-    """The errors that keep a labelled policy ConfigMap, or the override, from loading; retired settings."""
+def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
+    """The problems of a labelled policy ConfigMap or of the override, and removed settings in them."""
     label = labels_of(target.obj).get(POLICY_LABEL)
     if label not in ("true", OVERRIDE):
         return
@@ -42,7 +41,7 @@ def check(judge: Judge, target: Target, facts: Facts) -> Iterable[Finding]:
             )
         files = {key: text for key, text in files.items() if key not in override.SWITCHES}
     binary = mapping(target.obj, "binaryData")
-    problems, notes = judge(files)
+    problems, notes = problems_of(files)
     for problem in problems:
         where = f"{problem.path}: " if problem.path else ""
         field = "binaryData" if problem.file in binary else "data"

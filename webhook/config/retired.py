@@ -1,6 +1,6 @@
-"""Settings that earlier releases had: an upgrade must not make a policy unreadable that was good before it.
+"""Settings of earlier releases: a valid policy must stay valid after an upgrade.
 
-They are taken out before the policy is validated, and each is named in one sentence.
+They are removed before validation, and one sentence reports each.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ def _override(item: Any, index: int, notes: list[Problem]) -> Any:
     kept, known = {}, registry.mutators()
     for name, fields in settings.items():
         if name in known and isinstance(fields, dict):
-            way = f"overrides.{index}.settings.{name}."
-            fields, found = _without(fields, known[name].settings, "webhook.yaml", way)
+            path = f"overrides.{index}.settings.{name}."
+            fields, found = _without(fields, known[name].settings, "webhook.yaml", path)
             notes.extend(found)
         kept[name] = fields
     return {**item, "settings": kept}
 
 
-def _without(data: Json, model: type[Settings], file: str, way: str) -> tuple[Json, list[Problem]]:
-    gone = [name for name in model.retired if name in data]
-    if not gone:
+def _without(data: Json, model: type[Settings], file: str, path: str) -> tuple[Json, list[Problem]]:
+    found = [name for name in model.retired if name in data]
+    if not found:
         return data, []
-    kept = {name: value for name, value in data.items() if name not in gone}
-    if any(str(data[name]) in model.retired[name].off_with for name in gone):
+    kept = {name: value for name, value in data.items() if name not in found}
+    if any(str(data[name]) in model.retired[name].off_with for name in found):
         kept["mode"] = "off"
-    return kept, [Problem(file, way + name, model.retired[name].instead) for name in gone]
+    return kept, [Problem(file, path + name, model.retired[name].instead) for name in found]
 
 
 def describe_retired(definitions: Mapping[str, Json]) -> None:
-    """Adds the retired settings to the JSON Schemas of their models, so that editors and Helm accept them."""
+    """Add the retired settings to the JSON Schemas of their models, so that editors and Helm accept them."""
     for policy in registry.mutators().values():
-        for name, gone in policy.settings.retired.items():
+        for name, retired in policy.settings.retired.items():
             properties = definitions[policy.settings.__name__]["properties"]
-            properties[name] = {"deprecated": True, "description": gone.instead}
+            properties[name] = {"deprecated": True, "description": retired.instead}

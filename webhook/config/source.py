@@ -1,8 +1,8 @@
-"""Where the policy comes from: a directory or a ConfigMap, followed while the server runs.
+"""The sources of the policy, a directory or a ConfigMap, which the server watches.
 
-Law: the snapshot in force changes whole or not at all, and only for a good one. A bad edit, a deleted
-ConfigMap or a vanished directory leaves the last good snapshot where it is; before there was a good one, the
-webhook observes everything and changes or refuses nothing.
+Law: only a valid policy replaces the present one. After a bad edit, or if the ConfigMap or the directory was
+deleted, the last valid policy stays. Until there is one, the webhook observes: it changes and refuses
+nothing.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ from webhook.kube.watch_health import SHORT_SECONDS, WatchHealth
 log = structlog.get_logger()
 
 UNTIL_READ = {"rules.yaml": "profile: observe\n"}
-"""In force until a first good policy is read: the defaults would enforce what the user may have switched
-off in the policy that can't be read."""
+"""The policy until a valid one is read. The defaults could enforce rules that the user has switched off."""
 
 _DAY = 24 * 3600
 _EPOCH = date(1970, 1, 1)
 LARGEST_FILE = 1024 * 1024
-"""Bytes that are read of a file: more than any policy may have."""
+"""Bytes that are read of a file: more than a policy may have."""
 POLL_SECONDS = 5.0
-"""Safety net next to the file events, and the interval of looking for a missing directory."""
+"""The interval of reading, in case file events are missed or the directory is missing."""
 LONGEST_PAUSE = 5.0
 
 
 class PolicyMetrics(Protocol):
-    """A display of the policy in force, such as the server's metrics."""
+    """The metrics about the policy."""
 
     def policy_in_force(self, digest: str, profile: str) -> None: ...
 
@@ -52,22 +51,22 @@ class PolicyMetrics(Protocol):
 
 
 class LivePolicy:
-    """The snapshot in force."""
+    """The policy in force."""
 
     def __init__(self, metrics: PolicyMetrics, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since the epoch, by which exemptions end."""
+        """`clock`: seconds since the epoch."""
         self._clock, self._config = clock, load(UNTIL_READ)
         self.read = asyncio.Event()
-        """Set once the source has been asked, with any answer."""
+        """Set after the first attempt to read the source."""
         self.fails_open = False
-        """Whether somebody chose that every webhook entry has the failurePolicy Ignore."""
+        """Whether the override sets the failurePolicy Ignore for every webhook entry."""
         self._metrics = metrics
         self._offered: Mapping[str, str] | None = None
         metrics.policy_refused()
 
     @property
     def config(self) -> Config:
-        """The snapshot; a new one on each day, so that yesterday's decisions are not taken for today's."""
+        """The configuration. Each day has a new object, because exemptions end and the memo must notice."""
         day = self._clock() // _DAY
         if day != self._day:
             self._day = day
@@ -81,9 +80,9 @@ class LivePolicy:
     _day = -1.0
 
     def offer(self, files: Mapping[str, str], origin: str) -> str | None:
-        """Swap to the policy in `files`; on an error keep the snapshot and return the error.
+        """Load the policy in `files`; on an error keep the present one and return the error.
 
-        The same files again, as they come with every new watch, do nothing.
+        Unchanged files, which every new watch brings, have no effect.
         """
         self.read.set()
         if files == self._offered:
@@ -91,7 +90,7 @@ class LivePolicy:
         self._offered = dict(files)
         try:
             self.config = load(files)
-        except Exception as error:  # also a bug in loading: a policy never stops the server
+        except Exception as error:  # even a bug in loading must not stop the server
             self._metrics.policy_refused()
             unexpected = not isinstance(error, PolicyError)
             log.warning(
@@ -105,7 +104,7 @@ class LivePolicy:
         return None
 
     def missing(self, origin: str, why: str) -> None:
-        """The source is gone, or was never there."""
+        """The source does not exist."""
         self.read.set()
         self._offered = None
         self._metrics.policy_refused()
@@ -114,11 +113,11 @@ class LivePolicy:
 
 class PolicySource(Protocol):
     async def follow(self, policy: LivePolicy) -> None:
-        """Offer what there is, and every change, until cancelled."""
+        """Offer the present policy and every change, until cancelled."""
 
 
 class Defaults:
-    """No policy given: every key is absent, so everything is at its default."""
+    """No policy: all settings have their defaults."""
 
     async def follow(self, policy: LivePolicy) -> None:
         policy.offer({}, "defaults")
@@ -148,9 +147,9 @@ class Directory:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _follow_changes(self, policy: LivePolicy) -> None:
-        from watchfiles import awatch  # not needed if watches of the cluster report changes
+        from watchfiles import awatch  # not imported if other sources are used
 
-        # The directory, not the files: kubelet swaps the `..data` link, the files' inodes never change.
+        # The directory: the kubelet replaces the `..data` link, and the files' inodes never change.
         async for _ in awatch(
             self._path,
             recursive=False,
@@ -164,16 +163,16 @@ class Directory:
     def _read(self) -> dict[str, str]:
         files = read_directory(self._path)
         if not files and not linked(self._path):
-            # A ConfigMap without keys is empty on purpose. This may be a volume that is not mounted, or files
-            # that somebody is about to write.
+            # A mounted ConfigMap may be empty on purpose. This may be a missing mount, or files that somebody
+            # is about to write.
             raise FileNotFoundError(f"{self._path} is empty")
         return files
 
 
 def read_directory(path: Path) -> dict[str, str]:
-    """The content of each `*.yaml` in a directory, and `*.yml`, a misspelt key; all of one moment.
+    """The content of each `*.yaml` in a directory, and `*.yml` to report misspelt keys; all of one version.
 
-    OSError if there is no such directory, if it does not hold still or a file can't be read.
+    OSError if there is no such directory, if it keeps changing, or if a file can't be read.
     """
     files = read_mounted(path, lambda name: name.endswith((".yaml", ".yml")) and name[0] != ".", LARGEST_FILE)
     return {name: as_text(content) for name, content in files.items()}
@@ -183,7 +182,7 @@ def read_directory(path: Path) -> dict[str, str]:
 
 
 class ConfigMap:
-    """One ConfigMap, read and watched through the API, with `mlchassis-override` over it."""
+    """A ConfigMap, watched through the API and merged with `mlchassis-override`."""
 
     def __init__(
         self, lister: Lister, recorder: Writes, namespace: str, name: str, health: WatchHealth | None = None
@@ -211,7 +210,7 @@ class ConfigMap:
 
 
 class _Layers:
-    """The policy and the override over it, offered once both have been asked for."""
+    """The policy and the override, offered once both have been read."""
 
     def __init__(self, policy: LivePolicy, recorder: Writes, origin: str, tasks: asyncio.TaskGroup) -> None:
         self._policy, self._recorder, self._origin, self._tasks = policy, recorder, origin, tasks
@@ -221,22 +220,21 @@ class _Layers:
         self._known = self._known_above = False
 
     def below(self, item: Json | None, why_missing: str = "") -> None:
-        """The policy's ConfigMap, or why there is none."""
+        """The policy's ConfigMap has changed; None if there is none."""
         if item is None and self._below is None and self._known:
             return
         self._below, self._why_missing, self._known = item, why_missing, True
         self._offer(item)
 
     def above(self, item: Json | None, why_missing: str = "") -> None:
-        """The override; None if there is none, or it may not be read."""
+        """The override has changed; None if there is none."""
         if item is None and self._above is None and self._known_above:
             return
         self._above, self._known_above = item, True
         self._offer(item)
 
     def above_unreadable(self) -> None:
-        """The override can't be read: an earlier one stays in force, and readiness does not wait for the
-        first."""
+        """The override can't be read: the previous one stays, and readiness does not wait for the first."""
         if not self._known_above:
             self.above(None)
 

@@ -21,7 +21,7 @@ from typing import Final
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
 from policies.core.reasons import UNREAD
-from webhook.admission.canonical import Canonical, own_name, shows_constants
+from webhook.admission.canonical import Canonical, name_of_replica, shows_constants
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Prepared, Request, Response, prepared
@@ -230,7 +230,7 @@ class _Replicas:
     def recalled(self, own: Own) -> Recalled:
         uid, ready = own.uid.decode(), self.entry.ready
         assert ready is not None
-        return Recalled(uid, ready.to(uid), own_name(self.name, own.name_end).decode(), self.note)
+        return Recalled(uid, ready.to(uid), name_of_replica(self.name, own.name_end).decode(), self.note)
 
 
 _NO_TEXT: Final = Finding("", "", "")

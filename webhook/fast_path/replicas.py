@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from policies.kube.json import Json
-from webhook.admission.canonical import CONSTANT, CONSTANTS, RANDOM, Canonical, places, steady
+from webhook.admission.canonical import CONSTANT, CONSTANTS, RANDOM, Canonical, places, with_constant
 from webhook.admission.envelope import Request
 
 T = TypeVar("T")
@@ -192,7 +192,9 @@ def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] |
     if canonical.name:
         wanted.append((canonical.name, places(request, canonical.name.decode()), "name"))
     if canonical.token:
-        wanted.append((canonical.token, canonical.text.count(b'"%s"' % steady(canonical.token)), "token"))
+        wanted.append(
+            (canonical.token, canonical.text.count(b'"%s"' % with_constant(canonical.token)), "token")
+        )
     if sum(times for _, times, _ in wanted) > MOST_HOLES:
         return None
     holes: list[_Hole] = []

@@ -18,7 +18,7 @@ from policies.core.facts import Cluster
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
 from webhook.admission.configuration import Config
-from webhook.admission.missed import How, excluded, made_now, missed, runs
+from webhook.admission.missed import Difference, excluded, is_current, missed, runs
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -74,7 +74,7 @@ class Unmutated:
 
     async def _lacks_fields(self, pod: Json, known: dict[tuple[str, ...], bool]) -> bool:
         config = self._config()
-        if not runs(pod) or made_now(pod, config) or excluded(pod, config, self._cluster):
+        if not runs(pod) or is_current(pod, config) or excluded(pod, config, self._cluster):
             return False
         # Only the annotation shows that two pods of one owner have the same fields.
         owner = controller(pod) if config.webhook.changes.annotation else None
@@ -82,6 +82,6 @@ class Unmutated:
         key = uid, annotations_of(pod).get(CHANGED, ""), config.digest
         if key not in known:
             found = missed({"apiVersion": "v1", "kind": "Pod", **pod}, config, self._cluster)
-            known[key] = found is not None and found.how is How.LACKS
+            known[key] = found is not None and found.difference is Difference.LACKS
             await asyncio.sleep(PAUSE_SECONDS)
         return known[key]

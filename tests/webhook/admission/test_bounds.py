@@ -125,7 +125,7 @@ def test_an_update_pays_for_both_objects_from_one_budget() -> None:
     judged = decided((half(name="old"), half(name="new")))[1]
     assert judged.allowed
     assert {result.ratcheted for result in judged.results if result.ratcheted} == {
-        "what it was before is too much to be compared"
+        "the previous version is too large to compare"
     }
 
 

@@ -94,22 +94,22 @@ def changed(*reasons: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) 
 def test_a_warning_has_the_added_fields_and_the_reason_in_one_line(
     reasons: list[tuple[str, str]], said: str
 ) -> None:
-    assert answer.brief(changed(*reasons)) == said
+    assert answer.warning_line(changed(*reasons)) == said
     assert len(said) <= 120
 
 
 def test_an_update_has_only_the_new_changes() -> None:
     reasons = [("spec.a", "x"), ("spec.b", "y")]
     known = frozenset(reasons[:1])
-    assert answer.brief(changed(*reasons, known=known)) == "p added b: y"
-    assert answer.brief(changed(*reasons, known=frozenset(reasons))) == ""
+    assert answer.warning_line(changed(*reasons, known=known)) == "p added b: y"
+    assert answer.warning_line(changed(*reasons, known=frozenset(reasons))) == ""
 
 
 def test_warnings_about_added_fields_can_be_off() -> None:
     decision = Decision({}, changes=(changed(("spec.a", "x")),))
     assert list(answer.warnings_of(decision)) == ["p added a: x"]
-    assert list(answer.warnings_of(replace(decision, says_changes=False))) == []
-    assert set(answer.audit_of(replace(decision, says_changes=False))) == {"mutations"}
+    assert list(answer.warnings_of(replace(decision, lists_changes=False))) == []
+    assert set(answer.audit_of(replace(decision, lists_changes=False))) == {"mutations"}
 
 
 def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:

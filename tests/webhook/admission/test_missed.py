@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from webhook.admission import engine
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
-from webhook.admission.missed import How, excluded, made_now, missed, runs
+from webhook.admission.missed import Difference, excluded, is_current, missed, runs
 from webhook.config.load import load
 from webhook.kube.offline import ManifestCluster
 
@@ -50,14 +50,14 @@ def made(pod: Json, config: Config) -> Json:
 
 def test_a_pod_that_the_webhook_made_is_not_missed() -> None:
     running = made(vllm(), NOW)
-    assert made_now(running, NOW)
+    assert is_current(running, NOW)
     assert missed(running, NOW, NoCluster()) is None
 
 
 def test_a_pod_that_bypassed_it_lacks_fields() -> None:
     found = missed(vllm(), NOW, NoCluster())
     assert found is not None
-    assert found.how is How.LACKS
+    assert found.difference is Difference.LACKS
     assert found.digest == ""
     assert any("readinessProbe" in path for path in found.fields["standard-probes"])
 
@@ -70,14 +70,14 @@ def test_a_pod_for_which_the_policy_has_nothing_is_not_missed() -> None:
 
 def test_another_digest_with_the_same_result_is_not_missed() -> None:
     running = made(vllm(), NOW)
-    assert not made_now(running, SAME)
+    assert not is_current(running, SAME)
     assert missed(running, SAME, NoCluster()) is None
 
 
 def test_another_policy_with_another_result_is() -> None:
     found = missed(made(vllm(), NOW), MORE, NoCluster())
     assert found is not None
-    assert found.how is How.EARLIER
+    assert found.difference is Difference.EARLIER
     assert found.digest == NOW.digest
     assert list(found.fields) == ["standard-probes"]
     paths = [path.rpartition(".")[2] for path in found.fields["standard-probes"]]
@@ -88,7 +88,7 @@ def test_what_the_present_policy_would_not_give_differs_too() -> None:
     running = made(vllm(), NOW)
     found = missed(running, OFF, NoCluster())
     assert found is not None
-    assert found.how is How.EARLIER
+    assert found.difference is Difference.EARLIER
     for path in found.fields["standard-probes"]:
         assert value_at(running, path) is not None
 
@@ -104,13 +104,13 @@ def test_without_the_annotation_the_pod_itself_shows_it() -> None:
 def test_an_annotation_that_somebody_wrote_hides_nothing(spoilt: str) -> None:
     found = missed(vllm(annotations={CHANGED: spoilt}), NOW, NoCluster())
     assert found is not None
-    assert found.how is How.LACKS
+    assert found.difference is Difference.LACKS
 
 
 def test_an_exempted_pod_is_told_apart() -> None:
     found = missed(vllm(annotations={EXEMPT: "standard-probes=it has its own"}), NOW, NoCluster())
     assert found is not None
-    assert found.how is How.EXEMPTED
+    assert found.difference is Difference.EXEMPTED
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from policies.core.mode import Mode, Profile
 from policies.core.settings import default_settings, validated
 from webhook.admission.configuration import Config, Problem
 from webhook.config.keys import keys
-from webhook.config.load import MOST_PROBLEMS, PolicyError, judged, load, models, rules, schema
+from webhook.config.load import MOST_PROBLEMS, PolicyError, load, models, problems_of, rules, schema
 from webhook.config.location import read_files
 from webhook.config.source import read_directory
 
@@ -149,7 +149,7 @@ def test_a_thousand_unknown_names_are_not_all_compared_with_every_name_there_is(
     for chosen in (list(files), ["rules.yaml", "webhook.yaml"], ["rules.yaml"], ["webhook.yaml"]):
         some = {key: files[key] for key in chosen}
         compared.clear()
-        problems, _ = judged(some)
+        problems, _ = problems_of(some)
         assert len(problems) == MOST_PROBLEMS
         assert len(compared) <= 2 * MOST_PROBLEMS
 

@@ -70,7 +70,7 @@ async def test_only_the_replica_that_holds_the_lease_counts(
     fake: FakeApiServer, counting: Unmutated, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
     await fake.put(PODS, vllm(uid="p"))
-    monkeypatch.setattr(counting, "_counts", lambda: holds)
+    monkeypatch.setattr(counting, "_is_leader", lambda: holds)
 
     class Enough(Exception):
         pass

@@ -87,7 +87,7 @@ def _totals(heading: str, counts: Mapping[str, Counter[Outcome]]) -> Iterator[Li
 
 def change_lines(review: Review) -> Iterator[Line]:
     """The fields that the policies add, each with its reason."""
-    for change in messages.said_changes(review.changes):
+    for change in messages.listed_changes(review.changes):
         reasons = list(change.why.local())
         if not reasons:
             yield from _wrapped("+ ", messages.describe(change), "cyan")
