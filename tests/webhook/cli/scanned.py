@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import pytest
 
 from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, running
-from webhook.cli import main as cli
 
 RULE = "liveness-external-dependency"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
@@ -37,7 +32,7 @@ HAZARD: Json = {
     "livenessProbe": {"exec": {"command": ["curl", "http://payments/health"]}, "timeoutSeconds": 5},
 }
 SERVER: Json = {"name": "main", "image": "vllm/vllm-openai:v0.11.0", "ports": [{"containerPort": 8000}]}
-"""One that gets probes."""
+"""A server that gets probes."""
 
 
 class Answer(NamedTuple):
@@ -46,12 +41,17 @@ class Answer(NamedTuple):
     err: str
 
     @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
     def found(self) -> list[str]:
-        """Kind and name of each object that was judged, in order."""
-        return [f"{each['kind']} {each['name']}" for each in json.loads(self.out)]
+        """Kind and name of each reviewed object, in order."""
+        return [f"{each['kind']} {each['name']}" for each in self.json]
 
 
-Scan = Callable[..., Awaitable[Answer]]
+Chassis = Callable[..., Answer]
+InCluster = Callable[..., Awaitable[Answer]]
 
 
 @asynccontextmanager
@@ -83,18 +83,6 @@ def serve(fake: FakeApiServer, served: dict[str, dict[str, str]]) -> None:
         }
 
 
-def scanner(fake: FakeApiServer, directory: Path, capsys: pytest.CaptureFixture[str]) -> Scan:
-    """Runs `chassis scan` against the server; in a thread, for the server needs this one's loop."""
-    kubeconfig = fake.kubeconfig(directory)
-
-    async def run(*argv: str) -> Answer:
-        arguments = ["scan", "--kubeconfig", str(kubeconfig), *argv]
-        status = await asyncio.to_thread(cli.main, arguments)
-        return Answer(status, *capsys.readouterr())
-
-    return run
-
-
 def named(name: str, spec: Json | None = None, **metadata: Any) -> Json:
     return {
         "metadata": {"name": name, "namespace": "ml", "uid": f"uid-{name}", **metadata},
@@ -112,5 +100,10 @@ def pod(name: str, container: Json = HAZARD, **metadata: Any) -> Json:
     return named(name, {"containers": [container]}, **metadata)
 
 
-def owned_by(api_version: str, kind: str) -> list[Json]:
-    return [{"apiVersion": api_version, "kind": kind, "name": "o", "uid": "u", "controller": True}]
+def owned_by(api_version: str, kind: str, name: str = "o", uid: str = "u") -> list[Json]:
+    return [{"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
+def serialized(*objects: Json) -> str:
+    """A List of objects, as the text of a file."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})

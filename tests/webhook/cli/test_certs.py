@@ -1,4 +1,4 @@
-"""`chassis certs`: the written certificates can be served, and its output is true."""
+"""`chassis certs`: the certificates that it writes can be served, and its output is correct."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from webhook.cli import main as cli
+from tests.webhook.cli.scanned import Chassis
 from webhook.server import certificates as certs
 from webhook.server import pki
 
 
-async def test_an_issued_certificate_can_be_served_and_only_we_can_read_the_key(tmp_path: Path) -> None:
+async def test_an_issued_certificate_can_be_served_and_its_key_is_private(
+    tmp_path: Path, chassis: Chassis
+) -> None:
     directory = tmp_path / "new" / "tls"
     for force in ([], ["--force"]):
-        assert cli.main(["certs", "issue", str(directory), "--host", "10.0.0.1", *force]) == 0
+        assert chassis("certs", "issue", directory, "--host", "10.0.0.1", *force).status == 0
     source = certs.MountedFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     bundle = await source.read()
     assert certs.ServingCertificate().install(bundle)
@@ -26,14 +28,12 @@ async def test_an_issued_certificate_can_be_served_and_only_we_can_read_the_key(
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
-def test_nothing_that_is_there_is_overwritten_unasked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_no_file_is_overwritten_without_force(tmp_path: Path, chassis: Chassis, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    assert cli.main(["certs", "issue", str(tmp_path)]) == 2
-    assert f"{tmp_path}: {name} would be overwritten" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "precious"
+    answer = chassis("certs", "issue", tmp_path)
+    assert answer.status == 2
+    assert f"{tmp_path}: {name} would be overwritten" in answer.err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "precious"}
 
 
 @pytest.mark.parametrize(
@@ -44,22 +44,24 @@ def test_nothing_that_is_there_is_overwritten_unasked(
         (pki.SERVING_LIFETIME + timedelta(days=1), "ended", 1),
     ],
 )
-def test_it_shows_the_names_and_the_state_of_a_certificate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], age: timedelta, state: str, status: int
+def test_it_shows_the_hosts_and_the_state_of_a_certificate(
+    tmp_path: Path, chassis: Chassis, age: timedelta, state: str, status: int
 ) -> None:
     bundle = pki.issue(["a.svc", "::1"], datetime.now(UTC) - age)
     (tmp_path / "tls.crt").write_bytes(bundle.certificate)
-    assert cli.main(["certs", "show", str(tmp_path / "tls.crt")]) == status
-    out = capsys.readouterr().out
-    assert "hosts:  a.svc, ::1\n" in out
-    assert f"({state})" in out
+    answer = chassis("certs", "show", tmp_path / "tls.crt")
+    assert answer.status == status
+    assert "hosts:  a.svc, ::1\n" in answer.out
+    assert f"({state})" in answer.out
 
 
 @pytest.mark.parametrize("content", [None, b"rubbish"])
 def test_a_file_without_a_certificate_ends_with_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+    tmp_path: Path, chassis: Chassis, content: bytes | None
 ) -> None:
+    file = tmp_path / "tls.crt"
     if content is not None:
-        (tmp_path / "tls.crt").write_bytes(content)
-    assert cli.main(["certs", "show", str(tmp_path / "tls.crt")]) == 2
-    assert str(tmp_path / "tls.crt") in capsys.readouterr().err
+        file.write_bytes(content)
+    answer = chassis("certs", "show", file)
+    assert answer.status == 2
+    assert str(file) in answer.err

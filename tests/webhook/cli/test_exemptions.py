@@ -1,13 +1,11 @@
-"""`chassis exemptions` over manifests."""
+"""`chassis exemptions` over manifests and a cluster."""
 
-import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, cluster, deployment
-from webhook.cli import main as cli
+from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Chassis, InCluster, deployment
+from tests.webhook.kube.apiserver import FakeApiServer
 
 MANIFESTS = """
 apiVersion: apps/v1
@@ -32,56 +30,43 @@ spec:
 
 
 @pytest.fixture
-def manifests(tmp_path: Path) -> str:
+def manifests(tmp_path: Path) -> Path:
     file = tmp_path / "x.yaml"
     file.write_text(MANIFESTS)
-    return str(file)
+    return file
 
 
-def test_every_exemption_is_listed(
-    capsys: pytest.CaptureFixture[str], manifests: str, tmp_path: Path
-) -> None:
-    policy = tmp_path / "policy"
-    policy.mkdir()
-    (policy / "webhook.yaml").write_text(
-        "overrides: [{namespaces: [old-*], profile: observe, until: 2020-01-01}]"
-    )
-    assert cli.main(["exemptions", manifests, "--policy", str(policy), "-o", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(each["rule"], each["state"], each["used"], each["until"]) for each in found] == [
-        ("liveness-external-dependency", "counts", True, None),
-        ("tcp-probe", "counts", False, None),
-        ("standard-probes", "ended", None, "2020-12-31"),
-        ("profile", "ended", None, "2020-01-01"),
+def test_every_exemption_is_listed(chassis: Chassis, manifests: Path, tmp_path: Path) -> None:
+    (tmp_path / "policy").mkdir()
+    override = "overrides: [{namespaces: [old-*], profile: observe, until: 2020-01-01}]"
+    (tmp_path / "policy" / "webhook.yaml").write_text(override)
+    answer = chassis("exemptions", manifests, "--policy", tmp_path / "policy", "-o", "json")
+    assert answer.status == 0
+    keys = ("rule", "path", "state", "used", "until")
+    assert [tuple(each[key] for key in keys) for each in answer.json] == [
+        (RULE, "metadata", "counts", True, None),
+        ("tcp-probe", "metadata", "counts", False, None),
+        ("standard-probes", "spec.template.metadata", "ended", None, "2020-12-31"),
+        ("profile", "overrides.0", "ended", None, "2020-01-01"),
     ]
-    assert [each["path"] for each in found] == [
-        "metadata",
-        "metadata",
-        "spec.template.metadata",
-        "overrides.0",
-    ]
-    assert found[0]["reason"] == "asked"
-    assert found[0]["object"] == "Deployment ml/x"
-    assert found[0]["age"] > 2000
+    first = answer.json[0]
+    assert (first["reason"], first["object"]) == ("asked", "Deployment ml/x")
+    assert first["age"] > 2000
 
 
-def test_a_table_for_people(capsys: pytest.CaptureFixture[str], manifests: str, tmp_path: Path) -> None:
-    assert cli.main(["exemptions", manifests]) == 0
-    head, first, *_ = capsys.readouterr().out.splitlines()
+def test_the_table(chassis: Chassis, manifests: Path, tmp_path: Path) -> None:
+    head, first, *_ = chassis("exemptions", manifests).out.splitlines()
     assert head.split() == ["OBJECT", "RULE", "STATE", "UNTIL", "AGE", "USED", "REASON"]
-    assert first.startswith("Deployment ml/x  liveness-external-dependency  counts")
+    assert first.startswith(f"Deployment ml/x  {RULE}  counts")
     assert first.endswith("yes   asked")
     none = tmp_path / "none.yaml"
     none.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: x}\n")
-    assert cli.main(["exemptions", str(none)]) == 0
-    assert capsys.readouterr().out == "no exemptions\n"
+    assert chassis("exemptions", none) == (0, "no exemptions\n", "")
 
 
-async def test_a_cluster_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with cluster() as fake:
-        annotations = {"mlchassis.dev/exempt": f"{RULE}=asked"}
-        await fake.put(DEPLOYMENTS, deployment("x", annotations=annotations))
-        arguments = ["exemptions", "--kubeconfig", str(fake.kubeconfig(tmp_path)), "-n", "ml", "-o", "json"]
-        assert await asyncio.to_thread(cli.main, arguments) == 0
-    [found] = json.loads(capsys.readouterr().out)
+async def test_a_cluster_is_read(fake: FakeApiServer, in_cluster: InCluster) -> None:
+    await fake.put(DEPLOYMENTS, deployment("x", annotations={"mlchassis.dev/exempt": f"{RULE}=asked"}))
+    answer = await in_cluster("exemptions", "-n", "ml", "-o", "json")
+    [found] = answer.json
     assert (found["object"], found["rule"], found["used"]) == ("Deployment ml/x", RULE, True)
+    assert answer.status == 0

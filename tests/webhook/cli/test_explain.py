@@ -8,7 +8,7 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 
 
-def test_a_rule_is_explained_whole() -> None:
+def test_a_rule_is_explained_in_full() -> None:
     for rule in rules().values():
         shown, document = explain.explain(rule.id), rule.document
         flat = " ".join(shown.split())
@@ -17,6 +17,8 @@ def test_a_rule_is_explained_whole() -> None:
         for example in (document.bad, document.good):
             assert all(f"  {line}".rstrip() in shown for line in example.splitlines())
         assert (f'mlchassis.dev/exempt: "{rule.id}=<reason>"' in shown) is document.exemptable
+        prose = shown.partition("\nFlagged")[0]
+        assert max(map(len, prose.splitlines())) <= terminal.WIDTH
 
 
 @pytest.mark.parametrize("policy_id", registry.mutators())
@@ -28,22 +30,21 @@ def test_a_policy_is_explained_with_its_settings(policy_id: str) -> None:
     assert "  mode  (mode)\n      enforce, warn, audit or off" in shown
 
 
-def test_prose_fits_the_terminal() -> None:
-    prose = explain.explain("drain-blocked-by-pdb").partition("\nFlagged")[0]
-    assert max(map(len, prose.splitlines())) <= terminal.WIDTH
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("drain-blocked-by-pbd", "did you mean drain-blocked-by-pdb"),
+        ("gpu", "did you mean gpu-affinity or "),
+        ("zzz", "lists them all"),
+    ],
+)
+def test_an_unknown_name_gets_a_hint(name: str, hint: str) -> None:
+    with pytest.raises(UserError, match=hint):
+        explain.explain(name)
 
 
-def test_a_slip_is_answered_with_a_guess() -> None:
-    with pytest.raises(UserError, match="did you mean drain-blocked-by-pdb"):
-        explain.explain("drain-blocked-by-pbd")
-    with pytest.raises(UserError, match="lists them all"):
-        explain.explain("zzz")
-
-
-def test_a_part_of_a_name_is_enough_where_one_has_it() -> None:
+def test_a_unique_part_of_a_name_is_enough() -> None:
     assert explain.explain("probes") == explain.explain("standard-probes")
-    with pytest.raises(UserError, match="did you mean gpu-affinity or "):
-        explain.explain("gpu")
 
 
 def test_the_overview_names_everything() -> None:

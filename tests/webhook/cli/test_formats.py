@@ -17,9 +17,9 @@ from policies.core.coverage import Coverage, Reading
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
+from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS
 from webhook.admission.decision import Crash, Decision
-from webhook.cli import main as cli
 from webhook.cli.output import sarif
 from webhook.cli.output.review import Review, Subject
 from webhook.config.load import load, rules
@@ -27,7 +27,6 @@ from webhook.kube.offline import Document
 from webhook.version import version
 
 SCHEMAS = Path(__file__).with_name("schemas")
-RULE = "liveness-external-dependency"
 
 
 @pytest.fixture
@@ -39,11 +38,6 @@ def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("a dir").mkdir()
     Path("a dir/hazards.yaml").write_text(f"{HAZARDS}---\n{exempted}")
     return Path("a dir/hazards.yaml")
-
-
-def printed(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    cli.main([str(word) for word in argv])
-    return capsys.readouterr().out
 
 
 @cache
@@ -81,10 +75,8 @@ def complaints_of_github(log: Json) -> Iterator[str]:
                     yield "GH1003: a location has a region with a first line"
 
 
-def test_sarif_passes_the_schema_and_github_s_rules(
-    capsys: pytest.CaptureFixture[str], manifests: Path
-) -> None:
-    driver, results = of_sarif(printed(capsys, "review", manifests, "-o", "sarif"))
+def test_sarif_passes_the_schema_and_github_s_rules(chassis: Chassis, manifests: Path) -> None:
+    driver, results = of_sarif(chassis("review", manifests, "-o", "sarif").out)
     assert driver["version"] == version()
     assert [rule["id"] for rule in driver["rules"]] == [*rules(), *registry.mutators()]
     for rule in driver["rules"]:
@@ -105,9 +97,9 @@ def test_help_leads_to_the_documentation_s_pages() -> None:
         assert f"## {anchor}\n" in (docs / page).read_text()
 
 
-def test_fingerprints_stay_where_lines_move(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
+def test_fingerprints_stay_where_lines_move(chassis: Chassis, manifests: Path) -> None:
     def fingerprints() -> list[str]:
-        _, results = of_sarif(printed(capsys, "review", manifests, "-o", "sarif"))
+        _, results = of_sarif(chassis("review", manifests, "-o", "sarif").out)
         return [result["partialFingerprints"][sarif.FINGERPRINT] for result in results]
 
     before = fingerprints()
@@ -133,9 +125,9 @@ def test_a_rule_that_failed_is_a_notification() -> None:
     assert notification["message"]["text"] == f"{RULE} failed on Pod a: ValueError: x"
 
 
-def test_a_log_without_findings_is_valid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_log_without_findings_is_valid(chassis: Chassis, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n")
-    _, results = of_sarif(printed(capsys, "review", tmp_path, "-o", "sarif"))
+    _, results = of_sarif(chassis("review", tmp_path, "-o", "sarif").out)
     assert results == []
 
 
@@ -146,18 +138,18 @@ def junit_schema() -> Any:
     return xmlschema.XMLSchema(str(SCHEMAS / "junit-10.xsd"))
 
 
-def test_junit_passes_its_schema(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
-    text = printed(capsys, "review", manifests, "-o", "junit")
+def test_junit_passes_its_schema(chassis: Chassis, manifests: Path) -> None:
+    text = chassis("review", manifests, "-o", "junit").out
     junit_schema().validate(text.partition("?>")[2])
     assert 'errors="0"' in text
 
 
-def test_junit_of_tests_passes_it_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_junit_of_tests_passes_it_too(chassis: Chassis, tmp_path: Path) -> None:
     obj = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": []}}
     expected = [{"object": "Pod/a", "verdict": "refused"}]
     (tmp_path / "chassis-test.yaml").write_text(
         json.dumps({"tests": [{"name": "it", "objects": [obj], "expect": expected}]})
     )
-    text = printed(capsys, "policy", "test", tmp_path, "-o", "junit")
+    text = chassis("policy", "test", tmp_path, "-o", "junit").out
     assert "<testcase" in text
     junit_schema().validate(text.partition("?>")[2])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import yaml
 from policies.core.registry import rules
 from tests.manifests import manifest
 from tests.webhook.cli.browser import Tab, needs_chromium
-from tests.webhook.cli.scanned import DEPLOYMENTS, SERVED, cluster, deployment, serve
-from webhook.cli import main as cli
+from tests.webhook.cli.scanned import DEPLOYMENTS, SERVED, Chassis, InCluster, deployment, serialized, serve
+from tests.webhook.kube.apiserver import FakeApiServer
 
 MORE = """
 ---
@@ -43,6 +42,11 @@ HOSTILE = "\n</script><script>alert(1)</script>\u2028\x1b[31m\"];x-->`'\\"
 
 
 @pytest.fixture
+def graph(chassis: Chassis) -> Chassis:
+    return partial(chassis, "graph")
+
+
+@pytest.fixture
 def manifests(tmp_path: Path) -> str:
     """Two Deployments that wait for each other, and a third that is restarted without one of them."""
     file = tmp_path / "set.yaml"
@@ -61,20 +65,13 @@ def hostile(tmp_path: Path) -> str:
     )
     service = manifest("Service", HOSTILE, {"selector": labels}, namespace=HOSTILE)
     file = tmp_path / "hostile.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [obj, service]}))
+    file.write_text(serialized(obj, service))
     return str(file)
 
 
-def output(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    cli.main(["graph", *argv])
-    return capsys.readouterr().out
-
-
-def test_text_names_each_dependency_with_its_place(
-    capsys: pytest.CaptureFixture[str], manifests: str
-) -> None:
-    assert cli.main(["graph", manifests]) == 1, "there is a cycle"
-    text = capsys.readouterr().out
+def test_text_names_each_dependency_with_its_place(graph: Chassis, manifests: str) -> None:
+    status, text, _ = graph(manifests)
+    assert status == 1, "there is a cycle"
     assert (
         "Deployment default/gateway\n"
         "  waits for Service default/model  (init container wait-for-model, "
@@ -87,15 +84,16 @@ def test_text_names_each_dependency_with_its_place(
     assert text.endswith("3 workloads, 7 dependencies, 1 cycle\n")
 
 
-def test_the_failure_of_one_object(capsys: pytest.CaptureFixture[str], manifests: str) -> None:
-    text = output(capsys, manifests, "--from", "Deployment/model")
+def test_the_failure_of_one_object(graph: Chassis, manifests: str) -> None:
+    text = graph(manifests, "--from", "Deployment/model").out
     assert (
         "if Deployment default/model fails for longer than probes tolerate:\n"
         "  restarted: 3 pods of 1 workload: Deployment default/web after 30 s\n"
     ) in text
-    assert "no probe of another workload fails" in output(capsys, manifests, "--from", "Deployment/web")
-    assert cli.main(["graph", manifests, "--from", "nobody"]) == 2
-    assert "no object is named nobody" in capsys.readouterr().err
+    assert "no probe of another workload fails" in graph(manifests, "--from", "Deployment/web").out
+    answer = graph(manifests, "--from", "nobody")
+    assert answer.status == 2
+    assert "no object is named nobody" in answer.err
 
 
 CHAIN = """
@@ -130,9 +128,7 @@ def chained(name: str, probe: str, asked: str, replicas: int = 1, label: str = "
     return text
 
 
-def test_a_failure_spreads_through_probes_and_each_adds_its_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_spreads_through_probes_and_each_adds_its_time(tmp_path: Path, graph: Chassis) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text(
         chained("store", "startupProbe", "nobody")
@@ -144,7 +140,7 @@ def test_a_failure_spreads_through_probes_and_each_adds_its_time(
         + chained("other", "livenessProbe", "store", label="pair")
         + chained("buyer", "readinessProbe", "pair")
     )
-    text = output(capsys, str(file), "--from", "Deployment/store")
+    text = graph(str(file), "--from", "Deployment/store").out
     assert (
         "if Deployment default/store fails for longer than probes tolerate:\n"
         "  restarted: 9 pods of 3 workloads: Deployment default/other after 20 s, "
@@ -153,8 +149,8 @@ def test_a_failure_spreads_through_probes_and_each_adds_its_time(
     ) in text, "batch has started, and buyer asks a Service with another workload behind it"
 
 
-def test_json_has_every_node_and_edge(capsys: pytest.CaptureFixture[str], manifests: str) -> None:
-    found = json.loads(output(capsys, manifests, "-o", "json", "--from", "default/Service/model"))
+def test_json_has_every_node_and_edge(graph: Chassis, manifests: str) -> None:
+    found = graph(manifests, "-o", "json", "--from", "default/Service/model").json
     ids = {node["id"] for node in found["nodes"]}
     assert {edge["source"] for edge in found["edges"]} | {edge["target"] for edge in found["edges"]} <= ids
     assert found["cycles"] == [
@@ -176,27 +172,26 @@ def test_json_has_every_node_and_edge(capsys: pytest.CaptureFixture[str], manife
 
 
 def test_the_rest_of_a_directory_is_drawn_if_a_file_cannot_be_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], manifests: str
+    tmp_path: Path, graph: Chassis, manifests: str
 ) -> None:
     (tmp_path / "template.yaml").write_text("{{ if .Values.ha }}\n")
-    assert cli.main(["graph", str(tmp_path), "-o", "json"]) == 2
-    said = capsys.readouterr()
-    assert json.loads(said.out)["edges"]
-    assert "template.yaml" in said.err
+    answer = graph(tmp_path, "-o", "json")
+    assert answer.status == 2
+    assert answer.json["edges"]
+    assert "template.yaml" in answer.err
 
 
-def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, graph: Chassis) -> None:
     file = tmp_path / "good.yaml"
     file.write_text(rules()["startup-wait-cycle"].document.good)
-    assert cli.main(["graph", str(file)]) == 0
-    assert "0 cycles" in capsys.readouterr().out
+    status, text, _ = graph(file)
+    assert status == 0
+    assert "0 cycles" in text
 
 
 @pytest.mark.parametrize("form", ["text", "mermaid", "dot"])
-def test_hostile_names_write_no_line_and_end_no_string(
-    capsys: pytest.CaptureFixture[str], hostile: str, form: str
-) -> None:
-    text = output(capsys, hostile, "-o", form)
+def test_hostile_names_write_no_line_and_end_no_string(graph: Chassis, hostile: str, form: str) -> None:
+    text = graph(hostile, "-o", form).out
     assert all(each == "\n" or each.isprintable() for each in text)
     for line in text.splitlines():
         if form == "mermaid" and line != "flowchart LR":
@@ -207,19 +202,17 @@ def test_hostile_names_write_no_line_and_end_no_string(
             )
 
 
-def test_json_of_hostile_names_is_read_back(capsys: pytest.CaptureFixture[str], hostile: str) -> None:
-    found = json.loads(output(capsys, hostile, "-o", "json"))
+def test_json_of_hostile_names_is_read_back(graph: Chassis, hostile: str) -> None:
+    found = graph(hostile, "-o", "json").json
     assert {"Deployment", "Service"} <= {node["kind"] for node in found["nodes"] if node["name"] == HOSTILE}
 
 
-async def test_a_cluster_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with cluster() as fake:
-        serve(fake, {**SERVED, "/api/v1": {**SERVED["/api/v1"], "Service": "services"}})
-        await fake.put(DEPLOYMENTS, deployment("x"))
-        arguments = ["graph", "--kubeconfig", str(fake.kubeconfig(tmp_path)), "-n", "ml", "-o", "json"]
-        assert await asyncio.to_thread(cli.main, arguments) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(edge["source"], edge["relation"], edge["target"]) for edge in found["edges"]] == [
+async def test_a_cluster_is_read(fake: FakeApiServer, in_cluster: InCluster) -> None:
+    serve(fake, {**SERVED, "/api/v1": {**SERVED["/api/v1"], "Service": "services"}})
+    await fake.put(DEPLOYMENTS, deployment("x"))
+    answer = await in_cluster("graph", "-n", "ml", "-o", "json")
+    assert answer.status == 0
+    assert [(edge["source"], edge["relation"], edge["target"]) for edge in answer.json["edges"]] == [
         ("ml/Deployment/x", "is restarted without", "Host/payments")
     ]
 
@@ -227,9 +220,9 @@ async def test_a_cluster_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[s
 # --- the page --------------------------------------------------------------------------------------
 
 
-def page(capsys: pytest.CaptureFixture[str], tmp_path: Path, *argv: str) -> Path:
+def page(graph: Chassis, tmp_path: Path, *argv: str) -> Path:
     file = tmp_path / "graph.html"
-    file.write_text(output(capsys, *argv, "-o", "html"), encoding="utf-8")
+    file.write_text(graph(*argv, "-o", "html").out, encoding="utf-8")
     return file
 
 
@@ -241,9 +234,9 @@ async def drawn(tab: Tab) -> list[str]:
 @pytest.mark.e2e
 @needs_chromium
 async def test_the_page_draws_filters_and_focuses(
-    tab: Tab, manifests: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tab: Tab, manifests: str, tmp_path: Path, graph: Chassis
 ) -> None:
-    file = page(capsys, tmp_path, manifests)
+    file = page(graph, tmp_path, manifests)
     await tab.open(file)
     assert "Deployment default/web" in await drawn(tab)
     assert await tab.ask("document.querySelectorAll('.edge.cycle').length") == 4
@@ -266,10 +259,8 @@ async def test_the_page_draws_filters_and_focuses(
 
 @pytest.mark.e2e
 @needs_chromium
-async def test_names_do_not_run_in_the_page(
-    tab: Tab, hostile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await tab.open(page(capsys, tmp_path, hostile))
+async def test_names_do_not_run_in_the_page(tab: Tab, hostile: str, tmp_path: Path, graph: Chassis) -> None:
+    await tab.open(page(graph, tmp_path, hostile))
     assert any(HOSTILE in name for name in await drawn(tab))
     assert tab.complaints == []
     await tab.ask(
@@ -280,9 +271,7 @@ async def test_names_do_not_run_in_the_page(
 
 @pytest.mark.e2e
 @needs_chromium
-async def test_the_page_is_usable_with_500_workloads(
-    tab: Tab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_page_is_usable_with_500_workloads(tab: Tab, tmp_path: Path, graph: Chassis) -> None:
     objects = []
     for n in range(500):
         labels = {"app": f"app-{n}"}
@@ -297,6 +286,6 @@ async def test_the_page_is_usable_with_500_workloads(
         objects.append(manifest("Service", f"app-{n}", {"selector": labels}))
     file = tmp_path / "large.yaml"
     file.write_text(yaml.safe_dump_all(objects))
-    await tab.open(page(capsys, tmp_path, str(file)))
+    await tab.open(page(graph, tmp_path, str(file)))
     assert len(await drawn(tab)) == 1000
     assert tab.complaints == []

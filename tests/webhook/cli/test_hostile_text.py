@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from policies.kube.json import Json
 from policies.kube.printable import printable_lines
-from webhook.cli import main as cli
+from tests.manifests import manifest as built
+from tests.webhook.cli.scanned import Chassis
 from webhook.cli.output.yaml import dump, dump_flow
 from webhook.kube.documents import load_all
 
@@ -65,21 +66,16 @@ HOSTILE = "x\n---\nkind: Evil\n# \x1b[2J\u202e\u2028::error file=a::b \x9b1A##[w
 
 
 def pod(name: str, **fields: Any) -> Json:
+    probe = {"exec": {"command": ["curl", f"http://pay/{name}"]}}
     container: Json = {
         "name": name,
         "image": f"vllm/vllm-openai:{name}",
         "args": [name],
-        "ports": [{"containerPort": 80}],
+        "livenessProbe": probe,
     }
-    container["livenessProbe"] = {"exec": {"command": ["curl", f"http://pay/{name}"]}}
-    metadata = {"name": name, "namespace": name, "labels": {name: name}, "annotations": {name: name}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {"containers": [container]},
-        **fields,
-    }
+    container["ports"] = [{"containerPort": 80}]
+    metadata: Json = {"namespace": name, "labels": {name: name}, "annotations": {name: name}}
+    return built("Pod", name, {"containers": [container]}, **metadata) | fields
 
 
 @pytest.fixture
@@ -112,27 +108,24 @@ def _check(printed: str) -> None:
 @pytest.mark.parametrize("output", ["text", "diff", "yaml", "json", "sarif", "junit", "html"])
 def test_no_output_of_a_review_obeys_a_name(
     manifest: Path,
-    capsys: pytest.CaptureFixture[str],
+    chassis: Chassis,
     monkeypatch: pytest.MonkeyPatch,
     output: str,
     colour: str,
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", colour)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    cli.main(["review", "-o", output, str(manifest)])
-    printed = capsys.readouterr()
+    printed = chassis("review", "-o", output, manifest)
     assert "Evil" in printed.out
     _check(re.sub(r"\x1b\[\d+(;\d+)*m", "", printed.out))
     _check(printed.err)
 
 
-def test_the_yaml_of_a_review_holds_the_objects_and_no_other(
-    manifest: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli.main(["review", "-o", "json", str(manifest)])
-    wanted = [each["object"] for each in json.loads(capsys.readouterr().out) if each["allowed"]]
-    cli.main(["review", "-o", "yaml", str(manifest)])
-    found = [each for each in load_all(capsys.readouterr().out) if each is not None]
+def test_the_yaml_of_a_review_holds_the_objects_and_no_other(manifest: Path, chassis: Chassis) -> None:
+    reviews = chassis("review", "-o", "json", manifest).json
+    wanted = [each["object"] for each in reviews if each["allowed"]]
+    rendered = chassis("review", "-o", "yaml", manifest).out
+    found = [each for each in load_all(rendered) if each is not None]
     assert found == wanted
     assert len(found) >= 2
 
@@ -140,42 +133,37 @@ def test_the_yaml_of_a_review_holds_the_objects_and_no_other(
 @pytest.mark.parametrize(
     "argv",
     [
-        ["why", "-f"],
-        ["why", "-o", "json", "-f"],
-        ["exemptions"],
-        ["exemptions", "-o", "json"],
-        ["policy", "diff", "built-in", "{strict}"],
-        ["policy", "diff", "-o", "json", "built-in", "{strict}"],
-        ["fix", "--diff"],
-        ["fix", "--dry-run"],
+        "why -f",
+        "why -o json -f",
+        "exemptions",
+        "exemptions -o json",
+        "policy diff built-in {strict}",
+        "policy diff -o json built-in {strict}",
+        "fix --diff",
+        "fix --dry-run",
     ],
-    ids=" ".join,
 )
-def test_no_other_command_obeys_a_name(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
-) -> None:
+def test_no_other_command_obeys_a_name(manifest: Path, tmp_path: Path, chassis: Chassis, argv: str) -> None:
     strict = tmp_path / "strict"
     strict.mkdir()
     (strict / "rules.yaml").write_text("profile: strict\n")
     as_yaml = tmp_path / "\x1b[31m.yaml"
     objects = [dump(each) for each in load_all(manifest.read_text())]
     as_yaml.write_text("---\n".join(objects))
-    cli.main([*(each.format(strict=strict) for each in argv), str(as_yaml)])
-    printed = capsys.readouterr()
+    printed = chassis(*argv.format(strict=strict).split(), as_yaml)
     assert printed.out + printed.err
     _check(printed.out)
     _check(printed.err)
 
 
-def test_a_name_is_no_link_in_a_message_of_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_is_no_link_in_a_message_of_sarif(tmp_path: Path, chassis: Chassis) -> None:
     """Such a message is read for links, `[text](target)`: SARIF 2.1.0, 3.11.6."""
     link = "[the fix](https://evil.example)"
     probe = {"exec": {"command": ["curl", "-f", f"http://{link}/"]}, "timeoutSeconds": 5}
     obj = pod("p")
     obj["spec"]["containers"] += [{"name": link, "image": link, "livenessProbe": probe, "command": [link]}]
     (tmp_path / "pod.json").write_text(json.dumps(obj))
-    cli.main(["review", "-o", "sarif", str(tmp_path)])
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    said = [result["message"]["text"] for result in run["results"]]
-    assert any("the fix" in text for text in said)
-    assert not any("](" in text.replace("\\](", "") for text in said)
+    (run,) = chassis("review", "-o", "sarif", tmp_path).json["runs"]
+    messages = [result["message"]["text"] for result in run["results"]]
+    assert any("the fix" in text for text in messages)
+    assert not any("](" in text.replace("\\](", "") for text in messages)

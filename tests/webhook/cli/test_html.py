@@ -17,9 +17,8 @@ from policies.core.facts import NoCluster
 from policies.core.mode import Profile
 from policies.kube.json import Json
 from tests.manifests import manifest
-from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Scan, deployment
+from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Chassis, InCluster, deployment
 from tests.webhook.kube.apiserver import FakeApiServer
-from webhook.cli import main as cli
 from webhook.cli.output.html import page
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, status_of
@@ -78,11 +77,6 @@ def manifests(tmp_path: Path) -> Path:
     return file
 
 
-def html(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    cli.main([str(word) for word in (*argv, "-o", "html")])
-    return capsys.readouterr().out
-
-
 class Page(HTMLParser):
     """Elements, the texts between them, and the JSON blocks."""
 
@@ -126,8 +120,8 @@ def reviewed(*documents: Document, **policy: str) -> tuple[list[Review], Subject
 # --- its content -----------------------------------------------------------------------------------
 
 
-def test_the_head_counts_and_names_the_policy(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
-    made = Page(html(capsys, "review", manifests))
+def test_the_head_counts_and_names_the_policy(chassis: Chassis, manifests: Path) -> None:
+    made = Page(chassis("review", manifests, "-o", "html").out)
     assert "2 objects" in made.text
     assert (
         f"Source {manifests} Policy the built-in one Digest {load({}).digest} Profile standard" in made.text
@@ -137,7 +131,7 @@ def test_the_head_counts_and_names_the_policy(capsys: pytest.CaptureFixture[str]
     assert len(made.ids()) == len(set(made.ids()))
 
 
-def test_the_plan_is_what_each_profile_decides(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
+def test_the_plan_is_what_each_profile_decides(chassis: Chassis, manifests: Path) -> None:
     reviews, subject = reviewed(*read([str(manifests)]))
     by_profile = [Profiles(subject).decide(review) for review in reviews]
     for profile in Profile:
@@ -148,12 +142,13 @@ def test_the_plan_is_what_each_profile_decides(capsys: pytest.CaptureFixture[str
             assert decided[profile] == expected.decision
     assert [status_of(each[Profile.OBSERVE]) for each in by_profile] == [Status.CLEAN, Status.CLEAN]
     assert status_of(by_profile[0][Profile.STANDARD]) is Status.REFUSED
-    rows = re.findall(r'<tr><th scope="row">(observe|standard|strict)', html(capsys, "review", manifests))
+    text = chassis("review", manifests, "-o", "html").out
+    rows = re.findall(r'<tr><th scope="row">(observe|standard|strict)', text)
     assert rows == ["observe", "standard", "strict"]
 
 
-def test_a_card_marks_the_field_in_the_file(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
-    made = Page(html(capsys, "review", manifests))
+def test_a_card_marks_the_field_in_the_file(chassis: Chassis, manifests: Path) -> None:
+    made = Page(chassis("review", manifests, "-o", "html").out)
     (shown, finding) = next(
         (each, finding)
         for each in made.cards.values()
@@ -186,7 +181,7 @@ def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
 
 
 def test_accelerators_are_next_to_those_of_the_nodes(
-    capsys: pytest.CaptureFixture[str], manifests: Path, tmp_path: Path
+    chassis: Chassis, manifests: Path, tmp_path: Path
 ) -> None:
     node = {
         "apiVersion": "v1",
@@ -195,9 +190,9 @@ def test_accelerators_are_next_to_those_of_the_nodes(
         "status": {"allocatable": {"nvidia.com/gpu": "4"}},
     }
     (tmp_path / "node.json").write_text(json.dumps(node))
-    made = Page(html(capsys, "review", tmp_path))
+    made = Page(chassis("review", tmp_path, "-o", "html").out)
     assert "nvidia.com/gpu 6 1 4 1 4 ✕ 2 too few" in made.text
-    assert "The nodes are not known." in Page(html(capsys, "review", manifests)).text
+    assert "The nodes are not known." in Page(chassis("review", manifests, "-o", "html").out).text
 
 
 # --- the timeline ------------------------------------------------------------------------------------
@@ -231,7 +226,7 @@ def test_a_probe_that_kills_a_start_is_shown() -> None:
 # --- whose words they are -----------------------------------------------------------------------------
 
 
-def test_nothing_that_a_user_wrote_is_markup(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nothing_that_a_user_wrote_is_markup(chassis: Chassis, tmp_path: Path) -> None:
     labels = {"app": HOSTILE}
     probe = {"exec": {"command": ["curl", f"http://payments/{HOSTILE}"]}}
     container = {"name": HOSTILE, "image": HOSTILE, "ports": [{"containerPort": 80}], "livenessProbe": probe}
@@ -245,7 +240,7 @@ def test_nothing_that_a_user_wrote_is_markup(capsys: pytest.CaptureFixture[str],
     )
     (tmp_path / "x.json").write_text(json.dumps(obj))
     (tmp_path / "y.json").write_text(json.dumps({**obj, "kind": HOSTILE}))
-    text = html(capsys, "review", tmp_path)
+    text = chassis("review", tmp_path, "-o", "html").out
     made = Page(text)
     scripts = [attributes for tag, attributes in made.tags if tag == "script"]
     assert scripts.count({}) == 1, "its own"
@@ -255,8 +250,8 @@ def test_nothing_that_a_user_wrote_is_markup(capsys: pytest.CaptureFixture[str],
     assert any(HOSTILE in finding["message"] for each in made.cards.values() for finding in each["findings"])
 
 
-def test_its_own_policy_lets_nothing_else_run(capsys: pytest.CaptureFixture[str], manifests: Path) -> None:
-    made = Page(html(capsys, "review", manifests))
+def test_its_own_policy_lets_nothing_else_run(chassis: Chassis, manifests: Path) -> None:
+    made = Page(chassis("review", manifests, "-o", "html").out)
     policy = next(a["content"] for tag, a in made.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -268,12 +263,11 @@ def test_its_own_policy_lets_nothing_else_run(capsys: pytest.CaptureFixture[str]
 # --- how it is written --------------------------------------------------------------------------------
 
 
-def test_each_namespace_has_a_page_for_its_owner(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, manifests: Path
-) -> None:
+def test_each_namespace_has_a_page_for_its_owner(chassis: Chassis, tmp_path: Path, manifests: Path) -> None:
     out = tmp_path / "report"
-    assert cli.main(["review", str(manifests), "-o", "html", "--split-by-namespace", str(out)]) == 1
-    assert "2 namespaces" in capsys.readouterr().out
+    answer = chassis("review", manifests, "-o", "html", "--split-by-namespace", out)
+    assert answer.status == 1
+    assert "2 namespaces" in answer.out
     assert {file.name for file in out.iterdir()} == {"index.html", "ns-ml.html", "ns-shop.html"}
     index, shop = Page((out / "index.html").read_text()), Page((out / "ns-shop.html").read_text())
     assert "ns-shop.html" in [a.get("href") for _, a in index.tags]
@@ -318,17 +312,16 @@ class Tracked(dict[str, Any]):
     """A map that can be weakly referenced."""
 
 
-def test_the_flag_needs_its_output(
-    capsys: pytest.CaptureFixture[str], manifests: Path, tmp_path: Path
-) -> None:
-    assert cli.main(["review", str(manifests), "--split-by-namespace", str(tmp_path / "x")]) == 2
-    assert "goes with -o html" in capsys.readouterr().err
+def test_the_flag_needs_its_output(chassis: Chassis, manifests: Path, tmp_path: Path) -> None:
+    answer = chassis("review", manifests, "--split-by-namespace", tmp_path / "x")
+    assert answer.status == 2
+    assert "goes with -o html" in answer.err
 
 
 # --- a cluster -----------------------------------------------------------------------------------------
 
 
-async def test_an_exemption_has_an_age(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_an_exemption_has_an_age(fake: FakeApiServer, scan: InCluster) -> None:
     annotations = {"mlchassis.dev/exempt": f"{RULE}=known"}
     fields: Json = {"f:metadata": {"f:annotations": {"f:mlchassis.dev/exempt": {}}}}
     managed = [
@@ -339,16 +332,16 @@ async def test_an_exemption_has_an_age(fake: FakeApiServer, chassis: Scan) -> No
         "bad", annotations=annotations, managedFields=managed, creationTimestamp="2020-01-01T00:00:00Z"
     )
     await fake.put(DEPLOYMENTS, made)
-    shown = Page((await chassis("-n", "ml", "-o", "html")).out)
+    shown = Page((await scan("-o", "html")).out)
     assert f"Deployment ml/bad {RULE} known" in shown.text
     times = [a["datetime"] for tag, a in shown.tags if tag == "time"]
     assert times[-2:] == ["2020-01-01T00:00:00Z", "2020-02-01T00:00:00Z"]
     assert "kubectl" not in str(shown.cards), "what is exempted needs no exemption"
 
 
-async def test_a_running_object_is_exempted_by_a_command(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_a_running_object_is_exempted_by_a_command(fake: FakeApiServer, scan: InCluster) -> None:
     await fake.put(DEPLOYMENTS, deployment("bad", annotations={"mlchassis.dev/exempt": "tcp-probe=x"}))
-    shown = Page((await chassis("-n", "ml", "-o", "html")).out)
+    shown = Page((await scan("-o", "html")).out)
     (only,) = shown.cards.values()
     assert only["exempt"]["command"] == (
         "kubectl annotate deployment.apps/bad "
@@ -356,19 +349,17 @@ async def test_a_running_object_is_exempted_by_a_command(fake: FakeApiServer, ch
     )
 
 
-async def test_what_may_not_be_read_is_on_the_page(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_what_may_not_be_read_is_on_the_page(fake: FakeApiServer, scan: InCluster) -> None:
     await fake.put(DEPLOYMENTS, deployment("bad"))
-    assert "Not read" not in Page((await chassis("-n", "ml", "-o", "html")).out).text
+    assert "Not read" not in Page((await scan("-o", "html")).out).text
     await fake.forbid("/apis/batch/v1/namespaces/ml/jobs")
-    shown = Page((await chassis("-n", "ml", "-o", "html")).out).text
+    shown = Page((await scan("-o", "html")).out).text
     assert "not scanned, since you may not list them in namespace ml: Job.batch" in shown
 
 
-def test_a_file_that_cannot_be_read_is_on_the_page(
-    capsys: pytest.CaptureFixture[str], manifests: Path
-) -> None:
+def test_a_file_that_cannot_be_read_is_on_the_page(chassis: Chassis, manifests: Path) -> None:
     (manifests.parent / "broken.yaml").write_text("a: [")
-    shown = Page(html(capsys, "review", manifests.parent)).text
+    shown = Page(chassis("review", manifests.parent, "-o", "html").out).text
     assert "2 objects" in shown
     assert "Not read" in shown
     assert "broken.yaml" in shown

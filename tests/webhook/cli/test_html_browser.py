@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.webhook.cli.browser import Tab, needs_chromium
-from tests.webhook.cli.scanned import RULE
+from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS, HOSTILE
-from webhook.cli import main as cli
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
@@ -18,7 +17,7 @@ pytestmark = [needs_chromium, pytest.mark.e2e]
 
 
 @pytest.fixture
-def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def report(tmp_path: Path, chassis: Chassis) -> Path:
     (tmp_path / "hazards.yaml").write_text(HAZARDS)
     metadata = {"name": HOSTILE, "namespace": HOSTILE, "labels": {"app": HOSTILE}}
     probe = {"exec": {"command": ["curl", f"http://payments/{HOSTILE}"]}, "timeoutSeconds": 5}
@@ -28,9 +27,8 @@ def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         spec = {"containers": [container]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": each, "spec": spec}
         (tmp_path / f"pod-{number}.json").write_text(json.dumps(pod))
-    cli.main(["review", str(tmp_path), "-o", "html"])
     made = tmp_path / "report.html"
-    made.write_text(capsys.readouterr().out)
+    made.write_text(chassis("review", tmp_path, "-o", "html").out)
     return made
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from policies.core.workloads import known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
+from tests.webhook.cli.scanned import Chassis
 from webhook.cli import known_kinds
-from webhook.cli import main as cli
-from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.kube.crds import Embedding
 
 
-def test_every_kind_is_listed_with_its_read_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "kinds"]) == OK
-    text = capsys.readouterr().out
+def test_every_kind_is_listed_with_its_paths(chassis: Chassis) -> None:
+    status, text, _ = chassis("explain", "kinds")
+    assert status == 0
     for workload in known_workloads():
         assert f"\n{workload.gk}  (" in text
     for kind in known_without_pods():
@@ -26,13 +27,14 @@ def test_every_kind_is_listed_with_its_read_parts(capsys: pytest.CaptureFixture[
     assert max(map(len, text.splitlines())) <= 110
 
 
-def test_the_flags_of_a_cluster_go_with_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "liveness-missing", "--context", "x"]) == BAD_INPUT
-    assert "--context and --kubeconfig go with `kinds`" in capsys.readouterr().err
+def test_the_flags_of_a_cluster_go_with_kinds(chassis: Chassis) -> None:
+    answer = chassis("explain", "liveness-missing", "--context", "x")
+    assert answer.status == 2
+    assert "--context and --kubeconfig go with `kinds`" in answer.err
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "line"),
     [
         (None, "you may not list its definitions"),
         ([], "Every kind of this cluster whose schema has pods is read."),
@@ -40,15 +42,9 @@ def test_the_flags_of_a_cluster_go_with_kinds(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_unread_kinds_of_a_cluster(
-    monkeypatch: pytest.MonkeyPatch, found: list[Embedding] | None, said: str
+    monkeypatch: pytest.MonkeyPatch, found: list[Embedding] | None, line: str
 ) -> None:
-    class Connected:
-        def __enter__(self) -> tuple[None, object]:
-            return None, lambda _: found
-
-        def __exit__(self, *_: object) -> None:
-            return None
-
-    monkeypatch.setattr("webhook.cli.known_kinds.connected", lambda *_: Connected())
+    connection = nullcontext((None, lambda _: found))
+    monkeypatch.setattr("webhook.cli.known_kinds.connected", lambda *_: connection)
     monkeypatch.setattr("webhook.kube.crds.unread", lambda *_: None)
-    assert said in "\n".join(known_kinds.of_cluster(None, "x"))
+    assert line in "\n".join(known_kinds.of_cluster(None, "x"))

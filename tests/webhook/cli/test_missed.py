@@ -9,7 +9,7 @@ import pytest
 
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
-from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, Scan, deployment, named
+from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import repair
 from webhook.cli.missed import History
@@ -96,21 +96,21 @@ async def ml(fake: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 # --- what is listed ------------------------------------------------------------------------------------
 
 
-async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, chassis: Scan) -> None:
+async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server())
     annotations = {OUTAGES: json.dumps([[AT - 60, AT + 240]])}
     lease = {"metadata": {"name": NAME, "annotations": annotations}, "spec": {}}
     await ml.fake.put(LEASES, lease)
     installed = {"name": "chassis.mlchassis.dev", "creationTimestamp": "2026-01-01T00:00:00Z"}
     await ml.fake.put(CONFIGURATIONS, {"metadata": installed})
-    answer = await chassis("--missed", "-n", "ml")
+    answer = await scan("--missed")
     assert answer.status == 1
     first, second, third, *_ = answer.out.splitlines()
     assert first.startswith("Deployment ml/llm: 2 pods (llm-1-0, llm-1-1), made while the webhook was down (")
     assert "spec.containers[main].readinessProbe" in second
     assert third.strip() == "restarted by --repair"
     assert "2 running pods, 2 missed, of 1 workload\n" in answer.out
-    record = json.loads((await chassis("--missed", "-n", "ml", "-o", "json")).out)
+    record = (await scan("--missed", "-o", "json")).json
     [row] = record["missed"]
     assert (row["kind"], row["name"], row["how"], record["missedPods"]) == ("Deployment", "llm", "lacks", 2)
     assert record["outages"] == [["2026-06-01T11:59:00Z", "2026-06-01T12:04:00Z"]]
@@ -131,42 +131,27 @@ def test_the_reason_follows_from_the_time_of_creation(history: History, why: str
     assert "unknown" in history.why(None)
 
 
-async def test_what_may_not_be_read_is_named(ml: Cluster, chassis: Scan) -> None:
+async def test_what_may_not_be_read_is_named(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server())
     await ml.fake.forbid(LEASES, CONFIGURATIONS)
-    answer = await chassis("--missed", "-n", "ml")
+    answer = await scan("--missed")
     assert answer.status == 1
     assert "you may not read it: when the webhook was down" in answer.err
     assert "you may not read it: when the webhook was installed" in answer.err
 
 
-async def test_excluded_pods_are_counted(ml: Cluster, chassis: Scan) -> None:
+async def test_excluded_pods_are_counted(ml: Cluster, scan: InCluster) -> None:
     await ml.fake.put(
         PODS, named("out", {"containers": [SERVER]}, labels={"mlchassis.dev/admission": "disabled"})
     )
-    answer = await chassis("--missed", "-n", "ml")
+    answer = await scan("--missed")
     assert answer.status == 0
     assert "excluded from admission: 1 pods in ml (1)" in answer.out
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--repair",),
-        ("--yes",),
-        ("--missed", "--yes"),
-        ("--missed", "-o", "html"),
-        ("--missed", "--report"),
-        ("--missed", "--statistics"),
-    ],
-)
-async def test_flags_that_do_not_go_together(ml: Cluster, chassis: Scan, flags: tuple[str, ...]) -> None:
-    assert (await chassis(*flags, "-n", "ml")).status == 2
-
-
-async def test_a_repair_that_can_ask_nobody_changes_nothing(ml: Cluster, chassis: Scan) -> None:
+async def test_a_repair_that_can_ask_nobody_changes_nothing(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server())
-    answer = await chassis("--missed", "--repair", "-n", "ml")
+    answer = await scan("--missed", "--repair")
     assert answer.status == 2
     assert "add --yes" in answer.err
     assert not [method for method, _ in ml.fake.requests if method != "GET"]
@@ -175,10 +160,10 @@ async def test_a_repair_that_can_ask_nobody_changes_nothing(ml: Cluster, chassis
 # --- how it is repaired --------------------------------------------------------------------------------
 
 
-async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, chassis: Scan) -> None:
+async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server())
     ml.fake.before_write = lambda: ml.replace_pods("llm", PROBED)
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    answer = await scan("--missed", "--repair", "--yes")
     assert "Deployment ml/llm: restarted and ready (1 of 1)" in answer.err
     template = ml.fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]["template"]
     assert RESTARTED_AT in template["metadata"]["annotations"]
@@ -187,17 +172,17 @@ async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, chassis:
     assert answer.status == 0
 
 
-async def test_restarts_end_at_the_first_that_does_not_help(ml: Cluster, chassis: Scan) -> None:
+async def test_restarts_end_at_the_first_that_does_not_help(ml: Cluster, scan: InCluster) -> None:
     """The webhook is still down, say: further restarts would harm and mend nothing."""
     await ml.put(server("a"))
     await ml.put(server("b"))
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    answer = await scan("--missed", "--repair", "--yes")
     assert "was not changed by the webhook either; stopped after 0 of 2 workloads" in answer.err
     assert RESTARTED_AT not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
     assert answer.status == 1
 
 
-async def test_a_rollout_that_fails_ends_it(ml: Cluster, chassis: Scan) -> None:
+async def test_a_rollout_that_fails_ends_it(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server("a"))
     await ml.put(server("b"))
 
@@ -208,7 +193,7 @@ async def test_a_rollout_that_fails_ends_it(ml: Cluster, chassis: Scan) -> None:
         ml.fake.objects[f"{DEPLOYMENTS}/a"] = {**item, "status": status}
 
     ml.fake.before_write = fails
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    answer = await scan("--missed", "--repair", "--yes")
     assert "ProgressDeadlineExceeded); stopped after 0 of 2" in answer.err
     assert RESTARTED_AT not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
 
@@ -221,22 +206,22 @@ async def test_a_rollout_that_fails_ends_it(ml: Cluster, chassis: Scan) -> None:
     ],
 )
 async def test_a_workload_that_is_not_ready_is_left_alone(
-    ml: Cluster, chassis: Scan, change: Json, note: str
+    ml: Cluster, scan: InCluster, change: Json, note: str
 ) -> None:
     await ml.put({**server(), **change})
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    answer = await scan("--missed", "--repair", "--yes")
     assert note in answer.err
     assert not [method for method, _ in ml.fake.requests if method != "GET"]
 
 
 @pytest.mark.parametrize(("allowed", "restarts"), [(0, False), (1, False), (2, True)])
-async def test_budgets_are_kept(ml: Cluster, chassis: Scan, allowed: int, restarts: bool) -> None:
+async def test_budgets_are_kept(ml: Cluster, scan: InCluster, allowed: int, restarts: bool) -> None:
     await ml.put(server(strategy={"type": "Recreate"}))
     for name, labels in (("llm", {"app": "llm"}), ("other", {"app": "other"})):
         budget = named(name, {"selector": {"matchLabels": labels}})
         shown = allowed if name == "llm" else 0
         await ml.fake.put(BUDGETS, {**budget, "status": {"disruptionsAllowed": shown}})
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    answer = await scan("--missed", "--repair", "--yes")
     assert (RESTARTED_AT in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/llm"])) is restarts
     if not restarts:
         assert f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2" in answer.err
@@ -251,27 +236,27 @@ async def test_budgets_are_kept(ml: Cluster, chassis: Scan, allowed: int, restar
     ],
 )
 async def test_what_a_restart_would_not_help_is_listed(
-    ml: Cluster, chassis: Scan, spec: Json, metadata: Json, why: str
+    ml: Cluster, scan: InCluster, spec: Json, metadata: Json, why: str
 ) -> None:
     top = server(**spec)
     top["metadata"] |= metadata
     await ml.put(top)
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml")
+    answer = await scan("--missed", "--repair", "--yes")
     assert why in answer.out
     assert "nothing that was missed can be restarted" in answer.err
-    answer = await chassis("--missed", "--repair", "--yes", "-n", "ml", "-o", "json")
-    assert why in json.loads(answer.out)["missed"][0]["repair"]
+    answer = await scan("--missed", "--repair", "--yes", "-o", "json")
+    assert why in answer.json["missed"][0]["repair"]
 
 
-async def test_jobs_and_bare_pods_are_listed(ml: Cluster, chassis: Scan) -> None:
+async def test_jobs_and_bare_pods_are_listed(ml: Cluster, scan: InCluster) -> None:
     job = named("train", {"template": {"spec": {"containers": [SERVER]}}})
     await ml.fake.put("/apis/batch/v1/namespaces/ml/jobs", job)
     run = made_by(job, "Job", "train-x")
     run["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
     await ml.fake.put(PODS, run)
     await ml.fake.put(PODS, named("alone", {"containers": [SERVER]}, creationTimestamp=CREATED))
-    answer = await chassis("--missed", "-n", "ml", "-o", "json")
-    ways = {row["name"]: row["repair"] for row in json.loads(answer.out)["missed"]}
+    answer = await scan("--missed", "-o", "json")
+    ways = {row["name"]: row["repair"] for row in answer.json["missed"]}
     assert "a Job is not restarted" in ways["train"]
     assert "a pod without a controller" in ways["alone"]
 
@@ -299,7 +284,7 @@ def test_how_many_a_rollout_takes_down(kind: str, spec: Json, status: Json, down
 
 
 async def test_a_person_who_says_no_restarts_nothing(
-    ml: Cluster, chassis: Scan, monkeypatch: pytest.MonkeyPatch
+    ml: Cluster, scan: InCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ml.put(server())
 
@@ -311,7 +296,7 @@ async def test_a_person_who_says_no_restarts_nothing(
             return "n\n"
 
     monkeypatch.setattr("sys.stdin", Terminal())
-    answer = await chassis("--missed", "--repair", "-n", "ml")
+    answer = await scan("--missed", "--repair")
     assert "Restart 1 workload? [y/N]" in answer.out
     assert "nothing was restarted" in answer.err
     assert answer.status == 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.webhook.cli.scanned import RULE, SERVER, deployment
-from webhook.cli import main as cli
+from tests.webhook.cli.scanned import RULE, SERVER, Chassis, deployment
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 KIND = {"apiVersion": "apps/v1", "kind": "Deployment"}
@@ -25,9 +25,9 @@ def suite(directory: Path, expected: dict[str, Any], **case: Any) -> Path:
     return directory
 
 
-def run(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, str]:
-    status = cli.main(["policy", "test", *(str(each) for each in argv)])
-    return status, *capsys.readouterr()
+@pytest.fixture
+def run(chassis: Chassis) -> Chassis:
+    return partial(chassis, "policy", "test")
 
 
 HAZARD = {"object": "Deployment/hazard"}
@@ -45,10 +45,8 @@ REFUSED = {RULE: "refused"}
         {**SERVES, "fields": {f"{LIVENESS}.httpGet": {"path": "/health", "port": 8000}}},
     ],
 )
-def test_expected_decisions_pass(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    status, out, err = run(capsys, suite(tmp_path, expected))
+def test_expected_decisions_pass(run: Chassis, tmp_path: Path, expected: dict[str, Any]) -> None:
+    status, out, err = run(suite(tmp_path, expected))
     assert (status, err) == (0, ""), out
     assert out.endswith("1 test, 0 failed\n")
 
@@ -75,9 +73,9 @@ def test_expected_decisions_pass(
     ],
 )
 def test_any_other_decision_fails(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, expected: dict[str, Any], failure: str
+    run: Chassis, tmp_path: Path, expected: dict[str, Any], failure: str
 ) -> None:
-    status, out, _ = run(capsys, suite(tmp_path, expected))
+    status, out, _ = run(suite(tmp_path, expected))
     assert status == 1
     assert failure in out
     assert out.endswith("1 test, 1 failed\n")
@@ -95,31 +93,31 @@ def test_any_other_decision_fails(
     ],
 )
 def test_a_file_that_is_no_test_is_named_and_fails(
-    capsys: pytest.CaptureFixture[str],
+    run: Chassis,
     tmp_path: Path,
     expected: dict[str, Any],
     case: dict[str, Any],
     problem: str,
 ) -> None:
-    status, _, err = run(capsys, suite(tmp_path, expected, **case))
+    status, _, err = run(suite(tmp_path, expected, **case))
     assert status == 2
     assert problem in err
 
 
-def test_a_directory_without_tests_is_no_success(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(capsys, tmp_path) == (2, "", f"chassis: {tmp_path}: there is no chassis-test.yaml in it\n")
+def test_a_directory_without_tests_is_no_success(run: Chassis, tmp_path: Path) -> None:
+    assert run(tmp_path) == (2, "", f"chassis: {tmp_path}: there is no chassis-test.yaml in it\n")
 
 
-def test_the_example_passes_and_junit_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, EXAMPLES, "-o", "junit")
+def test_the_example_passes_and_junit_counts_it(run: Chassis) -> None:
+    status, out, _ = run(EXAMPLES, "-o", "junit")
     assert status == 0
     (found,) = ET.fromstring(out)
     assert (found.get("tests"), found.get("failures")) == ("3", "0")
     assert len(found.findall("testcase")) == 3
 
 
-def test_junit_has_what_failed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, out, _ = run(capsys, suite(tmp_path, {**HAZARD, "verdict": "admitted"}), "-o", "junit")
+def test_junit_has_what_failed(run: Chassis, tmp_path: Path) -> None:
+    status, out, _ = run(suite(tmp_path, {**HAZARD, "verdict": "admitted"}), "-o", "junit")
     assert status == 1
     failure = ET.fromstring(out).find("testsuite/testcase/failure")
     assert failure is not None

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
+from tests.webhook.cli.scanned import Answer, InCluster
 from tests.webhook.kube.apiserver import FakeApiServer, running
-from webhook.cli import main as cli
 from webhook.server.ca_bundle import RESOURCES
 
 ROOT = "/apis/admissionregistration.k8s.io/v1"
@@ -20,36 +18,32 @@ async def fake() -> AsyncIterator[FakeApiServer]:
         yield server
 
 
-async def unregister(fake: FakeApiServer, directory: Path) -> int:
-    """In a thread, for the server needs this one's loop."""
-    arguments = ["unregister", "--kubeconfig", str(fake.kubeconfig(directory)), "--settle=0"]
-    return await asyncio.to_thread(cli.main, arguments)
+async def unregister(in_cluster: InCluster) -> Answer:
+    return await in_cluster("unregister", "--settle=0")
 
 
-async def test_ours_go_and_others_stay(fake: FakeApiServer, tmp_path: Path) -> None:
+async def test_only_our_configurations_are_deleted(fake: FakeApiServer, in_cluster: InCluster) -> None:
     for resource in RESOURCES:
         for name in (NAME, "somebody.else"):
             await fake.put(f"{ROOT}/{resource}", {"metadata": {"name": name}})
-    assert await unregister(fake, tmp_path) == 0
+    assert (await unregister(in_cluster)).status == 0
     assert set(fake.objects) == {f"{ROOT}/{resource}/somebody.else" for resource in RESOURCES}
 
 
-async def test_one_that_is_gone_already_is_no_error(
-    fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_missing_configuration_is_no_error(fake: FakeApiServer, in_cluster: InCluster) -> None:
     await fake.put(f"{ROOT}/{RESOURCES[1]}", {"metadata": {"name": NAME}})
     fake.putting_off = 1
-    assert await unregister(fake, tmp_path) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    answer = await unregister(in_cluster)
+    assert answer.status == 0
+    assert answer.out.splitlines() == [
         f"mutatingwebhookconfigurations {NAME}: not found",
         f"validatingwebhookconfigurations {NAME}: deleted",
     ]
     assert fake.objects == {}
 
 
-async def test_a_refusal_is_reported(
-    fake: FakeApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_refusal_is_reported(fake: FakeApiServer, in_cluster: InCluster) -> None:
     await fake.forbid(ROOT)
-    assert await unregister(fake, tmp_path) == 2
-    assert "403 Forbidden" in capsys.readouterr().err
+    answer = await unregister(in_cluster)
+    assert answer.status == 2
+    assert "403 Forbidden" in answer.err

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from policies.kube.json import Json
 from policies.probes.preset import known_presets
-from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, Scan, deployment, named
+from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.servers import VERSION_PATHS, noticed
 
@@ -30,10 +28,10 @@ async def served(fake: FakeApiServer) -> FakeApiServer:
     return fake
 
 
-async def test_each_serving_workload_is_described(served: FakeApiServer, chassis: Scan) -> None:
-    answer = await chassis("--view", "servers", "-n", "ml", "-o", "json")
+async def test_each_serving_workload_is_described(served: FakeApiServer, scan: InCluster) -> None:
+    answer = await scan("--view", "servers", "-o", "json")
     assert answer.status == 0
-    [found] = json.loads(answer.out)
+    [found] = answer.json
     assert (found["kind"], found["name"], found["container"]) == ("Deployment", "llm", "main")
     assert (found["server"], found["version"], found["verified"]) == ("vllm", "0.11.0", False)
     assert (found["port"], found["livePath"], found["readyPath"]) == (8000, "/health", "/health")
@@ -44,10 +42,10 @@ async def test_each_serving_workload_is_described(served: FakeApiServer, chassis
     assert any("a hung engine: not noticed" in notice for notice in found["notices"])
 
 
-async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, chassis: Scan) -> None:
+async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, scan: InCluster) -> None:
     hostile = deployment("x", {**VLLM, "command": ["vllm", "serve", "<script>alert(1)</script>\x1b[31m"]})
     await served.put(DEPLOYMENTS, hostile)
-    text = (await chassis("--view", "servers", "-n", "ml")).out
+    text = (await scan("--view", "servers")).out
     assert text.splitlines()[0].split() == [
         *("WORKLOAD", "SERVER", "VERSION", "PORT", "HEALTH", "MODELS", "DRAIN", "BUDGET")
     ]
@@ -57,7 +55,7 @@ async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, chass
     assert "40 s (grace" in text
     assert "2 serving containers" in text
     assert "\x1b" not in text
-    page = (await chassis("--view", "servers", "-n", "ml", "-o", "html")).out
+    page = (await scan("--view", "servers", "-o", "html")).out
     assert page.startswith("<!doctype html>")
     assert page.count("<tr>") == 3
     assert "meta-llama/Llama-3.1-8B-Instruct" in page
@@ -75,64 +73,48 @@ async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, chass
     ],
 )
 async def test_a_folder_is_named_by_its_volume(
-    fake: FakeApiServer, chassis: Scan, volume: Json, shown: str
+    fake: FakeApiServer, scan: InCluster, volume: Json, shown: str
 ) -> None:
     mounts = [{"name": "m", "mountPath": "/models"}]
     made = deployment("llm", {**VLLM, "command": ["vllm", "serve", "/models"], "volumeMounts": mounts})
     made["spec"]["template"]["spec"]["volumes"] = [{"name": "m", **volume}]
     await fake.put(DEPLOYMENTS, made)
-    [found] = json.loads((await chassis("--view", "servers", "-n", "ml", "-o", "json")).out)
+    [found] = (await scan("--view", "servers", "-o", "json")).json
     assert found["models"] == [shown]
 
 
-async def test_a_version_is_written_as_in_the_tag(fake: FakeApiServer, chassis: Scan) -> None:
+async def test_a_version_is_written_as_in_the_tag(fake: FakeApiServer, scan: InCluster) -> None:
     image = "nvcr.io/nvidia/tritonserver:24.05-py3"
     await fake.put(
         DEPLOYMENTS, deployment("t", {"name": "main", "image": image, "command": ["tritonserver"]})
     )
-    [found] = json.loads((await chassis("--view", "servers", "-n", "ml", "-o", "json")).out)
+    [found] = (await scan("--view", "servers", "-o", "json")).json
     assert (found["server"], found["version"]) == ("triton", "24.05")
 
 
-async def test_a_ready_pod_is_asked_for_its_version(served: FakeApiServer, chassis: Scan) -> None:
+async def test_a_ready_pod_is_asked_for_its_version(served: FakeApiServer, scan: InCluster) -> None:
     served.spoilt[f"{PODS}/llm-1:8000/proxy/version"] = {"version": "0.11.1rc2"}
-    answer = await chassis("--view", "servers", "--ask", "-n", "ml", "-o", "json")
-    [found] = json.loads(answer.out)
+    answer = await scan("--view", "servers", "--ask", "-o", "json")
+    [found] = answer.json
     assert (found["version"], found["verified"]) == ("0.11.1rc2", True)
     assert ("GET", f"{PODS}/llm-0:8000/proxy/version") not in served.requests
-    assert "0.11.1rc2 (verified)" in (await chassis("--view", "servers", "--ask", "-n", "ml")).out
+    assert "0.11.1rc2 (verified)" in (await scan("--view", "servers", "--ask")).out
 
 
 @pytest.mark.parametrize("answer", [{}, {"version": 7}, {"version": None}, ["0.11"], "0.11"])
 async def test_an_answer_that_is_no_version_verifies_nothing(
-    served: FakeApiServer, chassis: Scan, answer: object
+    served: FakeApiServer, scan: InCluster, answer: object
 ) -> None:
     served.spoilt[f"{PODS}/llm-1:8000/proxy/version"] = answer
-    [found] = json.loads((await chassis("--view", "servers", "--ask", "-n", "ml", "-o", "json")).out)
+    [found] = (await scan("--view", "servers", "--ask", "-o", "json")).json
     assert (found["version"], found["verified"]) == ("0.11.0", False)
 
 
-async def test_a_server_that_cannot_be_asked_is_named(served: FakeApiServer, chassis: Scan) -> None:
+async def test_a_server_that_cannot_be_asked_is_named(served: FakeApiServer, scan: InCluster) -> None:
     await served.forbid(f"{PODS}/llm-1:8000")
-    answer = await chassis("--view", "servers", "--ask", "-n", "ml")
+    answer = await scan("--view", "servers", "--ask")
     assert answer.status == 0
     assert "ml/llm could not be asked: " in answer.err
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--ask",),
-        ("--view", "servers", "-o", "sarif"),
-        ("--view", "servers", "--report"),
-        ("--view", "servers", "--statistics"),
-        ("--view", "servers", "--missed"),
-    ],
-)
-async def test_flags_that_do_not_go_together(
-    served: FakeApiServer, chassis: Scan, flags: tuple[str, ...]
-) -> None:
-    assert (await chassis(*flags, "-n", "ml")).status == 2
 
 
 def test_the_tables_are_of_known_presets() -> None:
