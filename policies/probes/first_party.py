@@ -23,46 +23,30 @@ from policies.kube.json import mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
 
-_INTERPRETED: Final = (
-    "python",
-    "uvicorn",
-    "gunicorn",
-    "hypercorn",
-    "fastapi",
-    "flask",
-    "streamlit",
-    "torchrun",
-)
-"""Interpreters of the user's programs; also prefixes of `python3.12` and the like."""
-_THIRD_PARTY_MODULES: Final = {"http.server", "-c", "jupyter", "notebook"}
-"""Arguments with which Python runs no server that the user wrote."""
-_MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir", "--model-id", "--model_path", "--model_dir")
-_MODEL_VARIABLES: Final = frozenset(
-    {"HF_TOKEN", "HF_HOME", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
-    | {"MODEL_PATH", "MODEL_DIR", "MODEL_URI", "TORCH_HOME"}
-)
-_MODEL_MOUNTS: Final = ("/models", "/mnt/models", "/model", "/data/models", "/root/.cache/huggingface")
-_CONTROLLER_PORTS: Final = frozenset(
-    {"metrics", "http-metrics", "https-metrics", "metrics-port", "prometheus", "webhook", "webhook-server"}
-    | {"https-webhook", "webhook-https", "profiling", "pprof", "debug", "health", "healthz", "http-health"}
-)
-"""Names of ports of controllers, which serve no users."""
 _WEBHOOK_PORT: Final = 9443
 """The port of controller-runtime's webhook server."""
 
 
-class ThirdParty(Model):
-    """The content of `third_party.yaml`."""
+class Signs(Model):
+    """The content of `first_party.yaml`: what shows who wrote a server."""
 
-    images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
-    words: frozenset[str] = Field(description="words in an image's name that mark a simulator or an example")
-    projects: tuple[str, ...] = Field(description="globs of public projects on registries of many projects")
-    registries: frozenset[str] = Field(description="hosts from which anybody may pull")
+    interpreters: tuple[str, ...] = Field(description="first letters of programs that run the user's code")
+    other_modules: frozenset[str] = Field(description="arguments with which Python runs other code")
+    model_flags: frozenset[str] = Field(description="flags that name a model")
+    model_variables: frozenset[str] = Field(description="variables of programs with a model")
+    model_mounts: tuple[str, ...] = Field(description="first letters of the paths of models")
+    controller_ports: frozenset[str] = Field(
+        description="names of ports of controllers, which serve no users"
+    )
+    third_party_images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
+    example_words: frozenset[str] = Field(description="words in the image names of simulators and examples")
+    public_projects: tuple[str, ...] = Field(description="globs of projects on registries of many projects")
+    public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
 
 
 @cache
-def third_party() -> ThirdParty:
-    return load_one(ThirdParty, __package__, "third_party.yaml")
+def _signs() -> Signs:
+    return load_one(Signs, __package__, "first_party.yaml")
 
 
 def is_first_party(template: PodTemplate, container: Container, facts: Facts) -> bool:
@@ -90,20 +74,20 @@ def requests_device(container: Container) -> bool:
 def _has_only_controller_ports(container: Container) -> bool:
     ports = container.tcp_ports
     return bool(ports) and all(
-        name in _CONTROLLER_PORTS or number == _WEBHOOK_PORT for number, name in ports.items()
+        name in _signs().controller_ports or number == _WEBHOOK_PORT for number, name in ports.items()
     )
 
 
 @lru_cache(maxsize=1024)
 def _is_third_party(image: str) -> bool:
-    return image_matches(image, third_party().images)
+    return image_matches(image, _signs().third_party_images)
 
 
 @lru_cache(maxsize=1024)
 def _is_example(image: str) -> bool:
     name = repository(image).rpartition("/")[2].lower()
     words = name.replace("_", "-").replace(".", "-").split("-")
-    return not third_party().words.isdisjoint(words)
+    return not _signs().example_words.isdisjoint(words)
 
 
 @lru_cache(maxsize=1024)
@@ -114,24 +98,26 @@ def _is_private(image: str) -> bool:
         return False  # Docker Hub
     if host.endswith((".gcr.io", ".pkg.dev")) or host == "gcr.io":
         project = path.partition("/")[0]
-        return not any(glob_of(glob).fullmatch(project) for glob in third_party().projects)
-    return host not in third_party().registries
+        return not any(glob_of(glob).fullmatch(project) for glob in _signs().public_projects)
+    return host not in _signs().public_registries
 
 
 def _runs_code(container: Container) -> bool:
     """Whether a container's command runs an interpreted program."""
     return any(
-        command.name.startswith(_INTERPRETED) and not set(command.argv[1:4]) & _THIRD_PARTY_MODULES
+        command.name.startswith(_signs().interpreters)
+        and _signs().other_modules.isdisjoint(command.argv[1:4])
         for command in command_without_pod(container).commands
     )
 
 
 def _has_a_model(container: Container) -> bool:
     """Whether a flag, a variable or a mount gives the container a model."""
-    if any(word.partition("=")[0] in _MODEL_FLAGS for word in container.argv):
+    if any(word.partition("=")[0] in _signs().model_flags for word in container.argv):
         return True
-    if any(text(each, "name") in _MODEL_VARIABLES for each in maps(container.spec, "env")):
+    if any(text(each, "name") in _signs().model_variables for each in maps(container.spec, "env")):
         return True
     return any(
-        text(each, "mountPath").startswith(_MODEL_MOUNTS) for each in maps(container.spec, "volumeMounts")
+        text(each, "mountPath").startswith(_signs().model_mounts)
+        for each in maps(container.spec, "volumeMounts")
     )

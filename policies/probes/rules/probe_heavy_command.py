@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from itertools import takewhile
 from typing import Final
 
+from pydantic import Field
+
 from policies.commands import Command, CommandSummary
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.data import load_one
+from policies.core.settings import Model
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
-
-_CHECKSUMS: Final = frozenset(
-    {"md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "b2sum", "b3sum", "xxhsum"}
-    | {"cksum", "sum", "shasum", "md5"}
-)
-
-_OPENSSL_DIGESTS: Final = frozenset({"dgst", "md5", "sha1", "sha256", "sha512"})
-
-_SHORT_OUTPUT: Final = frozenset({"echo", "printf", "date", "hostname", "curl", "wget", "jq", "redis-cli"})
-"""Programs with short output, whose checksum is cheap."""
-_HEAVY_PROGRAMS: Final = frozenset(
-    {"du", "ncdu", "tree", "updatedb", "fsck", "fio", "stress", "stress-ng"}
-    | {"pg_dump", "pg_dumpall", "pg_amcheck", "mysqldump", "mysqlcheck", "mongodump", "fdupes"}
-)
-
-_ARCHIVERS: Final = frozenset({"gzip", "bzip2", "xz", "zstd", "unzip", "tar", "pigz"})
-
-_ARCHIVE_TESTS: Final = frozenset(
-    {"-t", "--test", "--list", "-tf", "-tzf", "-tvf", "tf", "tzf", "tvf", "-tq"}
-)
 
 _INTEGRITY: Final = re.compile(
     r"(?:check|verify|validate)[-_]?(?:integrity|checksums?|hash(?:es)?|weights)|"
@@ -42,16 +28,29 @@ _LOADING_CALLS: Final = re.compile(
     r"^hashlib\.\w+$|^transformers\.pipeline$|^vllm\.LLM$|^os\.walk$"
 )
 
-_FRAMEWORKS: Final = frozenset(
-    {"torch", "tensorflow", "transformers", "vllm", "jax", "keras", "onnxruntime", "diffusers", "xgboost"}
-)
-
 _CONSEQUENCE: Final = {
     Certainty.CERTAIN: "under load the check competes with the server, times out, and fails.",
     Certainty.LIKELY: "its cost is unknown, and under load it may time out and fail.",
 }
 
-_TREE_TESTS: Final = frozenset({"-name", "-iname", "-path", "-ipath", "-regex", "-type", "-size", "-empty"})
+
+class HeavyCommands(Model):
+    """The content of `heavy_commands.yaml`."""
+
+    checksums: frozenset[str] = Field(description="programs that compute checksums")
+    openssl_digests: frozenset[str] = Field(description="subcommands of openssl that compute checksums")
+    short_output: frozenset[str] = Field(description="programs with short output, whose checksum is cheap")
+    programs: frozenset[str] = Field(description="programs whose cost grows with the data")
+    recursive: Mapping[str, str] = Field(description="programs with the letters of their recursive options")
+    archivers: frozenset[str] = Field(description="programs that read archives")
+    archive_tests: frozenset[str] = Field(description="options with which they read a whole archive")
+    frameworks: frozenset[str] = Field(description="Python modules whose import is slow")
+    tree_tests: frozenset[str] = Field(description="tests of find on each file of a tree")
+
+
+@cache
+def _table() -> HeavyCommands:
+    return load_one(HeavyCommands, "policies.probes", "heavy_commands.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -85,26 +84,24 @@ def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
 def _checksum(command: Command, before: str) -> str | None:
     """A checksum, except of the short output of the command before it in a pipe."""
     arguments = command.argv[1:]
-    if command.name == "openssl" and arguments and arguments[0] in _OPENSSL_DIGESTS:
-        return None if before in _SHORT_OUTPUT else f"runs openssl {arguments[0]}"
-    if command.name not in _CHECKSUMS or "--version" in arguments:
+    if command.name == "openssl" and arguments and arguments[0] in _table().openssl_digests:
+        return None if before in _table().short_output else f"runs openssl {arguments[0]}"
+    if command.name not in _table().checksums or "--version" in arguments:
         return None
     reads_files = any(word[:1] != "-" for word in arguments)
-    return f"runs {command.name}" if reads_files or before not in _SHORT_OUTPUT else None
+    return f"runs {command.name}" if reads_files or before not in _table().short_output else None
 
 
 def _heavy_work(command: Command) -> str | None:
     arguments = command.argv[1:]
-    if command.name in _HEAVY_PROGRAMS and "--version" not in arguments:
+    if command.name in _table().programs and "--version" not in arguments:
         return f"runs {command.name}"
     if command.name == "find" and _walks_everything(arguments):
         return "walks the whole file system with find"
-    if (command.name == "ls" and _has_flag(arguments, "R")) or (
-        command.name in ("grep", "egrep", "fgrep")
-        and (_has_flag(arguments, "r") or _has_flag(arguments, "R"))
-    ):
+    letters = _table().recursive.get(command.name, "")
+    if letters and any(word == "--recursive" or _has_option(word, letters) for word in arguments):
         return f"walks a directory tree with {command.name}"
-    if command.name in _ARCHIVERS and any(word in _ARCHIVE_TESTS for word in arguments):
+    if command.name in _table().archivers and not _table().archive_tests.isdisjoint(arguments):
         return f"reads a whole archive with {command.name}"
     if _INTEGRITY.search(command.name):
         return f"runs {command.name}, a check of integrity"
@@ -114,11 +111,9 @@ def _heavy_work(command: Command) -> str | None:
     return None
 
 
-def _has_flag(arguments: tuple[str, ...], letter: str) -> bool:
-    return any(
-        word == "--recursive" or (word[:1] == "-" and word[1:2] != "-" and letter in word[1:])
-        for word in arguments
-    )
+def _has_option(word: str, letters: str) -> bool:
+    """Whether a word such as `-lR` has one of the letters."""
+    return word[:1] == "-" and word[1:2] != "-" and any(letter in word for letter in letters)
 
 
 def _walks_everything(arguments: tuple[str, ...]) -> bool:
@@ -129,11 +124,13 @@ def _walks_everything(arguments: tuple[str, ...]) -> bool:
 def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
     """Work whose cost depends on the data. The content of script files is unknown, so they get no finding."""
     for command in summary.commands:
-        framework = next((call for call in command.calls if call.partition(".")[0] in _FRAMEWORKS), None)
+        framework = next(
+            (call for call in command.calls if call.partition(".")[0] in _table().frameworks), None
+        )
         if framework:
             return f"imports {framework.partition('.')[0]}", Certainty.LIKELY
         words = set(command.argv)
-        if command.name == "find" and "-maxdepth" not in words and words & _TREE_TESTS:
+        if command.name == "find" and "-maxdepth" not in words and words & _table().tree_tests:
             return "walks a directory tree with find", Certainty.LIKELY
     return None
 
