@@ -179,8 +179,9 @@ class Recogniser:
             return None
         name, argv = match
         preset = by_image.presets[name]
-        own_image = name in by_image.own
-        version = version_of(repository_and_tag(image)[1]) if name in by_image.versioned else ()
+        own_image = by_image.is_own(preset)
+        versioned = own_image or not by_image.globs.isdisjoint(preset.version_images)
+        version = version_of(repository_and_tag(image)[1]) if versioned else ()
         older = _older(preset, version)
         if older is not None:
             changes = {
@@ -216,7 +217,7 @@ class Recogniser:
             for n, program in enumerate(programs)
             for name in self._by_program.get(program[0], ())
             if (preset := by_image.presets.get(name)) is not None
-            and (not preset.commands_need_image or name in by_image.own)
+            and (not preset.commands_need_image or by_image.is_own(preset))
             and (not preset.worker or all(other[0] in _WAITING for other in programs[n + 1 :]))
             for pattern in preset.commands
             if not pattern.startswith("-") and _runs(program, pattern)
@@ -228,37 +229,33 @@ class Recogniser:
         return name, programs[n]
 
     def _of_image(self, image: str) -> _ImageMatch:
-        """The presets that match an image."""
-        matching = self._globs.matching(image)
-        known = self._by_globs.get(matching)
+        """The presets that are possible for an image."""
+        globs = self._globs.matching(image)
+        known = self._by_globs.get(globs)
         if known is None:
             presets = {
                 name: preset
                 for name, preset in self._presets.items()
-                if matching.isdisjoint(preset.excluded_images)
+                if globs.isdisjoint(preset.excluded_images)
             }
-            own = {
-                name: tuple(glob for glob in preset.images if glob in matching)
+            candidates = [
+                (*_glob_order(glob), name)
                 for name, preset in presets.items()
-                if not matching.isdisjoint(preset.images)
-            }
-            mirrors = {
-                name: tuple(glob for glob in preset.mirrors if glob in matching)
-                for name, preset in presets.items()
-                if name not in own and not matching.isdisjoint(preset.mirrors)
-            }
-            port_names = {name: preset.port_names for name, preset in presets.items() if preset.port_names}
-            variables = {name: preset.variables for name, preset in presets.items() if preset.variables}
-            versioned = frozenset(
-                name
-                for name, preset in presets.items()
-                if not matching.isdisjoint((*preset.images, *preset.version_images))
+                if not preset.commands_need_image
+                for glob in globs.intersection(preset.images) or globs.intersection(preset.mirrors)
+            ]
+            best = min(candidates)[-1] if candidates else None
+            known = _ImageMatch(
+                globs=globs,
+                presets=presets,
+                best=best,
+                with_port_names={name: preset for name, preset in presets.items() if preset.port_names},
+                with_variables={name: preset for name, preset in presets.items() if preset.variables},
+                infrastructure=not globs.isdisjoint(self._infrastructure),
             )
-            infrastructure = not matching.isdisjoint(self._infrastructure)
-            known = _ImageMatch(presets, own, mirrors, port_names, variables, versioned, infrastructure)
             if len(self._by_globs) >= _MAX_COMBINATIONS:
                 self._by_globs.clear()
-            self._by_globs[matching] = known
+            self._by_globs[globs] = known
         return known
 
 
@@ -266,16 +263,17 @@ class Recogniser:
 class _ImageMatch:
     """The presets that are possible for an image, and whether the image is infrastructure."""
 
+    globs: frozenset[str]
+    """All globs that match the image."""
     presets: Mapping[str, Preset]
-    own: Mapping[str, tuple[str, ...]]
-    """The globs in `images` that match, by preset."""
-    mirrors: Mapping[str, tuple[str, ...]]
-    """The globs in `mirrors` that match, by preset."""
-    port_names: Mapping[str, tuple[str, ...]]
-    variables: Mapping[str, tuple[str, ...]]
-    versioned: frozenset[str]
-    """The presets for which the image's tag is the server's version."""
+    best: str | None
+    """The preset with the most specific glob."""
+    with_port_names: Mapping[str, Preset]
+    with_variables: Mapping[str, Preset]
     infrastructure: bool
+
+    def is_own(self, preset: Preset) -> bool:
+        return not self.globs.isdisjoint(preset.images)
 
 
 _MAX_COMBINATIONS: Final = 1000
@@ -289,7 +287,7 @@ def _by_arguments(by_image: _ImageMatch, programs: tuple[Program, ...]) -> Match
     candidates = [
         (*_command_order(pattern), name)
         for name, preset in by_image.presets.items()
-        if not preset.commands_need_image or name in by_image.own
+        if not preset.commands_need_image or by_image.is_own(preset)
         for pattern in preset.commands
         if pattern.startswith("-") and _runs(programs[0], pattern)
     ]
@@ -300,25 +298,16 @@ def _by_port_name(
     by_image: _ImageMatch, launch: Launch, ports: Ports, programs: tuple[Program, ...]
 ) -> Match:
     names = {name for _, name in ports}
-    for name, port_names in by_image.port_names.items():
-        preset = by_image.presets[name]
-        if not names.isdisjoint(port_names) and _runs_entrypoint(preset, launch, programs):
+    for name, preset in by_image.with_port_names.items():
+        if not names.isdisjoint(preset.port_names) and _runs_entrypoint(preset, launch, programs):
             return name, _joined(programs)
     return None
 
 
 def _by_image(by_image: _ImageMatch, launch: Launch, programs: tuple[Program, ...]) -> Match:
     """The preset with the most specific image glob, if the container runs the image's entrypoint."""
-    candidates = [
-        (*_glob_order(glob), name)
-        for name, globs in (*by_image.own.items(), *by_image.mirrors.items())
-        if not by_image.presets[name].commands_need_image
-        for glob in globs
-    ]
-    if not candidates:
-        return None
-    *_, name = min(candidates)
-    if not _runs_entrypoint(by_image.presets[name], launch, programs):
+    name = by_image.best
+    if name is None or not _runs_entrypoint(by_image.presets[name], launch, programs):
         return None
     return name, programs[-1] if launch.command else _joined(programs)
 
@@ -330,14 +319,11 @@ def _by_variables(
     if not launch.env:
         return None
     declared = {str(port) for port, _ in ports}
-    for name, variables in by_image.variables.items():
-        preset = by_image.presets[name]
+    for name, preset in by_image.with_variables.items():
+        if launch.variables.keys().isdisjoint(preset.variables):
+            continue
         served = {str(preset.port), *(launch.variables.get(each) or "" for each in preset.port_env)}
-        if (
-            not declared.isdisjoint(served)
-            and not launch.variables.keys().isdisjoint(variables)
-            and _runs_entrypoint(preset, launch, programs)
-        ):
+        if not declared.isdisjoint(served) and _runs_entrypoint(preset, launch, programs):
             return name, _joined(programs)
     return None
 
