@@ -351,13 +351,13 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     """Liveness checks the puller's loop; readiness, or a Job's startupProbe, checks the models."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
-    patience = GROUP_FACTOR if in_leader_worker_set(pod) else 1  # a restart recreates the whole group
-    probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * patience)}
+    factor = GROUP_FACTOR if in_leader_worker_set(pod) else 1  # a restart recreates the whole group
+    probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * factor)}
     if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers exist, and they wait for this pod
     if not completes(pod):
         # With `first`, a ready sidecar stays ready: a hung puller is restarted before the pod gets unready.
-        failures = 36 * patience if settings.ready_when is ReadyWhen.FIRST else 3
+        failures = 36 * factor if settings.ready_when is ReadyWhen.FIRST else 3
         probes["readinessProbe"] = timed(ready, 5, 5, failures)
     elif native and settings.jobs_wait and pull.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could never

@@ -14,7 +14,7 @@ from policies.kube import quantities as units
 from policies.kube.json import Json, dig
 from policies.kube.names import listed
 from policies.kube.pods import Container
-from policies.probes.endpoints import preset_health, server_port, unsure
+from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, handlers
 from policies.probes.progress import is_program, parse_liveness, progress_check, requested_liveness
 from policies.probes.serving import (
@@ -174,7 +174,7 @@ def _no_liveness(pod: Json, container: Container, settings: StandardProbes) -> F
     server = settings.recogniser.server(container)
     why = "its health endpoint is unknown"
     hint = "Annotate the pod template with mlchassis.dev/health-path"
-    if server is not None and (doubt := unsure(container, server, server_port(container, server))):
+    if server is not None and (doubt := doubt_about(container, server, server_port(container, server))):
         why, hint = f"it runs {server.name}, and {doubt[0]}", doubt[1]
     elif dig(container.spec, "readinessProbe", "exec") is not None:
         why = "its readinessProbe runs a command, and a failing command must not restart it"

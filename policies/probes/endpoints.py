@@ -38,7 +38,7 @@ def preset_health(container: Container, settings: StandardProbes) -> Health | No
 def _preset_health(container: Container, settings: StandardProbes) -> Health | None:
     server = settings.recogniser.server(container)
     port = server_port(container, server) if server else None
-    if server is None or port is None or unsure(container, server, port):
+    if server is None or port is None or doubt_about(container, server, port):
         return None
     source = f"preset {server.name}"
     if server.preset.protocol is Protocol.GRPC:
@@ -62,7 +62,7 @@ def is_reachable(server: Server) -> bool:
     )
 
 
-def unsure(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
+def doubt_about(container: Container, server: Server, port: int | None) -> tuple[str, str] | None:
     """Why a probe of a healthy server could fail, and what the user can do, each as part of a sentence; None
     if it cannot fail. `port`: see `server_port`."""
     preset = server.preset

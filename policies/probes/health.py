@@ -48,7 +48,7 @@ class AnnotationError(ValueError):
 
 
 def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
-    """The health endpoints of a serving container, from annotations and the preset; None if unsure.
+    """The health endpoints of a serving container, from annotations and the preset; None if in doubt.
 
     Invalid annotations count as absent; `annotated_health` reports why.
     """

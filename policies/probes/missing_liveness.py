@@ -10,7 +10,7 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.metadata import controller
 from policies.kube.names import listed
 from policies.kube.pods import Container
-from policies.probes.endpoints import server_port, unsure
+from policies.probes.endpoints import doubt_about, server_port
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS
 from policies.probes.recognition import GroupRole
@@ -64,7 +64,7 @@ def _lacks_liveness(template: PodTemplate, container: Container, facts: Facts) -
 def _server_hint(container: Container, facts: Facts) -> str | None:
     """Why a recognised server gets no livenessProbe, and what to write."""
     server = recognised(container, facts)
-    doubt = unsure(container, server, server_port(container, server)) if server else None
+    doubt = doubt_about(container, server, server_port(container, server)) if server else None
     if server is None or doubt is None:
         return None
     why, advice = doubt

@@ -113,7 +113,7 @@ def _with_missing_probes(
         elif startup is None and not (watches_start and program):
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
             _explain_startup(why, container, probe, budget, settings)
-        live = _patient(live, found.live, container, settings)
+        live = _with_live_timeout(live, found.live, container, settings)
         if program:
             delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
             live = {**_liveness(program, settings, TIMEOUT, ready), **delay}
@@ -148,9 +148,7 @@ def _with_startup_probe(
 
 
 def _may_watch_start(pod: Json, container: Container, budget: Budget) -> bool:
-    """Whether a program may replace the startupProbe, to distinguish a hung start from a slow one.
-
-    Only for a long budget that no annotation sets."""
+    """Whether a program may replace the startupProbe, to distinguish a hung start from a slow one."""
     return (
         budget.seconds >= _LONG_BUDGET
         and not budget.annotated
@@ -180,12 +178,12 @@ def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any)
     """A livenessProbe that takes more than twice as long as readiness to fail."""
     timeout = max(timeout, integer(ready, "timeoutSeconds", default=1))
     period = max(settings.liveness_period, timeout, probe_timing.period(ready))
-    patience = 2 * probe_timing.give_up(ready) if ready is not None else 0
-    failures = min(max(settings.liveness_failures, patience // period + 1), _MAX_FAILURES)
+    shortest = 2 * probe_timing.give_up(ready) if ready is not None else 0
+    failures = min(max(settings.liveness_failures, shortest // period + 1), _MAX_FAILURES)
     return probe_timing.timed(handler, period, timeout, failures)
 
 
-def _patient(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
+def _with_live_timeout(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
     """A livenessProbe with the preset's `liveTimeout`, if the server answers after earlier requests."""
     server, known = settings.recogniser.server(container), preset_health(container, settings)
     timeout = (server and server.preset.live_timeout) or 0
@@ -232,11 +230,11 @@ def _explain(
 
     def reason() -> str:
         action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
-        patience = f"{action} after {in_words(probe_timing.give_up(probe))} of failures"
+        effect = f"{action} after {in_words(probe_timing.give_up(probe))} of failures"
         if source == MIRRORED:
-            return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {patience}"
+            return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {effect}"
         if source == FALLBACK:
-            return f"{_asked(probe)}, since its health endpoint is unknown; {patience}"
+            return f"{_asked(probe)}, since its health endpoint is unknown; {effect}"
         who = "by its annotation" if source == ANNOTATION else source
         if is_program(probe):
             asked = "its health, the engine's counters, and one token while these do not move"
@@ -251,7 +249,7 @@ def _explain(
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
         if name == "livenessProbe" and probe_timing.timeout(probe) >= _LONG_TIMEOUT:
             waits = f", for up to {in_words(probe_timing.timeout(probe))}, since it waits behind inferences"
-        return f"{_asked(probe)}{waits} ({who}); {patience}{blind}"
+        return f"{_asked(probe)}{waits} ({who}); {effect}{blind}"
 
     def annotation() -> str:
         if source in (MIRRORED, FALLBACK):
@@ -282,27 +280,27 @@ def _explain_startup(
     settings: StandardProbes,
     because: str = "",
 ) -> None:
-    patience = probe_timing.give_up(probe)
+    seconds = probe_timing.give_up(probe)
 
     def annotation() -> str:
-        expected = int(patience / settings.startup_factor)
+        expected = int(seconds / settings.startup_factor)
         return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= LONGEST_START else ""
 
     why.give(
         f"{container.path}.startupProbe",
-        lambda: f"{in_words(patience)}: {budget.why()}{because}{_cost(patience, budget)}",
+        lambda: f"{in_words(seconds)}: {budget.why()}{because}{_cost(seconds, budget)}",
         setting=budget.setting,
         annotation=annotation,
     )
 
 
-def _cost(patience: int, budget: Budget) -> str:
+def _cost(seconds: int, budget: Budget) -> str:
     """The cost of a long budget, and how to make it shorter."""
-    if patience < _LONG_BUDGET or budget.annotated:
+    if seconds < _LONG_BUDGET or budget.annotated:
         return ""
     volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
     return (
-        f". If a start hangs, kubelet restarts it only after {in_words(patience)}. "
+        f". If a start hangs, kubelet restarts it only after {in_words(seconds)}. "
         f"{volume} annotation {EXPECTED_START} sets it"
     )
 

@@ -16,7 +16,7 @@ def check(target: Target, facts: Facts) -> Findings:
         ("has", "have"),
         "a readinessProbe and no livenessProbe: a server that hangs gets no traffic, and kubelet does not "
         "restart it.",
-        "Add a livenessProbe on a cheap local endpoint, more patient than the readinessProbe.",
+        "Add a livenessProbe on a cheap local endpoint that fails later than the readinessProbe.",
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
-from policies.probes.endpoints import declared_http_port, preset_health, server_port, unsure
+from policies.probes.endpoints import declared_http_port, doubt_about, preset_health, server_port
 from policies.probes.health import known_health
 from policies.probes.serving import recognised
 from policies.probes.settings import StandardProbes
@@ -147,7 +147,7 @@ def test_doubts(spec: Json, why: str) -> None:
     server = recognised(of, Facts())
     assert server is not None
     assert preset_health(of, StandardProbes()) is None
-    doubt = unsure(of, server, server_port(of, server))
+    doubt = doubt_about(of, server, server_port(of, server))
     assert doubt is not None
     assert why in doubt[0]
 
