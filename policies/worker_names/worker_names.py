@@ -17,18 +17,25 @@ from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Duration, Retired, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
-from policies.worker_names.workers import AllocationRecord, Existing, Reservation, Want, Worker, occupied
+from policies.worker_names.workers import (
+    AllocationRecord,
+    Desired,
+    ExistingPod,
+    Reservation,
+    Worker,
+    allocated,
+)
 
 LONGEST_NAME: Final = 63
 """A pod's name is its hostname, a DNS label (RFC 1123)."""
 NAMES_SHOWN: Final = 8
 MOST_HOSTS: Final = 1024
-"""Hosts of a replica that are promised by name ahead of being asked for: a Lease must stay small,
-even with more in numOfHosts. Those beyond are promised one by one."""
+"""Hosts of a replica whose names are reserved in advance, so that a Lease stays small with any numOfHosts.
+Further hosts are reserved one by one."""
 
 
 class OnUnavailable(StrEnum):
-    """What becomes of a pod when the API server can't be asked in time."""
+    """The answer if the API server does not answer in time."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
@@ -59,7 +66,7 @@ class WorkerNames(Settings):
 
 
 MUTATOR: Final = Mutator("worker-names", WorkerNames, kinds=(POD,))
-"""No change of an object: only the endpoint /name decides (`webhook.worker_names.endpoint`)."""
+"""It changes no object: the endpoint /name gives the names (`webhook.worker_names.endpoint`)."""
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -69,47 +76,47 @@ class Reason(StrEnum):
     """Why a pod is refused."""
 
     EXISTS = "exists"
-    """As many pods as are wanted exist: a double creation."""
+    """The desired pods exist: a double creation."""
     PROMISED = "promised"
-    """Fewer exist, but names have been given for the rest; their pods may come at any moment."""
+    """The names of the missing pods are reserved; these pods may be created at any moment."""
     UNTRUSTED = "untrusted"
-    """Its owner is gone, or another object has taken the owner's name."""
+    """Its owner is gone, or another object has the owner's name."""
     UNAVAILABLE = "unavailable"
-    """The API server could not be asked in time."""
+    """The API server did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Give:
-    """The name the pod gets once `record` has been swapped in."""
+class Given:
+    """The pod's name, which is valid only after `record` has replaced the Lease's record."""
 
     name: str
     record: AllocationRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
-    """Why the pod is refused. `ambiguous` are reservations that are the only obstacle: if their
-    pods were created and are gone again, the answer would be another."""
+class Refused:
+    """The refusal of a pod. Without the reservations in `blocking` the pod would get a name: it gets one if
+    their pods were created and are already deleted."""
 
     reason: Reason
     message: str
-    ambiguous: tuple[Reservation, ...] = ()
+    blocking: tuple[Reservation, ...] = ()
 
 
-Answer = Give | Refuse
+Answer = Given | Refused
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The group as it was read: first the record, then the list, and `now` no later than either.
+    """The group as it was read: first `now`, then the record, then the list of pods.
 
-    The order carries the proof: a name that the record no longer reserves was listed by someone
-    before the record was read, so its pod is in this later list or gone for good. `created` are
-    names known to have been created before the list was made.
+    The proof depends on this order: if the record no longer contains a name, a replica of the webhook has
+    listed its pod before, so the pod is in this later list or deleted. `created` are names of pods that were
+    certainly created before the list.
     """
 
-    want: Want
-    pods: Sequence[Existing]
+    desired: Desired
+    pods: Sequence[ExistingPod]
     record: AllocationRecord
     now: float
     version: str = ""
@@ -125,14 +132,12 @@ _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 def _tag(worker: Worker, epoch: str) -> str:
     """Five characters that distinguish names with the same readable part.
 
-    Cluster `a`, group `b-c` and cluster `a-b`, group `c` would share their names otherwise, and so
-    would long names that are cut; and so would a number that is counted up again because its record
-    was lost, or its cluster made again.
+    Such names are those of cluster `a`, group `b-c` and cluster `a-b`, group `c`; long names, which are cut;
+    and numbers that are given again after the record was lost or the cluster was created again.
     """
     role = "head" if worker.head else "worker"
-    begun = (epoch,) if epoch else ()
-    # The first part is in the names that earlier releases gave.
-    return _hashed("sequence", worker.owner.name, role, worker.group, *begun)
+    # "sequence" is part of the hash for the sake of names from earlier releases.
+    return _hashed("sequence", worker.owner.name, role, worker.group, *filter(None, (epoch,)))
 
 
 @lru_cache(maxsize=1024)
@@ -142,9 +147,9 @@ def _hashed(*parts: str) -> str:
 
 
 def name_of(worker: Worker, number: int, host: int | None = None, epoch: str = "") -> str:
-    """`<cluster>-<group>-worker-<tag>-<number>[-<host>]`, `<cluster>-head-<tag>-<number>`; at most 63.
+    """`<cluster>-<group>-worker-<tag>-<number>[-<host>]` or `<cluster>-head-<tag>-<number>`.
 
-    Only the cluster and the group are ever cut. `epoch` is the record's.
+    The cluster and the group are cut so that it has at most 63 characters. `epoch` is the record's.
     """
     role = "-head" if worker.head else "-worker" if worker.owner.is_ray else ""
     end = f"{role}-{_tag(worker, epoch)}-{number}" + ("" if host is None else f"-{host}")
@@ -154,16 +159,16 @@ def name_of(worker: Worker, number: int, host: int | None = None, epoch: str = "
 
 
 def _numbers(names: Iterable[str], worker: Worker, epoch: str) -> list[int]:
-    """The numbers in those of the names that were given to this group in this epoch."""
+    """The numbers in the names that this group was given in this epoch."""
     ours = re.compile(rf"-{_tag(worker, epoch)}-(\d{{1,9}})(?:-\d+)?$")
     return [int(found[1]) for name in names if (found := ours.search(name))]
 
 
-def _names(worker: Worker, number: int, want: Want, epoch: str) -> tuple[str, ...]:
+def _names(worker: Worker, number: int, desired: Desired, epoch: str) -> tuple[str, ...]:
     """The names of one number: the pod's own, or those of all hosts of its replica."""
     if not worker.replica:
         return (name_of(worker, number, epoch=epoch),)
-    hosts = dict.fromkeys((*range(min(want.hosts, MOST_HOSTS)), worker.host))
+    hosts = dict.fromkeys((*range(min(desired.hosts, MOST_HOSTS)), worker.host))
     return tuple(name_of(worker, number, host, epoch) for host in hosts)
 
 
@@ -171,17 +176,16 @@ def _names(worker: Worker, number: int, want: Want, epoch: str) -> tuple[str, ..
 
 
 def decide(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
-    """The next number, with the record that promises it. Pure.
+    """The pod's name with the record that reserves it, or a refusal.
 
-    The name may be given only after that record has replaced the one that was read, by
-    compare-and-swap.
+    The name is valid only after a compare-and-swap of the record that was read with the new one.
     """
     seen = frozenset(pod.name for pod in group.pods) | group.created
     group = replace(group, record=group.record.without(seen, group.now, settings.reservation))
     siblings = _siblings(worker, group) if worker.host else []
-    taken = None if worker.host else _index_taken(worker, group, settings)
-    if taken:
-        return taken
+    refused = None if worker.host else _refused_index(worker, group, settings)
+    if refused:
+        return refused
     # KubeRay deletes a broken replica and creates it again, for as long as one of its hosts is refused.
     if not siblings and _is_full(worker, group, settings):
         return _full(worker, group, settings)
@@ -189,69 +193,66 @@ def decide(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     number = max(_numbers(siblings, worker, epoch), default=None)
     if number is None:
         number = _next_number(worker, group)
-    names = _names(worker, number, group.want, epoch)
+    names = _names(worker, number, group.desired, epoch)
     others = tuple(r for r in group.record.reservations if not worker.replica or r.replica != worker.replica)
-    promise = Reservation(names, group.now, group.version, worker.replica, worker.replica_index)
-    record = AllocationRecord(max(group.record.highest, number), (*others, promise), epoch)
-    return Give(name_of(worker, number, worker.host if worker.replica else None, epoch), record)
+    added = Reservation(names, group.now, group.version, worker.replica, worker.replica_index)
+    record = AllocationRecord(max(group.record.highest, number), (*others, added), epoch)
+    return Given(name_of(worker, number, worker.host if worker.replica else None, epoch), record)
 
 
-def _index_taken(worker: Worker, group: Group, settings: WorkerNames) -> Refuse | None:
-    """The refusal of a second pod for an index that the operator labels."""
-    live = [pod.name for pod in group.pods if _has_index(pod, worker) and not pod.terminating]
-    if live:
-        return _index_lives(worker, live)
+def _refused_index(worker: Worker, group: Group, settings: WorkerNames) -> Refused | None:
+    """The refusal of a second pod for the index of a replica."""
     index = worker.replica_index
-    promises = tuple(r for r in group.record.reservations if index is not None and r.index == index)
-    if not promises:
+    if index is None:
         return None
-    names = [name for promise in promises for name in promise.names]
-    return Refuse(
+    live = [pod.name for pod in group.pods if pod.replica_index == index and not pod.terminating]
+    if live:
+        return Refused(Reason.EXISTS, f"{worker}: replica {index} exists already{_listed(live)}. {_STALE}")
+    reservations = tuple(r for r in group.record.reservations if r.index == index)
+    if not reservations:
+        return None
+    return Refused(
         Reason.PROMISED,
-        f"{worker}: replica {index} is being created{_shown(names)}. {_STALE} "
-        f"{_LAPSES.format(settings.reservation)}",
-        promises,
+        f"{worker}: replica {index} is being created{_listed(_names_of(reservations))}. {_STALE} "
+        f"{_EXPIRY.format(settings.reservation)}",
+        reservations,
     )
 
 
-def _has_index(pod: Existing, worker: Worker) -> bool:
-    return worker.replica_index is not None and pod.replica_index == worker.replica_index
+def _names_of(reservations: Iterable[Reservation]) -> list[str]:
+    return [name for reservation in reservations for name in reservation.names]
 
 
 def _is_full(worker: Worker, group: Group, settings: WorkerNames) -> bool:
-    taken = occupied(group.pods, group.record, worker, group.want, group.now, settings.reservation)
-    return taken + _size(worker, group.want) > group.want.pods
-
-
-def _size(worker: Worker, want: Want) -> int:
-    return want.hosts if worker.replica else 1
+    taken = allocated(group.pods, group.record, worker, group.desired, group.now, settings.reservation)
+    return taken + (group.desired.hosts if worker.replica else 1) > group.desired.pods
 
 
 def _siblings(worker: Worker, group: Group) -> list[str]:
-    """The names of the hosts of the pod's own replica that live or are promised.
+    """The names of the hosts of the pod's replica that live or are reserved.
 
-    A later host gets its name from them. A second request for the same host gets the same name, and the
-    API server lets in one.
+    The name of a later host has the same number. A second request for a host gets the same name, and the API
+    server admits one of them.
     """
-    siblings = [pod.name for pod in group.pods if pod.replica == worker.replica and not pod.terminating]
-    return siblings + [n for r in group.record.reservations if r.replica == worker.replica for n in r.names]
+    live = [pod.name for pod in group.pods if pod.replica == worker.replica and not pod.terminating]
+    return live + _names_of(r for r in group.record.reservations if r.replica == worker.replica)
 
 
 def _next_number(worker: Worker, group: Group) -> int:
-    """The lowest number above every one that was given, whose names nothing orders deleted."""
+    """The lowest number above all given ones whose names are not in `workersToDelete`."""
     listed, epoch = [pod.name for pod in group.pods], group.record.epoch
     number = 1 + max((group.record.highest, *_numbers(listed, worker, epoch)))
-    while not group.want.barred.isdisjoint(_names(worker, number, group.want, epoch)):
+    while not group.desired.to_delete.isdisjoint(_names(worker, number, group.desired, epoch)):
         number += 1
     return number
 
 
-# --- refusals, each in words that a person can act on --------------------------------------------
+# --- refusals ------------------------------------------------------------------------------------
 
 
-def untrusted(worker: Worker, sentence: str) -> Refuse:
-    """The owner is not the one that lives."""
-    return Refuse(
+def untrusted(worker: Worker, sentence: str) -> Refused:
+    """The refusal of a pod whose owner is gone."""
+    return Refused(
         Reason.UNTRUSTED,
         f"{sentence[0].upper()}{sentence[1:]} A pod for it would only be garbage collected. "
         "The controller works from a stale cache; no action is needed.",
@@ -259,36 +260,30 @@ def untrusted(worker: Worker, sentence: str) -> Refuse:
 
 
 _STALE: Final = "A controller that creates it again works from a stale cache; no action is needed."
-_LAPSES: Final = "A name whose pod never came is free again after {} s."
+_EXPIRY: Final = "A name whose pod never came is free again after {} s."
 
 
-def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refuse:
-    want, promises = group.want, group.record.reservations
+def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refused:
+    desired, reservations = group.desired, group.record.reservations
     names = [pod.name for pod in group.pods]
-    promised = [name for promise in promises for name in promise.names]
-    counted = f"{want.pods} wanted" + (f" because {want.note}" if want.note else "")
-    counted += f", {len(names)} existing{_shown(names)}"
+    reserved = _names_of(reservations)
+    counted = f"{desired.pods} wanted" + (f" because {desired.note}" if desired.note else "")
+    counted += f", {len(names)} existing{_listed(names)}"
     hint = "A controller that asks for one more works from a stale cache; no action is needed."
-    if promised:
-        counted += f", {len(promised)} being created{_shown(promised)}"
-        hint += f" {_LAPSES.format(settings.reservation)}"
-    if not worker.head and not want.note:
+    if reserved:
+        counted += f", {len(reserved)} being created{_listed(reserved)}"
+        hint += f" {_EXPIRY.format(settings.reservation)}"
+    if not worker.head and not desired.note:
         hint += " For more workers raise replicas."
-    exist = occupied(group.pods, AllocationRecord(), worker, want, group.now, settings.reservation)
-    ambiguous = exist + _size(worker, want) <= want.pods
-    return Refuse(
-        Reason.PROMISED if ambiguous else Reason.EXISTS,
+    is_blocked = not _is_full(worker, replace(group, record=AllocationRecord()), settings)
+    return Refused(
+        Reason.PROMISED if is_blocked else Reason.EXISTS,
         f"{worker}: {counted}. {hint}",
-        promises if ambiguous else (),
+        reservations if is_blocked else (),
     )
 
 
-def _index_lives(worker: Worker, live: Sequence[str]) -> Refuse:
-    which = "it" if worker.head else f"replica {worker.replica_index}"
-    return Refuse(Reason.EXISTS, f"{worker}: {which} exists already{_shown(live)}. {_STALE}")
-
-
-def _shown(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     if not names:
         return ""
     more = f", and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
@@ -298,11 +293,10 @@ def _shown(names: Sequence[str]) -> str:
 # --- the change ----------------------------------------------------------------------------------
 
 
-def named(pod: Json, name: str, why: Reasons = UNREAD) -> Json:
-    """A copy of the pod under its name.
+def with_name(pod: Json, name: str, why: Reasons = UNREAD) -> Json:
+    """A copy of the pod with its name and without `generateName`.
 
-    `generateName` goes with it: left in place it turns the API server's 409 for a name that is
-    taken into a message about a generated name.
+    With `generateName`, the API server's 409 for an existing name would be a message about generated names.
     """
     metadata = {key: value for key, value in pod["metadata"].items() if key != "generateName"}
     why.give("metadata.name", "one name for each worker that is wanted: a pod too many is refused")

@@ -1,7 +1,6 @@
-"""A group of workers: the pod that is asked for, how many are wanted, which exist, which are promised.
+"""A group of workers: the pod to be created, the desired number, the existing pods, and the reservations.
 
-Pure reading of JSON into the few values that `policies.worker_names.worker_names` decides on. Times are
-seconds since the epoch by the API server's clock and always passed in.
+Pure functions over JSON. Times are seconds since the epoch by the API server's clock.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MAX_INT32 = 2**31 - 1
 LONGEST_EPOCH: Final = 32
 
 
-# --- the pod that is asked for -----------------------------------------------------------------
+# --- the pod to be created ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Owner:
 
     @property
     def is_sound(self) -> bool:
-        """Whether apiVersion, kind and name are what the API server lets an object have."""
+        """Whether the API server accepts apiVersion, kind and name."""
         sound = is_api_version(self.api_version) and is_kind(self.kind) and is_path_segment(self.name)
         return sound and bool(self.uid)
 
@@ -57,10 +56,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A pod about to be created without a name, as one member of a group of interchangeable pods.
+    """A pod to be created without a name, as a member of a group of interchangeable pods.
 
-    `selector` finds the group's pods by their labels, as the owner's controller does. `replica` is
-    KubeRay's own name for the multi-host replica that the pod is host number `host` of, else empty.
+    `selector` selects the group's pods by their labels, as the owner's controller does. Of a multi-host
+    replica, `replica` is KubeRay's name and `host` the number of the pod's host.
     """
 
     namespace: str
@@ -78,12 +77,11 @@ class Worker:
 
 
 def worker_of(pod: Json, namespace: str) -> Worker | None:
-    """What a pod to be created is in its group; None for a pod to be left alone.
+    """The worker that a pod becomes; None if the policy does not name the pod.
 
-    Left alone is every pod that has its name already (the second pass of a review, a StatefulSet's
-    pod, KubeRay's head where its name is fixed), that has no controller, that is no member of a
-    group, and Ray's redis-cleanup pods. So is one whose labels the API server will refuse, and one
-    whose owner nothing can be: it would be looked up by what a person wrote.
+    The policy does not name pods with a name (in the second pass of a review, of a StatefulSet, KubeRay's
+    head with a fixed name), without a controller, outside of a group, and Ray's redis-cleanup pods. Nor pods
+    with labels or an owner that the API server refuses: the owner is looked up by this text.
     """
     reference, labels = controller(pod), labels_of(pod)
     if reference is None or text(pod, "metadata", "name"):
@@ -116,7 +114,7 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
 
 
 def _selectable(labels: Mapping[str, str], key: str) -> str:
-    """The value of a label; empty where it is none that the API server lets a pod carry."""
+    """The value of a label; empty if the API server refuses it."""
     value = labels.get(key, "")
     return value if is_label_value(value) else ""
 
@@ -125,68 +123,70 @@ def _number(label: str | None) -> int | None:
     return int(label) if label and label.isascii() and label.isdigit() and len(label) < 10 else None
 
 
-# --- how many are wanted -----------------------------------------------------------------------
+# --- the desired number ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What the live owner wants of a group.
+class Desired:
+    """The desired workers of a group.
 
-    `pods` counts every host of every replica; `barred` are the names in `workersToDelete`, which
-    KubeRay deletes by name however young the pod is; `note` is the reason if no pod is wanted.
+    `pods` counts every host of every replica. `to_delete` are the names in `workersToDelete`: KubeRay also
+    deletes new pods with these names. `note` is the reason if no pod is desired.
     """
 
     pods: int
     hosts: int = 1
-    barred: frozenset[str] = frozenset()
+    to_delete: frozenset[str] = frozenset()
     note: str = ""
 
 
-class Untrusted(Exception):
-    """The owner that the pod names is not the one that lives."""
+class OwnerMismatch(Exception):
+    """The pod's owner does not exist, or another object has its name."""
 
 
-def wanted(owner: Json | None, worker: Worker) -> Want:
-    """What the live owner wants: a RayCluster, or the Scale of any other controller.
+def desired(owner: Json | None, worker: Worker) -> Desired:
+    """The desired workers by the live owner: a RayCluster, or the Scale of any other controller.
 
-    Raises Untrusted when it is gone or another object has taken its name. The arithmetic is
-    KubeRay's own: clamp(replicas, minReplicas, maxReplicas) x numOfHosts, 0 if suspended.
+    The arithmetic is KubeRay's: clamp(replicas, minReplicas, maxReplicas) x numOfHosts, 0 if suspended.
+    Raises OwnerMismatch.
     """
     if owner is None or text(owner, "metadata", "uid") != worker.owner.uid:
         # One sentence for both: the caller may not be allowed to see the existing pod.
-        raise Untrusted(f"{worker.owner} is gone, or another one has its name now.")
+        raise OwnerMismatch(f"{worker.owner} is gone, or another one has its name now.")
     if not worker.owner.is_ray:
-        return Want(integer(owner, "spec", "replicas", default=0))
+        return Desired(integer(owner, "spec", "replicas", default=0))
     groups = maps(owner, "spec", "workerGroupSpecs")
-    barred = frozenset(name for spec in groups for name in strings(spec, "scaleStrategy", "workersToDelete"))
+    to_delete = frozenset(
+        name for spec in groups for name in strings(spec, "scaleStrategy", "workersToDelete")
+    )
     if dig(owner, "metadata", "deletionTimestamp"):
-        return Want(0, barred=barred, note="it is being deleted")
+        return Desired(0, to_delete=to_delete, note="it is being deleted")
     if dig(owner, "spec", "suspend") is True:
-        return Want(0, barred=barred, note="it is suspended")
+        return Desired(0, to_delete=to_delete, note="it is suspended")
     if worker.head:
-        return Want(1, barred=barred)
+        return Desired(1, to_delete=to_delete)
     for spec in groups:
         if text(spec, "groupName") == worker.group:
-            return _wanted_of_group(spec, barred)
-    return Want(0, barred=barred, note="it has no such group")
+            return _desired_of_group(spec, to_delete)
+    return Desired(0, to_delete=to_delete, note="it has no such group")
 
 
-def _wanted_of_group(spec: Json, barred: frozenset[str]) -> Want:
+def _desired_of_group(spec: Json, to_delete: frozenset[str]) -> Desired:
     hosts = max(1, integer(spec, "numOfHosts", default=1))
     if spec.get("suspend") is True:
-        return Want(0, hosts, barred, "the group is suspended")
+        return Desired(0, hosts, to_delete, "the group is suspended")
     low = integer(spec, "minReplicas", default=0)
     high = integer(spec, "maxReplicas", default=_MAX_INT32)
     replicas = min(max(integer(spec, "replicas", default=low), low), high)
-    return Want(max(0, replicas) * hosts, hosts, barred)
+    return Desired(max(0, replicas) * hosts, hosts, to_delete)
 
 
-# --- which exist -------------------------------------------------------------------------------
+# --- existing pods -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
-    """A pod of the group in a consistent list. `ends` is its deletionTimestamp, the end of its grace."""
+class ExistingPod:
+    """A pod of the group in a consistent list. `ends` is its deletionTimestamp."""
 
     name: str
     owner_uid: str = ""
@@ -200,10 +200,10 @@ class Existing:
         return self.ends is not None
 
 
-def existing(pod: Json) -> Existing:
-    """A listed pod, reduced to what decides; without a status it counts as not finished."""
+def existing_pod(pod: Json) -> ExistingPod:
+    """A listed pod; without a status it is not finished."""
     labels, deleted = labels_of(pod), text(pod, "metadata", "deletionTimestamp")
-    return Existing(
+    return ExistingPod(
         name=text(pod, "metadata", "name"),
         owner_uid=text(controller(pod), "uid"),
         replica=labels.get(REPLICA_NAME, ""),
@@ -213,47 +213,47 @@ def existing(pod: Json) -> Existing:
     )
 
 
-def counts(pod: Existing, worker: Worker, want: Want, now: float, patience: float) -> bool:
-    """Whether the owner's controller takes this pod for one of those it wants.
+def is_counted(pod: ExistingPod, worker: Worker, desired: Desired, now: float, timeout: float) -> bool:
+    """Whether the owner's controller counts this pod as one of the desired pods.
 
-    KubeRay counts every pod with the group's labels, failed and terminating ones too, until they
-    are gone; what it excepts is what it deletes in the same pass: the pods in `workersToDelete`
-    and whole multi-host replicas. Counting likewise refuses nothing that it rightly asks for, and
-    keeps it from finding one pod too many, of which it would delete any one. A terminating pod
-    counts until `patience` seconds after its grace ended: a lost node must not hold a place
-    forever. Other controllers, such as ReplicaSet's, count neither kind.
+    KubeRay counts every pod with the group's labels until it is gone, also failed and terminating pods,
+    except those that it deletes in the same pass: the pods in `workersToDelete` and whole multi-host
+    replicas. Another count would refuse pods that KubeRay needs, or admit one too many, and KubeRay would
+    then delete any one of them. A terminating pod counts until `timeout` seconds after the end of its grace
+    period, so that a lost node does not block its place forever. Other controllers, such as the ReplicaSet's,
+    count neither failed nor terminating pods.
     """
     if not worker.owner.is_ray:
         return pod.owner_uid == worker.owner.uid and not pod.terminating and not pod.finished
     if pod.ends is None:
         return True
-    return not pod.replica and pod.name not in want.barred and now < pod.ends + patience
+    return not pod.replica and pod.name not in desired.to_delete and now < pod.ends + timeout
 
 
-# --- which are promised ------------------------------------------------------------------------
+# --- reservations ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Names given to a pod, or to all hosts of a replica, which no list has shown yet.
+    """Names of a pod, or of all hosts of a replica, that have been given and are in no list yet.
 
-    `at` is when they were given, `seen_from` the resourceVersion of the pod list before: pods with these
-    names were created after it; `index` the operator's own, where it labels one.
+    `time` is when they were given, and `version` the resourceVersion of the pod list before: pods with these
+    names were created after it. `index` is the operator's label, if there is one.
     """
 
     names: tuple[str, ...]
-    at: float
-    seen_from: str = ""
+    time: float
+    version: str = ""
     replica: str = ""
     index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationRecord:
-    """What the Lease of a group holds: the highest number ever given, and the open reservations.
+    """The content of a group's Lease: the highest number ever given, and the reservations.
 
-    `epoch` is drawn when the record is begun and goes into every name with a number that only goes up.
-    A record that is lost and begun again cannot give a name twice, with any numbers.
+    `epoch` is a random text in every name. A record that is lost and begun again has another one, so it
+    cannot give a name twice.
     """
 
     highest: int = -1
@@ -263,7 +263,7 @@ class AllocationRecord:
     def dump(self) -> str:
         """As JSON text, the value of one annotation."""
         entries = [
-            {"names": list(r.names), "at": round(r.at, 3), "from": r.seen_from}
+            {"names": list(r.names), "at": round(r.time, 3), "from": r.version}
             | ({"replica": r.replica} if r.replica else {})
             | ({} if r.index is None else {"index": r.index})
             for r in self.reservations
@@ -273,9 +273,9 @@ class AllocationRecord:
 
     @classmethod
     def load(cls, dumped: str | None) -> AllocationRecord:
-        """From an annotation; empty when there is none or somebody has spoilt it.
+        """From an annotation; empty if there is none or it is invalid.
 
-        An empty record is safe to go on from, once it has a new epoch. Only the open reservations are lost.
+        An empty record with a new epoch is safe: only the reservations are lost.
         """
         try:
             read: Any = json.loads(dumped or "{}")
@@ -287,14 +287,12 @@ class AllocationRecord:
         return cls(highest, reservations, epoch) if -1 <= highest <= _MAX_INT32 else cls()
 
     def without(self, seen: frozenset[str], now: float, lifetime: float) -> AllocationRecord:
-        """Without the names that have been seen to exist and those older than `lifetime` seconds.
-
-        So is a time that far in the future: it was not written by this cluster's clocks.
-        """
+        """The record without the names of pods that were seen, and without reservations older than `lifetime`
+        seconds or as far in the future: this cluster's clocks did not write them."""
         kept = (
             replace(r, names=tuple(name for name in r.names if name not in seen))
             for r in self.reservations
-            if abs(now - r.at) < lifetime
+            if abs(now - r.time) < lifetime
         )
         return replace(self, reservations=tuple(r for r in kept if r.names))
 
@@ -310,26 +308,16 @@ def _reservation(entry: Mapping[str, Any]) -> Reservation:
     )
 
 
-def occupied(
-    pods: Iterable[Existing],
+def allocated(
+    pods: Iterable[ExistingPod],
     record: AllocationRecord,
     worker: Worker,
-    want: Want,
+    desired: Desired,
     now: float,
-    patience: float,
+    timeout: float,
 ) -> int:
-    """How many of the wanted pods exist or are promised.
-
-    A multi-host replica counts whole from its first host on, so that the others find their place.
-    """
-    units: dict[tuple[str, str], int] = {}
-    for pod in pods:
-        if counts(pod, worker, want, now, patience):
-            units[_unit(pod.replica, pod.name)] = want.hosts if pod.replica else 1
-    for reservation in record.reservations:
-        units[_unit(reservation.replica, reservation.names[0])] = want.hosts if reservation.replica else 1
-    return sum(units.values())
-
-
-def _unit(replica: str, name: str) -> tuple[str, str]:
-    return ("replica", replica) if replica else ("pod", name)
+    """How many of the desired pods exist or are reserved. A multi-host replica counts with all its hosts."""
+    counted = [(pod.replica, pod.name) for pod in pods if is_counted(pod, worker, desired, now, timeout)]
+    counted += [(reservation.replica, reservation.names[0]) for reservation in record.reservations]
+    units = {("replica", replica) if replica else ("pod", name) for replica, name in counted}
+    return sum(desired.hosts if kind == "replica" else 1 for kind, _ in units)

@@ -27,8 +27,8 @@ from tests.e2e.kuberay import Observer, prepare, ray_cluster, scale, worker
 from tests.e2e.pki import Authority
 from webhook.cli import manifests
 from webhook.kube.api import ApiServer
-from webhook.worker_names.cluster import LiveWorkers
-from webhook.worker_names.leases import Sweep, earlier_lease_name
+from webhook.worker_names.cluster import LiveWorkers, Sweep
+from webhook.worker_names.leases import earlier_lease_name
 
 pytestmark = pytest.mark.e2e
 

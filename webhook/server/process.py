@@ -56,9 +56,8 @@ from webhook.server.prefork import processes, stopping_signals, supervise
 from webhook.server.record import SharedRecords
 from webhook.server.tracing import Tracing, otlp
 from webhook.server.unmutated import Unmutated
-from webhook.worker_names.cluster import LiveWorkers
+from webhook.worker_names.cluster import LiveWorkers, Sweep
 from webhook.worker_names.endpoint import NameMetrics, Namer
-from webhook.worker_names.leases import Sweep
 
 log = structlog.get_logger()
 

@@ -1,8 +1,7 @@
 """The endpoint /name: names for workers, allocated against the live state of the cluster.
 
-Law: a name leaves here only after the record that promises it has been swapped into the group's Lease.
-`policies.worker_names.worker_names` decides the answer; here is the order of the reads, the
-compare-and-swap, and what happens when time runs out.
+Law: a name is returned only after a compare-and-swap of the group's Lease with the record that reserves it.
+`policies.worker_names.worker_names` decides the answer; this module reads, swaps, and handles timeouts.
 """
 
 from __future__ import annotations
@@ -27,21 +26,19 @@ from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import (
     Answer,
-    Give,
+    Given,
     Group,
     OnUnavailable,
     Reason,
-    Refuse,
+    Refused,
     WorkerNames,
 )
 from policies.worker_names.workers import (
-    AllocationRecord,
     Owner,
-    Untrusted,
-    Want,
+    OwnerMismatch,
     Worker,
-    existing,
-    wanted,
+    desired,
+    existing_pod,
     worker_of,
 )
 from webhook.admission import engine, exemptions
@@ -58,59 +55,56 @@ from webhook.worker_names.leases import (
     lease_name,
     new_lease,
     record_of,
-    written,
+    with_record,
 )
 
 log = structlog.get_logger()
 
 ANSWER_SECONDS: Final = 0.1
-"""Time for our answer, once it is clear that the API server won't answer in time."""
+"""Time for the answer after a timeout of the API server."""
 BURST_SECONDS: Final = 60.0
-"""A refused double creation begins a new burst when the group had none for this long."""
+"""A refused double creation begins a new burst if the group had none for this long."""
 BURSTS_KEPT: Final = 1000
 EPOCH_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A consistent list of pods and its resourceVersion."""
+    """A consistent list of pods with its resourceVersion."""
 
     pods: Sequence[Json]
     version: str
 
 
 class Workers(Writes, Protocol):
-    """The live state that names are allocated against; `cluster.LiveWorkers` in a running webhook.
-
-    Every method may raise ApiError.
-    """
+    """The live state of the cluster. Every method may raise ApiError."""
 
     def now(self) -> float:
-        """Seconds since the epoch by a clock that all replicas share; it may lag, but not lead."""
+        """Seconds since the epoch by a clock that all replicas share. It may lag, but not lead."""
         ...
 
     async def owner(self, owner: Owner, namespace: str) -> Json | None:
-        """The live RayCluster, or any other controller's Scale. NoScale if it has none."""
+        """The live RayCluster, or the Scale of any other controller, with the owner's UID. Raises NoScale."""
         ...
 
     async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
-        """A consistent list; without `phases` only of the pods' metadata."""
+        """A consistent list; without `phases`, of the pods' metadata only."""
         ...
 
     async def created(
         self, namespace: str, labels: Mapping[str, str], since: str, names: frozenset[str]
     ) -> frozenset[str]:
-        """Those of the names under which a pod is known to have been created after `since`."""
+        """The names of pods that were certainly created after the resourceVersion `since`."""
         ...
 
     async def owner_and_lease(
         self, owner: Owner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
-        """What `owner` answers, and the Lease of that name if there is one; read in any order."""
+        """The result of `owner`, and the Lease of that name if there is one, read in any order."""
         ...
 
     async def earlier_lease(self, namespace: str, name: str) -> Json | None:
-        """The Lease that an earlier release kept in the workers' namespace; None if it may not be read."""
+        """The Lease of an earlier release in the workers' namespace; None without the right to read it."""
         ...
 
     async def create_lease(self, lease: Json) -> bool:
@@ -118,12 +112,12 @@ class Workers(Writes, Protocol):
         ...
 
     async def replace_lease(self, lease: Json) -> bool:
-        """Compare-and-swap by resourceVersion; False if it is no longer the one that was read."""
+        """Compare-and-swap by resourceVersion; False if the Lease has changed since it was read."""
         ...
 
 
 class NameMetrics:
-    """What the allocation counts."""
+    """The metrics of the allocation."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.given = Counter("chassis_worker_names_given", "Pods that got a name", registry=registry)
@@ -160,7 +154,7 @@ class NameMetrics:
 
 
 class Namer:
-    """Answers the reviews of /name. One for each process; all of them together keep the law."""
+    """Answers the reviews of /name. One for each process."""
 
     def __init__(
         self,
@@ -171,7 +165,7 @@ class Namer:
         facts: Cluster | None = None,
         identity: str = "mlchassis",
     ) -> None:
-        """`identity` is written into a Lease as its holder, for people who look at it."""
+        """`identity` is the holder of the Leases, for information."""
         self._workers, self._snapshot, self._metrics = workers, config, metrics
         self._facts, self._identity = facts, identity
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -201,29 +195,33 @@ class Namer:
             except (ApiError, TimeoutError) as error:
                 answer = self._unavailable(worker, settings, error)
             except NoScale as error:
-                return _let_through(mode, f"{error}, so the label {WORKER_GROUP} has no effect")
+                return _unnamed(mode, f"{error}, so the label {WORKER_GROUP} has no effect")
         return self._respond(request, worker, answer, settings, mode, config)
 
     async def close(self) -> None:
-        """Wait until the Events under way are written."""
+        """Wait until all Events are written."""
         await asyncio.gather(*self._background, return_exceptions=True)
 
     async def _allocate(self, worker: Worker, settings: WorkerNames, *, dry_run: bool) -> Answer:
         try:
-            # One at a time for a group: the swaps of this process would only lose to each other.
+            # One at a time for a group: concurrent swaps of this process would fail.
             lock = self._locks.setdefault(lease_name(worker), asyncio.Lock())
             async with lock:
-                lost = self._metrics.swaps_lost.inc
                 return await allocate(
-                    self._workers, worker, settings, dry_run=dry_run, identity=self._identity, lost=lost
+                    self._workers,
+                    worker,
+                    settings,
+                    dry_run=dry_run,
+                    identity=self._identity,
+                    on_lost_swap=self._metrics.swaps_lost.inc,
                 )
-        except Untrusted as error:
+        except OwnerMismatch as error:
             return policy.untrusted(worker, str(error))
 
     # --- the answer ------------------------------------------------------------------------------------
 
-    def _unavailable(self, worker: Worker, settings: WorkerNames, error: Exception) -> Refuse:
-        # The API server's message stays in the log: it names our account, and may name other objects.
+    def _unavailable(self, worker: Worker, settings: WorkerNames, error: Exception) -> Refused:
+        # The API server's message is only logged: it names our account, and may name other objects.
         status = error.status if isinstance(error, ApiError) else 0
         why = f"the API server answered {status}" if status else "the API server did not answer in time"
         self._metrics.unavailable.labels(settings.on_unavailable.value).inc()
@@ -234,7 +232,7 @@ class Namer:
             namespace=worker.namespace,
             error=str(error) or why,
         )
-        return Refuse(
+        return Refused(
             Reason.UNAVAILABLE,
             f"{worker}: whether one more is wanted could not be found out ({why}). Try again.",
         )
@@ -248,10 +246,10 @@ class Namer:
         mode: Mode,
         config: Config,
     ) -> Response:
-        if isinstance(answer, Give):
-            return self._give(request, worker, answer, mode, config)
+        if isinstance(answer, Given):
+            return self._name(request, worker, answer, mode, config)
         if answer.reason is Reason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
-            return _let_through(mode, f"{answer.message} The pod keeps its random name.")
+            return _unnamed(mode, f"{answer.message} The pod keeps its random name.")
         if mode is not Mode.ENFORCE:
             if not request.dry_run:
                 self._metrics.would_refuse.labels(answer.reason.value).inc()
@@ -261,19 +259,12 @@ class Namer:
             self._metrics.refused.labels(answer.reason.value).inc()
             if answer.reason is Reason.EXISTS:
                 self._announce(worker)
-        # A client retries 429 and 5xx by itself, so neither may be used; KubeRay 1.0 and 1.1 go on after
-        # an AlreadyExists, and must not where the pod is wanted and only could not be decided on.
+        # Clients retry 429 and 5xx themselves, so these cannot be used. KubeRay 1.0 and 1.1 continue after
+        # AlreadyExists, which is wrong if the pod may be desired.
         undecided = answer.reason in (Reason.UNAVAILABLE, Reason.UNTRUSTED)
         return denied(answer.message, code=409, reason="Conflict" if undecided else "AlreadyExists")
 
-    def _give(
-        self,
-        request: Request,
-        worker: Worker,
-        answer: Give,
-        mode: Mode,
-        config: Config,
-    ) -> Response:
+    def _name(self, request: Request, worker: Worker, answer: Given, mode: Mode, config: Config) -> Response:
         if mode is not Mode.ENFORCE:
             warnings = [f"worker-names would name this pod {answer.name}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-name": answer.name})
@@ -281,13 +272,13 @@ class Namer:
             self._metrics.given.inc()
             log.info("worker named", name=answer.name, worker=str(worker), namespace=worker.namespace)
         pod, why = request.object or {}, Reasons(policy.MUTATOR.id)
-        named = policy.named(pod, answer.name, why)
+        named = policy.with_name(pod, answer.name, why)
         if config.webhook.changes.annotation:
             named = annotated(named, [why], config.digest)
         return patched(diff(pod, named), audit={"name": answer.name})
 
     def _announce(self, worker: Worker) -> None:
-        """An Event on the owner at the first refused double creation of a burst; sent in the background."""
+        """Send an Event about the owner for the first refused double creation of a burst."""
         key, now = f"{worker.owner.uid}/{worker.group}", time.monotonic()
         last = self._last_refused.pop(key, None)
         self._last_refused[key] = now
@@ -313,8 +304,8 @@ class Namer:
         task.add_done_callback(self._background.discard)
 
 
-def _let_through(mode: Mode, why: str) -> Response:
-    """Allowed under a name that was not allocated."""
+def _unnamed(mode: Mode, why: str) -> Response:
+    """The pod is admitted with its random name."""
     return allowed([] if mode is Mode.AUDIT else [f"worker-names: {why}"], {"not-named": why})
 
 
@@ -328,57 +319,53 @@ async def allocate(
     *,
     dry_run: bool = False,
     identity: str = "mlchassis",
-    lost: Callable[[], None] = lambda: None,
+    on_lost_swap: Callable[[], None] = lambda: None,
     epoch: Callable[[], str] = lambda: secrets.token_hex(EPOCH_BYTES),
 ) -> Answer:
-    """Read the Lease, then list the pods, decide, swap; start over when the swap is lost.
+    """Read the Lease, list the pods, decide, and swap; start again if another request won the swap.
 
-    A dry run answers with the name that would be given and swaps nothing. `lost` is called at each lost
-    swap, `epoch` for a record that is begun. Raises Untrusted. It goes on until it is cancelled.
+    A dry run returns the name without a swap. `epoch` makes the epoch of a new record. Runs until it is
+    cancelled. Raises OwnerMismatch, ApiError, NoScale.
     """
     name, created = lease_name(worker), frozenset[str]()
     while True:
         now = workers.now()
         owner, lease = await workers.owner_and_lease(worker.owner, worker.namespace, name)
-        want = wanted(owner, worker)
+        wanted = desired(owner, worker)
         record = record_of(lease)
         if lease is None:
             earlier = await workers.earlier_lease(worker.namespace, earlier_lease_name(worker))
             record = replace(record_of(earlier), epoch="")
         if not record.epoch:
             record = replace(record, epoch=epoch())
-        # Only now: a replica that dropped a promise before that Lease was written had seen its pod.
+        # After the Lease: a replica that removed a reservation from it had seen the pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
-        answer = policy.decide(worker, _group(want, listed, record, now, created), settings)
-        if isinstance(answer, Refuse):
-            kept = await _created(workers, worker, answer)
-            if not kept:
+        pods = [existing_pod(pod) for pod in listed.pods]
+        group = Group(wanted, pods, record, now, listed.version, created)
+        answer = policy.decide(worker, group, settings)
+        if isinstance(answer, Refused):
+            gone = await _created(workers, worker, answer)
+            if not gone:
                 return answer
-            created |= kept
+            created |= gone
             continue
         if dry_run:
             return answer
         swap = workers.create_lease if lease is None else workers.replace_lease
-        if await swap(written(lease or new_lease(name), worker, answer.record, identity)):
+        if await swap(with_record(lease or new_lease(name), worker, answer.record, identity)):
             return answer
-        lost()
+        on_lost_swap()
 
 
-async def _created(workers: Workers, worker: Worker, refusal: Refuse) -> frozenset[str]:
-    """Which of the promised pods that block the request were created, and so are gone again.
+async def _created(workers: Workers, worker: Worker, refused: Refused) -> frozenset[str]:
+    """The reserved pods that block the request and were created: they are already deleted.
 
-    Without this a worker that is scaled down right after it was made would keep its place for as long as a
-    promise holds.
+    Without this, a worker that is deleted right after its creation would block its place until the
+    reservation expires.
     """
-    promises = refusal.ambiguous
-    if not promises:
+    if not refused.blocking:
         return frozenset()
-    names = frozenset(name for promise in promises for name in promise.names)
-    since = min((promise.seen_from for promise in promises), key=lambda version: (len(version), version))
+    names = frozenset(name for reservation in refused.blocking for name in reservation.names)
+    versions = (reservation.version for reservation in refused.blocking)
+    since = min(versions, key=lambda version: (len(version), version))
     return await workers.created(worker.namespace, worker.selector, since, names)
-
-
-def _group(
-    want: Want, listed: Listed, record: AllocationRecord, now: float, created: frozenset[str] = frozenset()
-) -> Group:
-    return Group(want, [existing(pod) for pod in listed.pods], record, now, listed.version, created)

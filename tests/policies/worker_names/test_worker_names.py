@@ -16,14 +16,14 @@ import yaml
 
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Give, Group, Refuse, WorkerNames
+from policies.worker_names.worker_names import Answer, Given, Group, Refused, WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
     Owner,
-    Untrusted,
+    OwnerMismatch,
     Worker,
-    existing,
-    wanted,
+    desired,
+    existing_pod,
     worker_of,
 )
 from webhook.config.load import load
@@ -40,19 +40,19 @@ def answer(given: Json) -> Answer | None:
     config = load({"worker-names.yaml": yaml.safe_dump(given.get("settings", {}))})
     settings = config.effective(given["pod"]).settings(WorkerNames)
     try:
-        want = wanted(given.get("owner"), worker)
-    except Untrusted as error:
+        want = desired(given.get("owner"), worker)
+    except OwnerMismatch as error:
         return policy.untrusted(worker, str(error))
-    pods = [existing(pod) for pod in maps(given, "pods")]
+    pods = [existing_pod(pod) for pod in maps(given, "pods")]
     record = AllocationRecord.load(json.dumps(mapping(given, "record")))
     return policy.decide(worker, Group(want, pods, record, given.get("now", 1000), "500"), settings)
 
 
 def described(given: Json) -> Json:
     match answer(given):
-        case Give(name, record):
+        case Given(name, record):
             return {"name": name, "record": json.loads(record.dump())}
-        case Refuse(reason, message, ambiguous):
+        case Refused(reason, message, ambiguous):
             unclear = [name for promise in ambiguous for name in promise.names]
             return {"refused": str(reason), "message": message} | ({"unclear": unclear} if unclear else {})
     return {"leftAlone": True}
@@ -110,7 +110,7 @@ def test_a_name_is_the_one_that_earlier_releases_gave() -> None:
 
 def test_a_pod_loses_only_its_generate_name() -> None:
     pod = {"metadata": {"generateName": "demo-", "labels": {"a": "b"}}, "spec": {"containers": []}}
-    assert policy.named(pod, "demo-0") == {
+    assert policy.with_name(pod, "demo-0") == {
         "metadata": {"labels": {"a": "b"}, "name": "demo-0"},
         "spec": {"containers": []},
     }
@@ -174,10 +174,10 @@ def test_a_spoilt_record_is_an_empty_one(spoilt: str | None) -> None:
 def test_a_record_survives_its_lease() -> None:
     record = policy.decide(
         worker(replica="small-x7k2p"),
-        Group(wanted(_cluster(replicas=2, hosts=4), worker()), [], AllocationRecord(7), 1000.5, "88"),
+        Group(desired(_cluster(replicas=2, hosts=4), worker()), [], AllocationRecord(7), 1000.5, "88"),
         WorkerNames(),
     )
-    assert isinstance(record, Give)
+    assert isinstance(record, Given)
     assert AllocationRecord.load(record.record.dump()) == record.record
     assert len(record.record.reservations[0].names) == 4
 
@@ -186,9 +186,9 @@ def test_a_record_survives_its_lease() -> None:
 @pytest.mark.parametrize("hosts", [2, 2**31 - 1])
 def test_absurd_numbers_of_hosts_make_neither_a_long_loop_nor_a_large_lease(hosts: int, host: int) -> None:
     member = worker(replica="small-x7k2p", host=host, replica_index=0)
-    group = Group(wanted(_cluster(replicas=1, hosts=hosts), member), [], AllocationRecord(), 1000)
+    group = Group(desired(_cluster(replicas=1, hosts=hosts), member), [], AllocationRecord(), 1000)
     given = policy.decide(member, group, WorkerNames())
-    assert isinstance(given, Give)
+    assert isinstance(given, Given)
     assert given.name.endswith(f"-0-{host}")
     assert len(given.record.dump()) < 100_000
 

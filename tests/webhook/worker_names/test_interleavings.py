@@ -15,8 +15,8 @@ import pytest
 
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Give, Group, WorkerNames
-from policies.worker_names.workers import AllocationRecord, Owner, Worker, existing, wanted
+from policies.worker_names.worker_names import Answer, Given, Group, WorkerNames
+from policies.worker_names.workers import AllocationRecord, Owner, Worker, desired, existing_pod
 from tests.webhook.worker_names.world import (
     LIFETIME,
     SETTINGS,
@@ -199,16 +199,16 @@ async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: Work
     listed = await workers.pods(worker.namespace, worker.selector)
     names = {pod["metadata"]["name"] for pod in listed.pods}
     number = next(n for n in range(len(names) + 1) if f"demo-small-{n}" not in names)
-    return Give(f"demo-small-{number}", AllocationRecord())
+    return Given(f"demo-small-{number}", AllocationRecord())
 
 
 async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
     """Counts what exists and refuses, but promises nothing."""
     now = workers.now()
-    want = wanted(await workers.owner(worker.owner, worker.namespace), worker)
+    want = desired(await workers.owner(worker.owner, worker.namespace), worker)
     listed = await workers.pods(worker.namespace, worker.selector)
     unnumbered = AllocationRecord(workers.world.version + len(workers.world.created))
-    group = Group(want, [existing(pod) for pod in listed.pods], unnumbered, now)
+    group = Group(want, [existing_pod(pod) for pod in listed.pods], unnumbered, now)
     return policy.decide(worker, group, settings)
 
 

@@ -23,7 +23,8 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
-from webhook.worker_names.leases import IDLE_SECONDS, Sweep, earlier_lease_name, lease_name
+from webhook.worker_names.cluster import IDLE_SECONDS, Sweep
+from webhook.worker_names.leases import earlier_lease_name, lease_name
 
 
 async def test_the_lease_is_in_our_own_namespace_and_names_its_owner(setting: Setting) -> None:

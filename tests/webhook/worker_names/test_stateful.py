@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies.worker_names.worker_names import Reason, Refuse
+from policies.worker_names.worker_names import Reason, Refused
 from policies.worker_names.workers import HOST_INDEX, REPLICA_NAME
 from tests.webhook.worker_names.world import LIFETIME, SETTINGS, WORKER, Request, World, create, real
 
@@ -168,7 +168,7 @@ class Schedules(RuleBasedStateMachine):
         for _ in range(self.world.desired - self.world.live):
             assert create(self.world, settings=SETTINGS).outcome == "landed"
         last = create(self.world, settings=SETTINGS)
-        assert isinstance(last.answer, Refuse)
+        assert isinstance(last.answer, Refused)
         assert last.answer.reason is Reason.EXISTS
 
 

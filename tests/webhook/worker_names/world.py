@@ -14,7 +14,7 @@ from typing import Any
 
 from policies.core.annotations import WORKER_NAMES
 from policies.kube.json import Json
-from policies.worker_names.worker_names import Answer, Give, WorkerNames
+from policies.worker_names.worker_names import Answer, Given, WorkerNames
 from policies.worker_names.workers import Owner, Worker
 from webhook.worker_names.endpoint import Listed, allocate
 
@@ -207,7 +207,7 @@ class Request:
 
     async def _review(self, allocate: Allocate, worker: Worker, settings: WorkerNames) -> None:
         self.answer = await allocate(self.workers, worker, settings)
-        if not isinstance(self.answer, Give):
+        if not isinstance(self.answer, Given):
             self.outcome = "refused"
             return
         await Step("land")
@@ -219,7 +219,7 @@ class Request:
 
     @property
     def given(self) -> str | None:
-        return self.answer.name if isinstance(self.answer, Give) else None
+        return self.answer.name if isinstance(self.answer, Given) else None
 
     def advance(self) -> None:
         """Let the call that waits take effect, and run on to the next one."""
