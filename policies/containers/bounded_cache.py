@@ -10,15 +10,14 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 LARGEST: Final = 2 << 20
-"""Bytes, roughly, that one of these holds: enough to find a pod again at the next endpoint, or in the
-workload that it was made from. Counted in bytes and not in entries: a thousand small containers fit as well
-as ten large ones, so that one review never drives out what it needs again."""
+"""Approximate maximum size in bytes: enough for a pod at both endpoints and its workload. Limited by bytes
+and not by entries, so that one review with many small containers never removes its own entries."""
 _ENTRY: Final = 500
 """Bytes of an entry without its content."""
 
 
 class BoundedCache(Generic[K, V]):
-    """Values by key; the least recently used one is dropped first."""
+    """Values by key. The least recently used value is dropped first."""
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._largest, self._size = largest, 0
@@ -32,7 +31,7 @@ class BoundedCache(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of `size` bytes, its key counted; not where it is larger than all that may be kept."""
+        """Add a value; `size` is that of the value and its key in bytes. Too large values are not kept."""
         size += _ENTRY
         if key in self._values or size > self._largest:
             return

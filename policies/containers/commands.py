@@ -1,8 +1,8 @@
-"""The commands of containers, probes and hooks: each read once however many rules ask, within a budget."""
+"""The commands of containers, probes and hooks. Each is read once, within the budget of its review."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,69 +15,71 @@ from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, strings, text
 from policies.kube.pods import Container
 
-NOTHING: Final = CommandSummary()
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
-_STEP: Final = 64
-"""Bytes of a summary for each step that its reading took, roughly."""
-_COPIED: Final = 32
-"""Bytes of a command and its environment that are written out for one step."""
+_SUMMARY_BYTES: Final = 64
+"""Approximate size of a summary for each step that reading took."""
+_KEY_BYTES: Final = 32
+"""Bytes of a cache key for one step."""
 
 _SUMMARIES: Final[BoundedCache[bytes, CommandSummary]] = BoundedCache()
 
 
 def container_command(template: PodTemplate, container: Container) -> CommandSummary:
-    """What a container runs: its `command` and `args`."""
+    """The `command` and `args` of a container."""
     return template.cache.once_for(container, _container_command, template, container)
 
 
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
-    argv = container.argv
-    if argv and template.spec.get("hostNetwork") is not True and not _own_names(template):
-        return command_without_pod(container)  # no name or address means anything else than in another pod
-    return _summary(template, container, argv, static=False)
+    if _is_pod_dependent(template):
+        return _read(container, container.argv, template, static=False)
+    return command_without_pod(container)
+
+
+def _is_pod_dependent(template: PodTemplate) -> bool:
+    """Whether a name or an address has another meaning than in other pods."""
+    return template.spec.get("hostNetwork") is True or bool(_local_names(template))
 
 
 def exec_command(template: PodTemplate, container: Container, *handler: str) -> CommandSummary:
-    """What an exec handler of a container runs, such as that at `"lifecycle", "preStop"`."""
+    """The command of an exec handler of a container, such as the one at `"lifecycle", "preStop"`."""
     return template.cache.once_for((container, handler), _exec_command, template, container, handler)
 
 
 def _exec_command(template: PodTemplate, container: Container, handler: tuple[str, ...]) -> CommandSummary:
     argv = strings(container.spec, *handler, "exec", "command")
-    return _summary(template, container, argv, static=True)
+    return _read(container, argv, template, static=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewBudget:
-    """The budget of one review, in steps, and the commands that it has paid for."""
+    """The budget of one review, and the cache keys of the commands that it has paid for."""
 
     budget: Budget
     paid: set[bytes] = field(default_factory=set)
 
 
-def commands_fit(template: PodTemplate, allowance: ReviewBudget) -> bool:
+def commands_fit(template: PodTemplate, review: ReviewBudget) -> bool:
     """Whether all commands of a template can be read with the rest of a review's budget, which pays for them.
 
-    Readings are remembered for mutators and rules. A review also pays, once, for a remembered reading:
-    whether an object can be decided must not depend on earlier reviews.
+    A review also pays, once, for commands in the cache: decisions must not depend on earlier reviews.
     """
     try:
-        named = template.spec.get("hostNetwork") is True or bool(_own_names(template))
+        pod_dependent = _is_pod_dependent(template)
         for container in template.containers():
             argv = container.argv
-            if argv and not command_without_pod(container, allowance).complete:
+            if argv and not command_without_pod(container, review).complete:
                 return False
-            if named and not _summary(template, container, argv, static=False, allowance=allowance).complete:
+            if pod_dependent and not _read(container, argv, template, static=False, review=review).complete:
                 return False
-            for words in _handled(container.spec):
-                if not _summary(template, container, words, static=True, allowance=allowance).complete:
+            for words in _handler_commands(container.spec):
+                if not _read(container, words, template, static=True, review=review).complete:
                     return False
     except BudgetSpent:
         return False
     return True
 
 
-def _handled(container: Json) -> Iterator[list[str]]:
+def _handler_commands(container: Json) -> Iterator[list[str]]:
     """The commands of a container's probes and hooks."""
     for probe in _PROBES:
         if probe in container and (words := strings(container[probe], "exec", "command")):
@@ -86,53 +88,28 @@ def _handled(container: Json) -> Iterator[list[str]]:
         yield words
 
 
-def command_without_pod(container: Container, allowance: ReviewBudget | None = None) -> CommandSummary:
-    """The programs that a container runs, independent of its pod: host names are not located."""
+def command_without_pod(container: Container, review: ReviewBudget | None = None) -> CommandSummary:
+    """The `command` and `args` of a container in any pod: its host names and addresses are not the pod's."""
     known: CommandSummary | None = container.cache.get(command_without_pod)
-    if known is None or allowance is not None:
-        argv = container.argv
-        known = _read(argv, container, static=False, on_host=False, names=(), allowance=allowance)
+    if known is None or review is not None:
+        known = _read(container, container.argv, None, static=False, review=review)
         if known.complete:
             container.cache[command_without_pod] = known
     return known
 
 
-def _summary(
-    template: PodTemplate,
-    container: Container,
-    argv: list[str],
-    *,
-    static: bool,
-    allowance: ReviewBudget | None = None,
-) -> CommandSummary:
-    if not argv:
-        return NOTHING
-    on_host = template.spec.get("hostNetwork") is True
-    names = _own_names(template)
-    return _read(argv, container, static=static, on_host=on_host, names=names, allowance=allowance)
-
-
 def environment_of(container: Json) -> tuple[list[Any], list[Any]]:
-    """The variables of a container, and where it has further ones from, as JSON."""
-    return _listed(container, "env"), _listed(container, "envFrom")
+    """`env` and `envFrom` of a container."""
+    env, env_from = dig(container, "env"), dig(container, "envFrom")
+    return env if isinstance(env, list) else [], env_from if isinstance(env_from, list) else []
 
 
-def environment_written(container: Container) -> bytes | None:
-    """Both as JSON texts with a comma between; None where they can't be written."""
-    return container.cache.once(_environment_written, container.spec)
+def _local_names(template: PodTemplate) -> tuple[str, ...]:
+    """The pod's own names: its `hostname`, and `hostAliases` of a loopback address."""
+    return template.cache.once(_read_local_names, template.spec)
 
 
-def _environment_written(container: Json) -> bytes | None:
-    written = written_out(*environment_of(container))
-    return written and written[1:-1]
-
-
-def _own_names(template: PodTemplate) -> tuple[str, ...]:
-    """Names that lead back to the pod: its `hostname`, and `hostAliases` of a loopback address."""
-    return template.cache.once(_read_own_names, template.spec)
-
-
-def _read_own_names(spec: Json) -> tuple[str, ...]:
+def _read_local_names(spec: Json) -> tuple[str, ...]:
     names = [name] if (name := text(spec, "hostname")) else []
     for alias in maps(spec, "hostAliases"):
         if reach_of(text(alias, "ip")) is Reach.LOCAL:
@@ -140,23 +117,21 @@ def _read_own_names(spec: Json) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _listed(container: Json, field: str) -> list[Any]:
-    value = dig(container, field)
-    return value if isinstance(value, list) else []
-
-
 def _read(
-    argv: Sequence[str],
     container: Container,
+    argv: list[str],
+    template: PodTemplate | None,
     *,
     static: bool,
-    on_host: bool,
-    names: Sequence[str],
-    allowance: ReviewBudget | None,
+    review: ReviewBudget | None = None,
 ) -> CommandSummary:
-    words, environment = written_out(argv, static, on_host, names), environment_written(container)
-    key = None if words is None or environment is None else b"%b,%b" % (words, environment)
-    budget = _charged(key, allowance) if allowance is not None else None
+    """The summary of a command of a container, which does not depend on the pod without a template."""
+    if not argv:
+        return CommandSummary()
+    on_host = template is not None and template.spec.get("hostNetwork") is True
+    names = () if template is None else _local_names(template)
+    key = cache_key(container, argv, static, on_host, names)
+    budget = _charged(key, review) if review is not None else None
     known = _SUMMARIES.get(key) if key is not None else None
     if known is not None:
         if budget is not None:
@@ -167,23 +142,33 @@ def _read(
         argv, env, env_from, static=static, host_network=on_host, local_names=names, budget=budget
     )
     if key is not None and summary.complete:
-        _SUMMARIES.put(key, summary, len(key) + _STEP * summary.steps)
+        _SUMMARIES.put(key, summary, len(key) + _SUMMARY_BYTES * summary.steps)
     return summary
 
 
-def _charged(key: bytes | None, allowance: ReviewBudget) -> Budget | None:
-    """The budget that pays for the reading with this key; None if it is paid for. Raises BudgetSpent."""
+def _charged(key: bytes | None, review: ReviewBudget) -> Budget | None:
+    """The budget for a command; None if the review has paid for it. Raises BudgetSpent."""
     if key is None:
-        return allowance.budget
-    if key in allowance.paid:
+        return review.budget
+    if key in review.paid:
         return None
-    allowance.paid.add(key)
-    allowance.budget.spend(len(key) // _COPIED)
-    return allowance.budget
+    review.paid.add(key)
+    review.budget.spend(len(key) // _KEY_BYTES)
+    return review.budget
 
 
-def written_out(*parts: object) -> bytes | None:
-    """JSON that is equal for equal values; None for values that JSON from an API server can't contain."""
+def cache_key(container: Container, *parts: object) -> bytes | None:
+    """A key that is equal for equal parts and environments; None for values that JSON cannot contain."""
+    words, environment = _json(*parts), container.cache.once(_environment_key, container.spec)
+    return None if words is None or environment is None else b"%b,%b" % (words, environment)
+
+
+def _environment_key(container: Json) -> bytes | None:
+    written = _json(*environment_of(container))
+    return written and written[1:-1]
+
+
+def _json(*parts: object) -> bytes | None:
     try:
         return orjson.dumps(parts)
     except orjson.JSONEncodeError:
@@ -191,5 +176,5 @@ def written_out(*parts: object) -> bytes | None:
 
 
 def clear_cache() -> None:
-    """Drop every remembered summary, to measure what reading them costs."""
+    """Drop all summaries, for measurements."""
     _SUMMARIES.clear()

@@ -1,5 +1,5 @@
-"""Many globs held against one image at once, and remembered: a hundred globs identify servers and sidecars,
-and only the tag of a workload's next image differs."""
+"""Matches images with many globs at once: a hundred globs identify servers and sidecars. The results are
+cached by repository, because images of a workload differ only in their tags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Globs:
         self._known: BoundedCache[str, frozenset[str]] = BoundedCache(1 << 20)
 
     def matching(self, image: str) -> frozenset[str]:
-        """Those that match an image."""
+        """The globs that match an image."""
         path, tag = repository_and_tag(image)
         known = self._known.get(path)
         if known is None:

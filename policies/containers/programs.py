@@ -1,46 +1,45 @@
-"""What a container runs, as programs with their words, and the options among these.
+"""The programs that a container runs, with their arguments, and the options among these.
 
-A thin view on `policies.commands`, which reads shells, wrappers and variables: here interpreters and
-launchers are taken off too, so that `tini -- python3 -m mlserver start .` is `mlserver start .`.
+`policies.commands` reads shells, wrappers and variables. This module also removes interpreters and launchers,
+so that `tini -- python3 -m mlserver start .` is `mlserver start .`.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from policies.commands import SHELLS, is_python, parse_options, valued
-from policies.containers.commands import command_without_pod, environment_of, environment_written, written_out
-from policies.kube.json import strings
+from policies.containers.commands import cache_key, command_without_pod, environment_of
+from policies.kube.json import strings, text
 from policies.kube.pods import Container
 
 _ENTRYPOINTS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
 )
-"""Scripts of images that run the program that they are given. Options mean that they start their own."""
+"""Scripts of images that run the program in their arguments. With options instead, they run their own."""
 _LAUNCHERS: Final = frozenset(
     {"opentelemetry-instrument", "ddtrace-run", "gosu", "uvx", "trtllm-llmapi-launch"}
 )
-"""Programs whose operands are the program to run; their own flags are passed over."""
+"""Programs whose operands are the program to run. Their flags are skipped."""
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _NODE_FLAGS: Final = ("--node-rank", "--node_rank", "--nnodes")
-"""Flags of `torchrun` with which it may be one of several nodes."""
+"""Flags of `torchrun` on several nodes."""
 _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba"})
 """Programs that run another one after the word `run`."""
 _RUNNER_OPTIONS: Final = valued(
     "-n -p --name --prefix --cwd --with --extra --group --python", stop_at_operand=True
 )
 _MOST_RUNNERS: Final = 8
-"""Runners that run each other: more is nothing that anybody runs."""
+"""Maximum number of runners that run each other."""
 
 Program = tuple[str, ...]
-"""The words of a program from its own name (without directories) on."""
+"""A program's name without directories, and its arguments."""
 
 
 class Launch:
-    """How a container is started, as far as its spec shows. Never changed once made."""
-
-    __slots__ = ("_variables", "args", "command", "env", "has_env_from", "key")
+    """The fields of a container that decide how it starts. Immutable."""
 
     def __init__(self, container: Container) -> None:
         spec = container.spec
@@ -49,29 +48,21 @@ class Launch:
         """The container's own variables, as JSON."""
         self.has_env_from = bool(env_from)
         """Whether `envFrom` may set further variables."""
-        words, environment = written_out(self.command, self.args), environment_written(container)
-        self.key = None if words is None or environment is None else b"%b,%b" % (words, environment)
-        """A key that is equal for equal launches; None for values that can't be written as JSON."""
-        self._variables: dict[str, str | None] | None = None
+        self.key = cache_key(container, self.command, self.args)
+        """Equal for equal launches; None for values that JSON cannot contain."""
 
-    @property
+    @cached_property
     def variables(self) -> dict[str, str | None]:
-        """The container's own variables; None where the value comes from elsewhere."""
-        found = self._variables
-        if found is None:
-            found = self._variables = {}
-            for item in self.env:
-                if isinstance(item, dict):
-                    name, value = item.get("name"), item.get("value")
-                    plain = value if isinstance(value, str) else ""
-                    found[name if isinstance(name, str) else ""] = (
-                        plain if item.get("valueFrom") is None else None
-                    )
-        return found
+        """The container's own variables; None for values of `valueFrom`."""
+        return {
+            text(item, "name"): text(item, "value") if item.get("valueFrom") is None else None
+            for item in self.env
+            if isinstance(item, dict)
+        }
 
 
 def launch_of(container: Container) -> Launch:
-    """How a container is started."""
+    """The launch of a container."""
     return container.cache.once(Launch, container)
 
 
@@ -80,10 +71,10 @@ class Started(NamedTuple):
 
     all: tuple[Program, ...]
     conditional: frozenset[Program]
-    """Those of them that it starts only in some cases, as a script does that serves in the first of a
-    group of pods and joins it in the others."""
+    """Those that it starts only in some cases: a script may serve in the first pod of a group, and join it in
+    the others."""
     complete: bool = True
-    """Whether all programs that it starts could be read; if not, the absence of one is no evidence."""
+    """Whether all programs that it starts are known."""
 
 
 def programs(container: Container) -> tuple[Program, ...]:
@@ -92,11 +83,11 @@ def programs(container: Container) -> tuple[Program, ...]:
 
 
 def started(container: Container) -> Started:
-    """What a container starts, variables expanded where the container itself sets them.
+    """The programs that a container starts. Variables that the container sets are expanded; others stay as
+    they are spelled (`$PORT`).
 
-    Parts that only the running container knows stay as they are spelled (`$PORT`). With no `command` the
-    image's entrypoint is not known: the arguments are then read as if they were the program, which is
-    what many entrypoints make of them.
+    Without a `command` the image's entrypoint is unknown, and the arguments are read as the program: many
+    entrypoints run their arguments.
     """
     return container.cache.once(_started, container)
 
@@ -113,8 +104,8 @@ def _started(container: Container) -> Started:
 
 
 def option(words: Program, *flags: str) -> str | None:
-    """The value of a flag (`--port 8001`, `--port=8001`), the last one given as in argparse; None when
-    it is not given, empty when it has no value."""
+    """The value of a flag (`--port 8001`, `--port=8001`), the last one as in argparse; None without the flag,
+    empty without a value."""
     found: str | None = None
     if not flags:
         return None
@@ -126,8 +117,8 @@ def option(words: Program, *flags: str) -> str | None:
 
 
 def has_option(words: Program, *flags: str) -> bool:
-    """Whether one of the flags is given: `--tls` with or without a value, `--http=false` with that one."""
-    for flag in flags:  # noqa: SIM110  # without a generator: many flags are asked about each server
+    """Whether one of the flags is given: `--tls` with any value or none, `--http=false` with this value."""
+    for flag in flags:  # noqa: SIM110  # a generator is slower, and each server has many flags
         if _is_given(words, flag):
             return True
     return False
@@ -147,8 +138,8 @@ def _is_given(words: Program, flag: str) -> bool:
 
 
 def program_of(words: Program) -> Program:
-    """The words from the program's own name on, behind interpreters and launchers."""
-    at, launched, behind = 0, False, 0
+    """The program that interpreters, launchers and runners in `words` run."""
+    at, launched, runners = 0, False, 0
     while at < len(words):
         if words[at].startswith("-"):  # options of a launcher, or of an entrypoint that isn't named
             if not launched:
@@ -159,32 +150,31 @@ def program_of(words: Program) -> Program:
         if _launches(head, words[at + 1 :]):
             at, launched = at + 1, head not in _ENTRYPOINTS and head not in SHELLS
         elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:
-            behind += 1
-            if behind > _MOST_RUNNERS:
+            runners += 1
+            if runners > _MOST_RUNNERS:
                 return ()
             at = words.index("run", at + 1) + 1
             at, launched = at + parse_options(words[at:], _RUNNER_OPTIONS).rest, True
         elif is_python(head):
-            at, launched = _interpreted(words, at + 1), False
+            at, launched = _python_target(words, at + 1), False
         else:
             return (head, *words[at + 1 :])
     return ()
 
 
 def _launches(head: str, rest: Program) -> bool:
-    """Whether a program runs what its operands name."""
+    """Whether the operands of a program are the program to run."""
     if not rest:
         return False
     if head in _ENTRYPOINTS:
         return not rest[0].startswith("-")
     if head in _TORCHRUN:
         return not has_option(rest, *_NODE_FLAGS)
-    return head in _LAUNCHERS or head in SHELLS  # the reader has taken a shell's own options off
+    return head in _LAUNCHERS or head in SHELLS  # the reader removes the options of shells
 
 
-def _interpreted(words: Program, start: int) -> int:
-    """Where in its words what Python runs begins: the module after `-m`, or the script; the end for `-c` and
-    standard input."""
+def _python_target(words: Program, start: int) -> int:
+    """The index of the module or script that Python runs; the number of words for `-c` and standard input."""
     for n in range(start, len(words)):
         if words[n] == "-m":
             return n + 1

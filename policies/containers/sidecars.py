@@ -1,5 +1,5 @@
-"""Known sidecars: proxies, log shippers and exporters. Their vendors set their probes, the answers of their
-ports show nothing about a model, and most of them run until they are stopped. The table is `sidecars.yaml`.
+"""Known sidecars: proxies, log shippers and exporters. Their vendors set their probes, their ports do not
+show whether a model is ready, and most of them never end. The table is `sidecars.yaml`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.kube.images import image_matches
 
 
 class Sidecar(Model):
-    """One program that runs next to the main program of a pod."""
+    """A program that runs next to the main program of a pod."""
 
     program: str = Field(description="what a sentence calls it")
     images: tuple[str, ...] = Field((), description="its images, by the end of their path; they never end")
@@ -37,10 +37,8 @@ def infrastructure() -> tuple[str, ...]:
 
 
 def never_ending(image: str, name: str, further: Iterable[str]) -> str | None:
-    """The program of a container that runs until something stops it, in words; None where it is none known.
-
-    `further`: images that users name, by the end of their path.
-    """
+    """The name of a container's program if it is known to never end. `further`: images from the settings, by
+    the end of their path."""
     for each in known_sidecars():
         if name in each.names or image_matches(image, each.images):
             return each.program

@@ -193,7 +193,7 @@ def _has_no_pre_stop(container: Json) -> bool:
 def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Finding]:
     """Reports a training whose deadline is longer than `maxDuration`.
 
-    A Job is reported when it is created: whoever creates it does not see warnings about its pods.
+    A Job is reported when it is created: the user does not see warnings about its pods.
     """
     if kind_of(obj) == POD:
         owner = facts.view(obj).owner

@@ -1,4 +1,4 @@
-"""Waits for a pod of the same workload that its controller makes only after this one is ready.
+"""Waits for a pod of the same workload that its controller creates only after this pod is ready.
 
 Source: JobSet v0.10, pkg/controllers (startup_policy.go, depends_on.go, and the names in pkg/util/placement);
 LeaderWorkerSet v0.9, pkg/controllers/pod_controller.go.
@@ -23,13 +23,13 @@ from policies.startup.waits import Wait, init_waits
 _OWN_NAME: Final = re.compile(r"hostname|pod_?name|ordinal|pod_?index|\buname\b", re.IGNORECASE)
 
 ORDERED: Final = (STATEFUL_SET, JOB_SET, LEADER_WORKER_SET)
-"""Kinds that may make some pods only after others are ready."""
+"""Kinds that may create some pods only after others are ready."""
 
-_READ_HOSTS_FILE: Final = frozenset({"getent", "ping"})
-"""Programs that accept the pod's own full name and address, which kubelet writes into /etc/hosts."""
+_HOSTS_FILE_READERS: Final = frozenset({"getent", "ping"})
+"""Programs that read /etc/hosts, which contains the pod's own full name and address."""
 
 
-def waits_for_peer(
+def init_peer_finding(
     target: Target, template: PodTemplate, container: Container, facts: Facts
 ) -> Finding | None:
     """The finding about an init container that waits for a pod of its own workload."""
@@ -43,24 +43,24 @@ def waits_for_peer(
 def peer_finding(
     target: Target, template: PodTemplate, wait: Wait, container: Container, who: str, facts: Facts
 ) -> Finding | None:
-    """A wait for a pod that can't be there before the first pod is ready.
+    """A wait for a pod that cannot exist before the first pod is ready.
 
-    Pod N+1 is made when pod N is ready. The first pod's own name is no better: it does not resolve
-    before that pod is ready, unless the Service publishes pods that are not.
+    Pod N+1 is created when pod N is ready. The first pod's own name does not resolve before that pod is
+    ready, unless the Service publishes addresses that are not ready.
     """
     if target.kind != STATEFUL_SET:
-        return _later_finding(target, template, wait, container, who, facts)
+        return _group_finding(target, template, wait, container, who, facts)
     named = cluster_host(wait.host.name, template, container)
     peer = _peer(target, named.host, facts.namespace) if named is not None else None
     if named is None or peer is None or target.spec.get("podManagementPolicy") == "Parallel":
         return None
     pod, ordinal = peer
     certainty = Certainty.CERTAIN if named.certain else Certainty.UNDECIDED
-    if _names_itself(template, wait, container):
+    if _reads_own_name(template, wait, container):
         return None
     until = "which the StatefulSet (OrderedReady) creates only after this pod is ready"
     if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
-        if ".svc." in wait.host.name and wait.host.client in _READ_HOSTS_FILE:
+        if ".svc." in wait.host.name and wait.host.client in _HOSTS_FILE_READERS:
             return None
         hidden = hides_unready(text(target.obj, "spec", "serviceName"), facts)
         if hidden is False:
@@ -76,12 +76,12 @@ def peer_finding(
     )
 
 
-def _later_finding(
+def _group_finding(
     target: Target, template: PodTemplate, wait: Wait, container: Container, who: str, facts: Facts
 ) -> Finding | None:
-    """A wait for a pod of a group that its operator makes only once this pod is ready."""
+    """A wait for a pod that a JobSet or LeaderWorkerSet creates only after this pod is ready."""
     named = cluster_host(wait.host.name, template, container)
-    if named is None or _names_itself(template, wait, container):
+    if named is None or _reads_own_name(template, wait, container):
         return None
     network = text(target.obj, "spec", "network", "subdomain") if target.kind == JOB_SET else ""
     here = (network or target.name, facts.namespace)
@@ -90,7 +90,7 @@ def _later_finding(
         for service, place, pod in possible_services(named.host, facts.namespace)
         if (service, place) == here
     ]
-    later = _after(target, template)
+    later = _later_pods(target, template)
     found = ((pod, why) for pod in pods for prefix, why in later.items() if _is_numbered(pod, prefix))
     pod, reason = next(found, ("", ""))
     if not pod:
@@ -104,8 +104,8 @@ def _later_finding(
     )
 
 
-def _after(target: Target, template: PodTemplate) -> dict[str, str]:
-    """What the names of pods begin with that come only after those of a template are ready, and why."""
+def _later_pods(target: Target, template: PodTemplate) -> dict[str, str]:
+    """The name prefixes of pods that are created only after the template's pods are ready, and why."""
     if target.kind == LEADER_WORKER_SET:
         waits = text(target.obj, "spec", STARTUP_POLICY) == LEADER_READY
         leads = template.path.endswith("leaderTemplate")
@@ -125,13 +125,13 @@ def _after(target: Target, template: PodTemplate) -> dict[str, str]:
 
 
 def _is_numbered(pod: str, prefix: str) -> bool:
-    """Whether a name is a prefix and one or two numbers, such as `train-workers-0-3`."""
+    """Whether a name consists of the prefix and one or two numbers: `train-workers-0-3`."""
     numbers = pod.removeprefix(prefix).split("-")
     return pod.startswith(prefix) and len(numbers) <= 2 and all(map(str.isdecimal, numbers))
 
 
 def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
-    """The pod of this StatefulSet that a per-pod name such as `pg-0.pg.ns.svc` means, and its ordinal."""
+    """The pod of this StatefulSet that a host such as `pg-0.pg.ns.svc` names, and its ordinal."""
     for service, place, pod in possible_services(host, namespace):
         owner, _, ordinal = pod.rpartition("-")
         if (
@@ -145,12 +145,12 @@ def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
     return None
 
 
-def _names_itself(template: PodTemplate, wait: Wait, container: Container) -> bool:
-    """Whether the wait's script asks which pod it runs in: then it may wait for lower ordinals only."""
-    return template.cache.once_for(wait.path, _script_names_itself, wait.script, container)
+def _reads_own_name(template: PodTemplate, wait: Wait, container: Container) -> bool:
+    """Whether the wait's script reads the name of its pod: it may then wait for lower ordinals only."""
+    return template.cache.once_for(wait.path, _script_reads_own_name, wait.script, container)
 
 
-def _script_names_itself(script: str, container: Container) -> bool:
+def _script_reads_own_name(script: str, container: Container) -> bool:
     fields = (
         (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
         for entry in maps(container.spec, "env")

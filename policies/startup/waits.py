@@ -1,4 +1,4 @@
-"""What a pod waits for before it counts as started or ready: hosts in probes and init containers."""
+"""The hosts that a pod waits for before it is started or ready: those of probes and init containers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 
 from policies.commands import SHELLS, CommandSummary, Host, Reach
 from policies.containers.commands import container_command, exec_command
-from policies.core.finding import Certainty
-from policies.core.services import OwnService
-from policies.core.target import PodTemplate
+from policies.core.facts import Facts
+from policies.core.finding import Certainty, Finding
+from policies.core.resources import Resource
+from policies.core.services import OwnService, own_service
+from policies.core.target import PodTemplate, Target
 from policies.kube.json import strings, text
 from policies.kube.pods import Container
 
@@ -24,17 +26,17 @@ _SET: Final = re.compile(r"\bset\s+-(\w*)")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A host that a container must reach before it counts as started or ready."""
+    """A host that a container must reach before it is started or ready."""
 
     host: Host
     path: str
     certainty: Certainty
-    """UNDECIDED where the script may go on without it."""
+    """UNDECIDED if the script may continue without it."""
     script: str
 
     def for_service(self, service: OwnService) -> bool:
-        """Whether the wait can't end before the Service has a ready pod: a name resolves at once unless the
-        Service is headless."""
+        """Whether the wait needs a ready pod of the Service: only the name of a headless Service does not
+        resolve without one."""
         return service.headless or not self.host.name_lookup
 
     def certainty_of(self, other: Certainty) -> Certainty:
@@ -42,25 +44,23 @@ class Wait:
 
 
 def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[str, Wait]]:
-    """(what it is called, wait) of each host that the readiness and startup probes must reach."""
-    for field, called in (("readinessProbe", "readiness"), ("startupProbe", "startup")):
+    """The hosts that the readiness and startup probes must reach, each with the probe's name."""
+    for field, probe in (("readinessProbe", "readiness"), ("startupProbe", "startup")):
         for handler in ("httpGet", "tcpSocket"):
             name = text(container.spec, field, handler, "host")
             if name:
                 host = Host(name.lower(), Reach.EXTERNAL, handler)
-                yield (
-                    called,
-                    Wait(host, template.at(container, field, handler, "host"), Certainty.CERTAIN, ""),
-                )
+                path = template.at(container, field, handler, "host")
+                yield probe, Wait(host, path, Certainty.CERTAIN, "")
         summary = exec_command(template, container, field)
         script = "\n".join(strings(container.spec, field, "exec", "command"))
         certainty = Certainty.UNDECIDED if _is_conditional(script) else Certainty.CERTAIN
         for host in dict.fromkeys(summary.hosts):
-            yield called, Wait(host, template.at(container, field, "exec.command"), certainty, script)
+            yield probe, Wait(host, template.at(container, field, "exec.command"), certainty, script)
 
 
 def init_waits(template: PodTemplate, container: Container) -> list[Wait]:
-    """Each host that an init container polls until it answers."""
+    """The hosts that an init container polls until they answer."""
     return template.cache.once_for(container, _init_waits, template, container)
 
 
@@ -78,12 +78,14 @@ def _init_waits(template: PodTemplate, container: Container) -> list[Wait]:
 
 
 class _Polling:
-    """What a script does about the hosts that it asks: read once, however many they are."""
+    """How a script polls its hosts."""
 
     def __init__(self, summary: CommandSummary, script: str) -> None:
         steps = [command for command in summary.commands if command.name not in SHELLS]
         self._looped = frozenset(host for loop in summary.loops for host in loop.hosts)
-        self._endlessly = frozenset(host for loop in summary.loops if not loop.bounded for host in loop.hosts)
+        self._looped_endlessly = frozenset(
+            host for loop in summary.loops if not loop.bounded for host in loop.hosts
+        )
         self._last = frozenset(steps[-1].hosts) if steps else frozenset()
         self._single = len(steps) == 1
         self._fails = any(
@@ -95,12 +97,12 @@ class _Polling:
         self._stops = _stops_at_errors(script)
 
     def certainty(self, host: Host) -> Certainty | None:
-        """How sure it is that the script goes no further before the host answers; None: it goes on."""
-        if host in self._endlessly:
+        """How certain it is that the script waits until the host answers; None if it does not wait."""
+        if host in self._looped_endlessly:
             return Certainty.UNDECIDED if self._conditional_before else Certainty.CERTAIN
         if host in self._looped:
             if self._limited and not self._conditional:
-                return Certainty.CERTAIN  # it gives up with an error, and kubelet runs it again
+                return Certainty.CERTAIN  # it ends with an error, and kubelet runs it again
             return Certainty.UNDECIDED if self._fails else None
         if self._single and not self._conditional:
             return Certainty.CERTAIN  # it fails, and kubelet runs it again
@@ -108,7 +110,7 @@ class _Polling:
 
 
 def _stops_at_errors(script: str) -> bool:
-    """Whether what fails may end a script: `&&`, `set -e`, or a word of options as in `sh -ec`."""
+    """Whether an error may end a script: `&&`, `set -e`, or options as in `sh -ec`."""
     return (
         "&&" in script
         or any("e" in options[1] for options in _SET.finditer(script))
@@ -122,5 +124,24 @@ def _is_errexit(word: str) -> bool:
 
 
 def _is_conditional(script: str) -> bool:
-    """Whether a script may go on, or succeed, although a check in it failed."""
+    """Whether a script may continue or succeed after a failed check."""
     return _CONDITION.search(_FAILS.sub("", script)) is not None
+
+
+def own_service_finding(
+    target: Target, template: PodTemplate, container: Container, facts: Facts
+) -> Finding | None:
+    """The finding about an init container that waits for the Service of its own pod."""
+    if not facts.listing(Resource.SERVICES):
+        return None
+    for wait in init_waits(template, container):
+        service = own_service(wait.host.name, target, template, container, facts)
+        if service and wait.for_service(service):
+            return Finding(
+                wait.path,
+                f"Init container {container.name} waits for Service {service.name}, whose only endpoints are "
+                "this workload's own pods: no pod can become ready first.",
+                "Remove the wait; let the main container look for its peers once it runs.",
+                wait.certainty_of(service.certainty),
+            )
+    return None

@@ -1,4 +1,4 @@
-"""init-wait-unbounded: init containers that wait without end."""
+"""init-wait-unbounded: init containers that wait without a limit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from policies.commands import CommandSummary, Host, Reach
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
-from policies.startup.own_service import waits_for_own_service
-from policies.startup.peers import waits_for_peer
+from policies.startup.peers import init_peer_finding
+from policies.startup.waits import own_service_finding
 
 KUBERAY_WAIT: Final = "wait-gcs-ready"
-"""The init container by which KubeRay's workers wait for their head; it can't be left out."""
+"""KubeRay's init container, in which workers wait for their head. It cannot be disabled."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -21,10 +21,10 @@ def check(target: Target, facts: Facts) -> Findings:
             host = _endless(container_command(template, container))
             if host is None or container.name == KUBERAY_WAIT:
                 continue
-            if waits_for_own_service(target, template, container, facts):
-                continue  # the other rule names the cause
-            if waits_for_peer(target, template, container, facts):
-                continue
+            if own_service_finding(target, template, container, facts):
+                continue  # init-waits-on-own-service reports the cause
+            if init_peer_finding(target, template, container, facts):
+                continue  # ordered-start-deadlock does
             yield Finding(
                 template.command_path(container),
                 f"Init container {container.name} waits for {host.name or 'a host'} in a loop without a "
@@ -35,7 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _endless(summary: CommandSummary) -> Host | None:
-    """What a loop without a bound waits for, if it is on the network."""
+    """The host outside of the pod that an unbounded loop waits for."""
     for loop in summary.loops:
         if not loop.bounded:
             for host in loop.hosts:

@@ -10,12 +10,12 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.kube.pods import Role
 
 _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", "true", "set"}
-"""Programs that a waiting script runs next to the client."""
+"""Programs other than the client in a script that waits."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        # On the node's network, loopback is the node's; a native sidecar may be the one that answers.
+        # With hostNetwork loopback is the node's, and a native sidecar may be the server.
         if template.spec.get("hostNetwork") is True or any(template.containers(Role.SIDECAR)):
             continue
         for container in template.containers(Role.INIT):

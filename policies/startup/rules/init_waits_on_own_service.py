@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
-from policies.startup.own_service import waits_for_own_service
+from policies.startup.waits import own_service_finding
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.INIT):
-            finding = waits_for_own_service(target, template, container, facts)
+            finding = own_service_finding(target, template, container, facts)
             if finding:
                 yield finding
 

@@ -23,7 +23,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _ends_at_once(summary: CommandSummary) -> bool:
-    """Whether `ray start` is the last that a container runs, and its words are all known."""
+    """Whether `ray start` without --block is the last command of a container."""
     if not summary.commands:
         return False
     last = summary.commands[-1]

@@ -15,13 +15,13 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             flagged: set[str] = set()
-            for called, wait in probe_waits(template, container):
+            for probe, wait in probe_waits(template, container):
                 service = own_service(wait.host.name, target, template, container, facts)
-                if service and wait.for_service(service) and called not in flagged:
-                    flagged.add(called)
+                if service and wait.for_service(service) and probe not in flagged:
+                    flagged.add(probe)
                     yield Finding(
                         wait.path,
-                        f"The {called} probe of container {container.name} asks Service {service.name}, "
+                        f"The {probe} probe of container {container.name} asks Service {service.name}, "
                         "whose only endpoints are this workload's own pods: no pod can become ready first.",
                         "Ask the container itself: httpGet without a host, or localhost in the command.",
                         wait.certainty_of(service.certainty),
