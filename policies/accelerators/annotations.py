@@ -1,8 +1,8 @@
-"""What a pod asks of its accelerators in annotations, resolved against what the nodes have.
+"""The annotations for products and memory of accelerators, resolved to node selector expressions.
 
-`mlchassis.dev/gpu-product` names products by globs, `mlchassis.dev/gpu-memory` the memory of one
-accelerator. Node labels know no globs and speak several dialects, so both become node selector
-expressions only in the sight of the nodes and declared pools.
+`mlchassis.dev/gpu-product` contains globs of products, `mlchassis.dev/gpu-memory` the memory of one
+accelerator. Node selectors have no globs, and vendors write memory in several units, so both are resolved
+with the labels of the nodes and declared pools.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _OPERATORS: Final = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<"
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A request as node selector expressions."""
+    """An annotation as node selector expressions."""
 
     alternatives: tuple[Alternative, ...]
-    """Empty where no node carries a label that could be asked for."""
+    """Empty if no node has such a label."""
     keys: frozenset[str]
-    """The label keys with the same meaning: if the user's own terms have one of them, no term is added."""
+    """The label keys with this meaning: if the user's own terms contain one, no term is added."""
     good: frozenset[tuple[str, str]]
-    """The labels, key and value, that fulfil the request."""
+    """Keys and values of the labels that fulfil the annotation."""
     present: tuple[str, ...]
-    """What there is, in the words of the labels."""
+    """The products or sizes of the nodes."""
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels fulfils the request."""
+        """Whether a node with these labels fulfils the annotation."""
         return any((key, labels[key]) in self.good for key in self.keys if key in labels)
 
 
@@ -49,17 +49,17 @@ class Resolution:
 
 
 def wanted_products(pod: Json) -> list[str]:
-    """The globs of the annotation, separated by commas; empty where there is none."""
+    """The globs of the annotation, which commas separate."""
     written = annotations_of(pod).get(GPU_PRODUCT)
     return [glob.strip() for glob in written.split(",") if glob.strip()] if isinstance(written, str) else []
 
 
 def resolve_product(fleet: Fleet, globs: Sequence[str]) -> Resolution:
-    """The products that match one of the globs, as the fleet's labels name them; case does not count.
+    """The products of the fleet that match one of the globs; case is ignored.
 
-    A slice (MIG, time-slicing) matches only where a glob spells it or no whole accelerator does.
-    If no product matches, a plain name is still demanded, and a glob excludes the existing products: the pod
-    waits for the product it asked for and does not run on another.
+    A slice (MIG, time-slicing) matches only if a glob contains its mark or no whole accelerator matches.
+    If no product matches, a plain name is still required, and a glob excludes the existing products: the pod
+    waits for its product and does not run on another.
     """
     order = fleet.vendor.product_labels
     named = [(key, variant[key]) for variant in fleet.described for key in order if key in variant]
@@ -76,8 +76,8 @@ def _matching(products: Iterable[str], globs: Sequence[str], slices: Sequence[st
     found = {
         product for product in products if any(fnmatchcase(product.lower(), glob.lower()) for glob in globs)
     }
-    unspoken = [mark for mark in slices if not any(mark.strip("-").lower() in g.lower() for g in globs)]
-    whole = {product for product in found if not any(mark in product for mark in unspoken)}
+    unmentioned = [mark for mark in slices if not any(mark.strip("-").lower() in g.lower() for g in globs)]
+    whole = {product for product in found if not any(mark in product for mark in unmentioned)}
     return frozenset(whole or found)
 
 
@@ -85,16 +85,16 @@ def _chosen(
     fleet: Fleet,
     keys: Sequence[str],
     good: Set[tuple[str, str]],
-    demand: Callable[[str, list[str]], Expression] | None = None,
+    expression: Callable[[str, list[str]], Expression] | None = None,
 ) -> tuple[Alternative, ...]:
-    """An alternative for each key that is needed to reach every variant with a good label, then one
-    for each pool that promises one: by the pool's own labels, which its autoscaler knows."""
+    """An alternative for each key until every variant with a good label is selected, then one for each pool
+    that promises a good label: by the pool's own labels, which its autoscaler knows."""
     left = [variant for variant in fleet.variants if not good.isdisjoint(variant.items())]
     alternatives = []
     for key in keys:
         here = sorted({variant[key] for variant in left if (key, variant.get(key)) in good})
         if here:
-            alternatives.append(Alternative(((demand or _in)(key, here),)))
+            alternatives.append(Alternative(((expression or _in)(key, here),)))
             left = [variant for variant in left if (key, variant.get(key)) not in good]
     for node in fleet.labelled_pools:
         if good.isdisjoint(node.labels.items()) and not good.isdisjoint(node.described.items()):
@@ -112,7 +112,7 @@ def _awaited(
 
 
 def _others(key: str, variants: Iterable[Mapping[str, str]]) -> tuple[Expression, ...]:
-    """Nodes that carry the label with a value that none carries now."""
+    """Nodes with another value of the label than the present ones."""
     present = sorted({variant[key] for variant in variants if key in variant})
     return ({"key": key, "operator": "Exists"}, {"key": key, "operator": "NotIn", "values": present})
 
@@ -126,7 +126,7 @@ def _in(key: str, values: list[str]) -> Expression:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """`>=40Gi` and the like: an operator and bytes."""
+    """A bound such as `>=40Gi`: an operator and bytes."""
 
     operator: str
     amount: int
@@ -136,7 +136,7 @@ class MemoryBound:
         return met
 
     def on(self, key: str) -> Expression:
-        """The same in whole MiB, for labels that are plain numbers: `Gt` and `Lt` know no equality."""
+        """The bound as an expression in MiB, with the operators `Gt` and `Lt`."""
         below, above = self.amount // MIB, -(-self.amount // MIB)
         match self.operator:
             case ">=":
@@ -147,16 +147,13 @@ class MemoryBound:
                 sign, number = "Lt", below + 1
             case _:
                 sign, number = "Lt", above
-        if number < 0:  # `>=0` holds of all, and no value of a label begins with a sign
+        if number < 0:  # `>=0` is always true, and a label's value has no sign
             return {"key": key, "operator": "Exists"}
         return {"key": key, "operator": sign, "values": [str(number)]}
 
 
 def wanted_memory(pod: Json) -> MemoryBound | None:
-    """The bound that the annotation sets; None where there is none.
-
-    Raises ValueError, with a sentence for the user, where it can't be read.
-    """
+    """The bound in the annotation, or None. Raises ValueError with a sentence for the user."""
     written = annotations_of(pod).get(GPU_MEMORY)
     if written is None:
         return None
@@ -169,7 +166,7 @@ def wanted_memory(pod: Json) -> MemoryBound | None:
 
 
 def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
-    """The bound as expressions on the fleet's memory labels."""
+    """The bound as expressions for the fleet's memory labels."""
     labels = {label.key: label for label in fleet.vendor.memory_labels}
     amounts = {
         (key, variant[key]): _bytes(label, variant[key])
@@ -179,10 +176,10 @@ def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
     }
     good = frozenset(item for item, amount in amounts.items() if amount is not None and bound.met_by(amount))
 
-    def demand(key: str, values: list[str]) -> Expression:
+    def expression(key: str, values: list[str]) -> Expression:
         return bound.on(key) if labels[key].unit is MemoryUnit.MIB else _in(key, values)
 
-    alternatives = _chosen(fleet, tuple(labels), good, demand)
+    alternatives = _chosen(fleet, tuple(labels), good, expression)
     if not alternatives and amounts:
         key = next(key for key in labels if any(key == known for known, _ in amounts))
         plain = labels[key].unit is MemoryUnit.MIB
@@ -194,13 +191,13 @@ def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
 
 
 def memory_of(vendor: Vendor, labels: Mapping[str, str]) -> int | None:
-    """Bytes of one accelerator of a node with these labels; None if they do not name it."""
+    """Bytes of one accelerator of a node with these labels; None if unknown."""
     amounts = (_bytes(each, labels[each.key]) for each in vendor.memory_labels if each.key in labels)
     return next((amount for amount in amounts if amount is not None), None)
 
 
 def _bytes(label: MemoryLabel, value: str) -> int | None:
-    """Bytes from a label's value; None where it is no number."""
+    """Bytes from a label's value; None if it is malformed."""
     try:
         if label.unit is MemoryUnit.MIB:
             return int(value) * MIB

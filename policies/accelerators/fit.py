@@ -1,7 +1,7 @@
 """Whether the weights of a served model fit into the memory of the accelerators that its pod can get.
 
-Law: certain or silent. A model's name gives its parameters as a round number, so only three quarters of the
-weights count. Options that change the loaded weights make their size unknown.
+Law: certain or silent. The number of parameters in a model's name is rounded, so only three quarters of the
+weights count. Options that change the loaded weights make the size unknown.
 """
 
 from __future__ import annotations
@@ -23,58 +23,64 @@ from policies.probes.serving import recognised
 from policies.probes.start import size_by_name
 
 LEAST_SHARE: Final = 0.75
-"""The least share of the computed weights that counts, since names round: `7B` may be 6.7 billion."""
-
-
+"""The share of the computed weights that counts, since names are rounded: `7B` may be 6.7 billion."""
 _REDUCED: Final = re.compile(
     r"quant|awq|gptq|gguf|ggml|exl[23]|hqq|bnb|aqlm|bitnet|mlx|eetq|qat|marlin|compressed|lora|adapter|draft|eagle"
     r"|(?:fp|int|nf|mxfp)[48]|[2348]-?bit|w[48]a|1\.58",
     re.IGNORECASE,
 )
-"""Words in a model's name for weights that are not written in 16 bits, or for a part of a model."""
+"""Words in names of models whose weights do not have 16 bits, or that are a part of a model."""
 _MIG: Final = re.compile(r"/mig-\d+g\.(\d+)gb")
-"""`nvidia.com/mig-3g.40gb`: under the mixed strategy the resource itself names the memory of a slice."""
+"""`nvidia.com/mig-3g.40gb`: in the mixed strategy the resource names the memory of a slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The weights that a server loads."""
+
+    model: str
+    weights: int
+    """Bytes by the model's name."""
+    accelerators: int
+    """The number of accelerators that share the weights."""
+
+    @property
+    def least(self) -> float:
+        """The least bytes of each accelerator."""
+        return self.weights * LEAST_SHARE / self.accelerators
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """Weights that fit on no node that can take the pod."""
 
-    model: str
-    weights: int
-    """Bytes by the model's name."""
-    accelerators: int
-    """Over how many the weights are spread."""
+    load: Load
     largest: int
     """Bytes of the largest accelerator that the pod can get."""
     node: Node
 
     @property
     def enough(self) -> int:
-        """The least power of two of accelerators like the largest one that take the weights."""
-        count = self.accelerators
-        while self.weights > count * self.largest:
+        """The number of such accelerators that take the weights, doubled until it is enough."""
+        count = self.load.accelerators
+        while self.load.weights > count * self.largest:
             count *= 2
         return count
 
 
 def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
-    """The weights of a container's model, if they fit on no node that can take the pod."""
+    """The misfit of a container's model; None if it fits or is unknown."""
     load = _load(pod, container, facts)
     found = _memories(pod, facts) if load is not None else []
     if load is None or not found:
         return None
     largest, node = found[0]
-    if load.least <= largest:
-        return None
-    return Misfit(load.model, load.weights, load.accelerators, largest, node)
+    return Misfit(load, largest, node) if load.least > largest else None
 
 
-def telling(pod: Json, facts: Facts) -> tuple[Load, int] | None:
-    """The model of a pod that fits on some of the nodes that can take it, and the least memory among those.
-
-    None if it fits on all or none of them, and if the memory of one is not known.
-    """
+def fits_some(pod: Json, facts: Facts) -> tuple[Load, int] | None:
+    """The model of a pod that fits on some of the nodes that can take it, and the least memory of these; None
+    if it fits on all or none of them, or if a memory is unknown."""
     loads = [_load(pod, each, facts) for each in facts.view(pod).containers if each.role is Role.MAIN]
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
@@ -84,23 +90,8 @@ def telling(pod: Json, facts: Facts) -> tuple[Load, int] | None:
     return (load, min(enough)) if 0 < len(enough) < len(found) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a server loads into each of its accelerators."""
-
-    model: str
-    weights: int
-    """Bytes by the model's name."""
-    accelerators: int
-
-    @property
-    def least(self) -> float:
-        """Bytes that each accelerator must have."""
-        return self.weights * LEAST_SHARE / self.accelerators
-
-
 def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
-    """The weights that a container loads; None unless a model is named for certain."""
+    """The weights that a container loads; None if its model is not certain."""
     server = recognised(container, facts)
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
     if server is None or not accelerators:
@@ -109,13 +100,12 @@ def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     if not weights or _REDUCED.search(" ".join((*server.argv, model))):
         return None
     if model not in server.argv:
-        return None  # a volume, a variable or an image names it: it may hold only a part of the model
+        return None  # named by a volume, a variable or an image, which may contain a part of the model
     return Load(model, weights, accelerators)
 
 
 def _memories(pod: Json, facts: Facts) -> list[tuple[int, Node]]:
-    """The memory of an accelerator of each node that can take the pod, the most first; empty if one is not
-    known."""
+    """The accelerator memory of each node that can take the pod, largest first; empty if one is unknown."""
     found = placement(pod, facts)
     return [] if found is None else found.cache.once(_sorted_memories, found, facts)
 
@@ -128,7 +118,7 @@ def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, Node]]:
 
 
 def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:
-    """Bytes of one accelerator of a node, as the pod asks for it; None if it is unknown."""
+    """Bytes of one accelerator of a node, or of the requested slice; None if unknown."""
     slices = [int(match[1]) * 10**9 for resource in requests if (match := _MIG.search(resource))]
     if slices:
         return max(slices) if len(slices) == len(requests) else None

@@ -15,7 +15,7 @@ from policies.accelerators.annotations import (
     wanted_memory,
     wanted_products,
 )
-from policies.accelerators.fit import telling
+from policies.accelerators.fit import fits_some
 from policies.accelerators.inventory import MOST_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
@@ -55,7 +55,7 @@ _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernete
 TOLERATIONS: Final = ("spec", "tolerations")
 _POD_AFFINITY: Final = ("spec", "affinity", "podAffinity")
 _MOST_ALTERNATIVES: Final = 3
-"""Labels that are demanded in place of each other, each of which multiplies the terms."""
+"""Alternative labels, each of which multiplies the terms."""
 
 _LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io/name"
 _LEADER_WORKER_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-key"
@@ -69,7 +69,7 @@ GROUPS: Final = (
     ("pod-template-hash",),
     ("controller-revision-hash",),
 )
-"""The labels by which controllers mark the pods of one group, the widest group of a kind first."""
+"""The labels of controllers for the pods of one group, the widest group of a kind first."""
 
 
 def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD) -> Json:
@@ -78,11 +78,11 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD
         return pod
     if not is_within_limits(pod):
         return pod  # `advise` reports it
-    pod = _brought_together(pod, settings, facts, why)
+    pod = _with_topology(pod, settings, facts, why)
     requests = settings.catalogue.requests(pod)
     if requests:
         return _placed(pod, requests, settings, facts, why)
-    return pod if asks_for_devices(pod) else _kept_off(pod, settings, facts, why)
+    return pod if asks_for_devices(pod) else _off_accelerators(pod, settings, facts, why)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------
@@ -98,10 +98,10 @@ def _placed(
         asked = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
         pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, asked, why)
         if fleet is not None:
-            pod = _as_requested(pod, fleet, why)
+            pod = _with_annotations(pod, fleet, why)
         if fleet is not None and not by_claims:
             pod = _with_memory(pod, fleet, settings, facts, why)
-            pod = _drawn(pod, fleet, settings, asked, why)
+            pod = _with_affinity(pod, fleet, settings, asked, why)
     return pod
 
 
@@ -111,7 +111,7 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str
 
 
 def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why: Reasons) -> Json:
-    """Exact tolerations: by the vendor's key and effect, with any value."""
+    """The pod with tolerations of the vendor's taints: key and effect, with any value."""
     if not can_append(pod, TOLERATIONS):
         return pod
     present = maps(pod, *TOLERATIONS)
@@ -123,7 +123,7 @@ def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why:
     missing += [
         (taint.key, taint.effect.value)
         for taint in vendor.taints
-        if not any(_speaks_of(toleration, taint.key, taint.effect) for toleration in present)
+        if not any(_covers(toleration, taint.key, taint.effect) for toleration in present)
     ]
     tolerations = [
         {"key": key, "operator": "Exists", "effect": effect} for key, effect in dict.fromkeys(missing)
@@ -137,56 +137,54 @@ def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why:
     return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod
 
 
-def _speaks_of(toleration: Json, key: str, effect: str) -> bool:
+def _covers(toleration: Json, key: str, effect: str) -> bool:
     return text(toleration, "key") in ("", key) and text(toleration, "effect") in ("", effect)
 
 
-def _as_requested(pod: Json, fleet: Fleet, why: Reasons) -> Json:
+def _with_annotations(pod: Json, fleet: Fleet, why: Reasons) -> Json:
     globs = wanted_products(pod)
     if globs:
-        product = resolve_product(fleet, globs)
-        pod = _demanding(pod, product, GPU_PRODUCT, why)
+        pod = _requiring(pod, resolve_product(fleet, globs), GPU_PRODUCT, why)
     try:
         bound = wanted_memory(pod)
     except ValueError:
         return pod  # `advise` reports it
     if bound is not None:
-        memory = resolve_memory(fleet, bound)
-        pod = _demanding(pod, memory, GPU_MEMORY, why)
+        pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, why)
     return pod
 
 
-def _demanding(pod: Json, wanted: Resolution, annotation: str, why: Reasons) -> Json:
-    demanding = require(pod, wanted.alternatives, unless=wanted.keys)
-    if demanding is not pod:
+def _requiring(pod: Json, wanted: Resolution, annotation: str, why: Reasons) -> Json:
+    changed = require(pod, wanted.alternatives, unless=wanted.keys)
+    if changed is not pod:
         written = annotations_of(pod)[annotation]
         why.give(
             field_path(REQUIRED),
             lambda: f"asked for by {annotation}: {written}; the nodes have {listed(wanted.present)}",
             annotation=f"{annotation}={written}",
         )
-    return demanding
+    return changed
 
 
 def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
-    """To the nodes whose accelerators have memory for the weights of the pod's model, if only some have."""
+    """The pod on nodes whose accelerators have memory for the weights of its model, if only some have."""
     vendor = fleet.vendor
     keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
     asked = annotations_of(pod).keys() & {GPU_PRODUCT, GPU_MEMORY}
     if settings.weights is Strength.OFF or asked or not required_keys(pod).isdisjoint(keys):
         return pod
-    found = telling(pod, facts)
+    found = fits_some(pod, facts)
     if found is None:
         return pod
     load, enough = found
     wanted = resolve_memory(fleet, MemoryBound(">=", enough))
-    if settings.weights is Strength.REQUIRED and fleet.demandable:
-        placed, path = require(pod, wanted.alternatives, unless=wanted.keys), REQUIRED
+    if settings.weights is Strength.REQUIRED and fleet.requirable:
+        changed, path = require(pod, wanted.alternatives, unless=wanted.keys), REQUIRED
     elif len(wanted.alternatives) == 1:
-        placed, path = prefer(pod, settings.weight, wanted.alternatives[0].expressions), PREFERRED
+        changed, path = prefer(pod, settings.weight, wanted.alternatives[0].expressions), PREFERRED
     else:
         return pod
-    if placed is not pod:
+    if changed is not pod:
         each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
         why.give(
             field_path(path),
@@ -194,35 +192,35 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
             "some nodes have that",
             setting="weights",
         )
-    return placed
+    return changed
 
 
-def _drawn(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reasons) -> Json:
-    """To the vendor's nodes, unless the pod's own terms already speak of the vendor's labels."""
+def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reasons) -> Json:
+    """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
     own = fleet.vendor.own_keys
     if settings.affinity is Strength.OFF:
         return pod
     if settings.affinity is Strength.REQUIRED and fleet.cover:
-        if fleet.demandable and len(fleet.cover) <= _MOST_ALTERNATIVES:
-            demanding = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
-            if demanding is not pod:
+        if fleet.requirable and len(fleet.cover) <= _MOST_ALTERNATIVES:
+            changed = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
+            if changed is not pod:
                 why.give(
                     field_path(REQUIRED),
                     lambda: f"asks for {asked}: every node that has it carries {_any_of(fleet.cover)}",
                     setting="affinity",
                 )
-            return demanding
-        return pod  # every node carries a label: a preference would not distinguish them
+            return changed
+        return pod  # every node has a label: a preference would have no effect
     if required_keys(pod).isdisjoint(own):
         for label in fleet.cover or fleet.known_labels[:1]:
-            preferring = prefer(pod, settings.weight, [label.required])
-            if preferring is not pod:
+            changed = prefer(pod, settings.weight, [label.required])
+            if changed is not pod:
                 why.give(
                     field_path(PREFERRED),
                     f"asks for {asked}: nodes that carry {label.key} have it",
                     setting="affinity",
                 )
-            pod = preferring
+            pod = changed
     return pod
 
 
@@ -233,7 +231,7 @@ def _any_of(labels: Iterable[NodeLabel]) -> str:
 # --- other pods --------------------------------------------------------------------------------------
 
 
-def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+def _off_accelerators(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
     if settings.cpu_pods is Strength.OFF or any(
         fnmatchcase(facts.namespace, glob) for glob in settings.system_namespaces
     ):
@@ -247,16 +245,16 @@ def _kept_off(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> J
         if not _finds_cpu_node(pod, inventory, facts):
             return pod
         keys = {text(expression, "key") for expression in expressions}
-        kept_off, path = require(pod, [Alternative(tuple(expressions))], unless=keys), REQUIRED
+        changed, path = require(pod, [Alternative(tuple(expressions))], unless=keys), REQUIRED
     else:
-        kept_off, path = prefer(pod, settings.weight, expressions), PREFERRED
-    if kept_off is not pod:
+        changed, path = prefer(pod, settings.weight, expressions), PREFERRED
+    if changed is not pod:
         why.give(field_path(path), said, setting="cpuPods")
-    return kept_off
+    return changed
 
 
 def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
-    """The labels that only those accelerator nodes have whose taints, if any, the pod tolerates."""
+    """Expressions that exclude the accelerator nodes whose taints the pod tolerates."""
     reachable = [
         exposure for exposure in inventory.exposed if all(tolerates(pod, taint) for taint in exposure.taints)
     ]
@@ -267,8 +265,8 @@ def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
 
 
 def _seeks_accelerators(pod: Json, settings: GpuAffinity) -> bool:
-    """Whether the pod is meant for accelerator nodes although it asks for none: it names their labels or
-    taints."""
+    """Whether the pod selects labels of accelerator nodes or tolerates their taints, although it requests no
+    accelerator."""
     named = required_keys(pod)
     for each in maps(pod, *PREFERRED):
         named.update(text(e, "key") for e in maps(each, "preference", "matchExpressions"))
@@ -288,7 +286,7 @@ def _finds_cpu_node(pod: Json, inventory: Inventory, facts: Facts) -> bool:
 
 
 def _may_run_on(pod: Json, node: Json) -> bool:
-    """Whether the pod's own terms and tolerations let it onto a node; what it needs is not counted."""
+    """Whether the pod's own terms and tolerations admit a node; its requests are not compared."""
     if mapping(node, "spec").get("unschedulable") is True:
         return False
     taints = (taint for taint in maps(node, "spec", "taints") if taint.get("effect") != "PreferNoSchedule")
@@ -301,14 +299,14 @@ def _may_run_on(pod: Json, node: Json) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Togetherness:
-    """What the annotation `mlchassis.dev/topology` asks for."""
+class Topology:
+    """The annotation `mlchassis.dev/topology`."""
 
     key: str
     required: bool
 
 
-def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
+def _topology(pod: Json, settings: GpuAffinity) -> Topology | None:
     written = annotations_of(pod).get(TOPOLOGY)
     words = written.replace(",", " ").split() if isinstance(written, str) else []
     if not words or len(words) > 2:
@@ -317,17 +315,17 @@ def _together(pod: Json, settings: GpuAffinity) -> Togetherness | None:
     key = _TOPOLOGY_KEYS.get(words[0], words[0])
     if strength not in (Strength.REQUIRED, Strength.PREFERRED) or not is_label_key(key):
         return None
-    return Togetherness(key, strength == Strength.REQUIRED)
+    return Topology(key, strength == Strength.REQUIRED)
 
 
-def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
-    topology = _together(pod, settings)
+def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+    topology = _topology(pod, settings)
     group = _group(pod) if topology is not None else {}
     if topology is None or not group or kept_apart(pod, topology.key):
         return pod
     wanted: Json
     term = {"labelSelector": {"matchLabels": group}, "topologyKey": topology.key}
-    if topology.required and _carried(topology.key, facts):
+    if topology.required and _is_present(topology.key, facts):
         path = (*_POD_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
         wanted, present = term, maps(pod, *path)
     else:
@@ -338,42 +336,42 @@ def _brought_together(pod: Json, settings: GpuAffinity, facts: Facts, why: Reaso
         return pod
     why.give(
         field_path(path),
-        lambda: f"asked for by {TOPOLOGY}: pods of {_labels_said(group)} together by {topology.key}",
+        lambda: f"asked for by {TOPOLOGY}: pods of {_as_text(group)} together by {topology.key}",
         setting="topology",
         annotation=f"{TOPOLOGY}={annotations_of(pod)[TOPOLOGY]}",
     )
     return appended(pod, path, wanted)
 
 
-def _labels_said(labels: Mapping[str, str]) -> str:
+def _as_text(labels: Mapping[str, str]) -> str:
     return listed(f"{key}={value}" for key, value in labels.items())
 
 
 def _group(pod: Json) -> dict[str, str]:
-    """The labels that only the pods of its group have in common; empty if there are none."""
+    """The labels that select exactly the pods of its group; empty if there are none."""
     labels = labels_of(pod)
     if labels.get(_LEADER_WORKER_SET) and not labels.get(_LEADER_WORKER_GROUP):
-        return {}  # a leader: its set's own webhook may come after this one, which is then asked again
+        return {}  # a leader, before its set's own webhook added the label
     return next(
         ({key: labels[key] for key in keys} for keys in GROUPS if all(labels.get(k) for k in keys)), {}
     )
 
 
-def _carried(key: str, facts: Facts) -> bool:
-    """Whether a node carries the label; a required affinity to a label that none has fits nowhere."""
+def _is_present(key: str, facts: Facts) -> bool:
+    """Whether a node has the label: without one, a required affinity excludes every node."""
     return any(key in mapping(node, "metadata", "labels") for node in facts.nodes() or ())
 
 
 # --- advice ------------------------------------------------------------------------------------------
 
 
-_LOOK_AGAIN: Final = (
+_UNKNOWN_NODES_HINT: Final = (
     "Create the pod again later; for a review without a cluster, add the nodes to what it reads."
 )
 
 
 def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
-    """What becomes of annotations that could not be followed."""
+    """Findings about annotations that have no effect."""
     if not is_within_limits(pod):
         yield Finding(
             "spec.affinity",
@@ -399,7 +397,7 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
             yield _note(key, "has no effect: no container asks for an accelerator", "Ask for one in limits.")
     elif not inventory.nodes_known and not inventory.fleets:
         for key in present:
-            yield _note(key, "was not applied: the nodes are not known", _LOOK_AGAIN)
+            yield _note(key, "was not applied: the nodes are not known", _UNKNOWN_NODES_HINT)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         if fleet is not None:
@@ -424,14 +422,14 @@ def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Fi
 def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     if TOPOLOGY not in annotations_of(pod):
         return
-    topology = _together(pod, settings)
+    topology = _topology(pod, settings)
     if topology is None:
         yield _note(
             TOPOLOGY,
             "can't be read",
             "Write same-node, same-zone or a label key, then required or preferred.",
         )
-    elif not _group(pod) and controller(pod) is None:  # a controller has yet to label what a template makes
+    elif not _group(pod) and controller(pod) is None:  # a controller labels pods of a template later
         yield _note(
             TOPOLOGY,
             "has no effect: no label shows which pods belong together",
@@ -440,8 +438,8 @@ def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator
     elif kept_apart(pod, topology.key):
         yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
     elif topology.required and facts.nodes() is None:
-        yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _LOOK_AGAIN)
-    elif topology.required and not _carried(topology.key, facts):
+        yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _UNKNOWN_NODES_HINT)
+    elif topology.required and not _is_present(topology.key, facts):
         yield _note(
             TOPOLOGY, f"is only preferred: no node is known to carry {topology.key}", "Label the nodes."
         )

@@ -1,4 +1,4 @@
-"""The nodes that have accelerators, by vendor, and by what they look like to the pods of others."""
+"""The nodes with accelerators, by vendor and by the labels and taints that pods select them by."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from policies.kube.json import Json, text
 from policies.kube.nodes import HOSTNAME
 
 MOST_HOSTNAMES: Final = 20
-"""The most accelerator nodes without a label of their vendor that are listed by name."""
+"""The most accelerator nodes without a vendor's label that are listed by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with accelerators, or the node that a declared pool would make."""
+    """A node with accelerators, or a future node of a declared pool."""
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[Json, ...]
     accelerators: Mapping[str, int]
-    """How many it has to give of each resource; pods that run there not subtracted."""
+    """The allocatable number of each resource, used or not."""
     pool: Pool | None = None
     promised: Mapping[str, str] = field(default_factory=dict)
-    """Labels that a pool's nodes will carry once they run, by the product and memory it declares."""
+    """Labels that the running nodes of a pool will have, from its product and memory."""
     lasting_taints: tuple[Json, ...] = field(init=False, repr=False, compare=False)
-    """The taints that keep pods off, without those of a passing state such as a cordon."""
+    """The taints without those of a temporary state, such as a cordon."""
 
     def __post_init__(self) -> None:
         lasting = tuple(
@@ -42,99 +42,93 @@ class Node:
 
     @property
     def described(self) -> Mapping[str, str]:
-        """All labels that are known of it."""
         return {**self.promised, **self.labels} if self.promised else self.labels
 
 
-class Likeness(NamedTuple):
-    """The properties of a node that decide which pods it can take: thousands of nodes have a few
-    likenesses."""
+Taints = tuple[tuple[str, str, str], ...]
+"""Key, value and effect of each taint."""
+
+
+def taints_of(taints: Iterable[Json]) -> Taints:
+    return tuple((text(taint, "key"), text(taint, "value"), text(taint, "effect")) for taint in taints)
+
+
+def _as_json(taints: Iterable[tuple[str, str, str]]) -> tuple[Json, ...]:
+    return tuple({"key": key, "value": value, "effect": effect} for key, value, effect in taints)
+
+
+class NodeClass(NamedTuple):
+    """The properties of a node that decide which pods it can take; thousands of nodes have few classes."""
 
     labels: tuple[tuple[str, str], ...]
-    """Those that speak of accelerators; of an autoscaler's only the key."""
-    taints: tuple[tuple[str, str, str], ...]
-    """Key, value and effect."""
+    """The labels of vendors, and the keys of autoscalers' labels."""
+    taints: Taints
 
-    def node(self) -> Node:
-        """A node of this likeness, without a name and without what it has to give."""
-        return Node("", dict(self.labels), tuple(_taint(*taint) for taint in self.taints), {})
-
-
-def _taint(key: str, value: str, effect: str) -> Json:
-    return {"key": key, "value": value, "effect": effect}
-
-
-Members = Callable[[], tuple[tuple[Node, ...], tuple[Node, ...]]]
-"""The nodes themselves: those that have something to give, pools included, and those that have not."""
+    def sample(self) -> Node:
+        """A node of this class, without name and accelerators."""
+        return Node("", dict(self.labels), _as_json(self.taints), {})
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The nodes of one vendor. Questions about their likenesses cost the same for ten nodes as for ten
-    thousand; the nodes are sorted when they are first asked for."""
+    """The nodes of one vendor. Decisions that use samples cost the same for ten nodes as for ten thousand;
+    the nodes are sorted at first use."""
 
     vendor: Vendor
-    likenesses: tuple[Node, ...]
-    """One node for each likeness of `nodes`, and the pools."""
-    barren_likenesses: tuple[Node, ...]
-    """One node for each likeness of `barren`."""
+    samples: tuple[Node, ...]
+    """A node of each class in `nodes`, and the pools."""
+    idle_samples: tuple[Node, ...]
+    """A node of each class in `idle`."""
     cover: tuple[NodeLabel, ...]
-    """The fewest labels such that each of `nodes` carries one; empty where there are none such."""
-    demandable: bool
-    """Whether the cover may be demanded without keeping pods from any node there is or may be made."""
-    members: Members = field(compare=False, repr=False)
+    """The fewest labels such that each of `nodes` has one; empty if there are none."""
+    requirable: bool
+    """Whether pods may be required to run on nodes with the cover, without excluding a node or future
+    node."""
+    members: Callable[[], tuple[tuple[Node, ...], tuple[Node, ...]]] = field(compare=False, repr=False)
+    """`nodes` and `idle`."""
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Those that have a resource of the vendor to give, pools included."""
+        """The nodes that offer accelerators of the vendor, and the pools."""
         return self.members()[0]
 
     @cached_property
-    def barren(self) -> tuple[Node, ...]:
-        """Those that carry its labels but offer no accelerators now, for example while a device plugin
+    def idle(self) -> tuple[Node, ...]:
+        """The nodes that have its labels but offer no accelerators, for example while a device plugin
         restarts."""
         return self.members()[1]
 
     @cached_property
     def known_labels(self) -> tuple[NodeLabel, ...]:
-        """The vendor's labels that at least one of its nodes carries."""
-        return tuple(
-            label for label in self.vendor.labels if any(label.on(n.labels) for n in self.likenesses)
-        )
+        """The vendor's labels that at least one of its nodes has."""
+        return tuple(label for label in self.vendor.labels if any(label.on(n.labels) for n in self.samples))
 
     @cached_property
     def taints(self) -> tuple[Json, ...]:
-        """The distinct taints of its nodes that are the vendor's own, in the order of the nodes."""
-        borne = self._own_taints((*self.likenesses, *self.barren_likenesses))
-        if len(borne) > 1:
-            borne = self._own_taints((*self.nodes, *self.barren))
-        return tuple(_taint(*taint) for taint in borne)
+        """The distinct taints of its nodes with keys of the vendor, in the order of the nodes."""
+        found = self._own_taints((*self.samples, *self.idle_samples))
+        return _as_json(found if len(found) < 2 else self._own_taints((*self.nodes, *self.idle)))
 
     def _own_taints(self, nodes: Iterable[Node]) -> dict[tuple[str, str, str], None]:
         keys = {taint.key for taint in self.vendor.taints}
-        return dict.fromkeys(
-            (text(taint, "key"), text(taint, "value"), text(taint, "effect"))
-            for node in nodes
-            for taint in node.taints
-            if text(taint, "key") in keys
-        )
+        return dict.fromkeys(taint for node in nodes for taint in taints_of(node.taints) if taint[0] in keys)
 
     @cached_property
     def variants(self) -> tuple[Mapping[str, str], ...]:
         """The distinct pairs of product and memory labels of the nodes."""
         return self._distinct(
-            node.labels if node.pool and node.pool.labels else node.described for node in self.likenesses
+            node.labels if node.pool and node.pool.labels else node.described for node in self.samples
         )
 
     @cached_property
     def described(self) -> tuple[Mapping[str, str], ...]:
-        """The same with the labels that pools promise."""
-        return self._distinct(node.described for node in self.likenesses)
+        """The same with the promised labels of pools."""
+        return self._distinct(node.described for node in self.samples)
 
     @cached_property
     def labelled_pools(self) -> tuple[Node, ...]:
-        """The pools that declare labels, by which their autoscaler knows them."""
-        return tuple(node for node in self.likenesses if node.pool and node.pool.labels)
+        """The pools with labels, by which their autoscaler knows them."""
+        return tuple(node for node in self.samples if node.pool and node.pool.labels)
 
     def _distinct(self, labelled: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
         keys = (*self.vendor.product_labels, *(label.key for label in self.vendor.memory_labels))
@@ -144,30 +138,30 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What the cluster has, or by its declared pools could have."""
+    """The accelerators of the cluster and of its declared pools."""
 
     fleets: Mapping[str, Fleet]
     nodes_known: bool
-    """Whether the nodes could be read; else only the pools are known."""
+    """Whether the nodes are known; else only the pools are."""
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
     """Values that depend on these nodes only; a changed node makes a new inventory."""
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The nodes that are any vendor's."""
+        """The names of all nodes with accelerators."""
         return frozenset(
             node.name
             for fleet in self.fleets.values()
-            for node in (*fleet.nodes, *fleet.barren)
+            for node in (*fleet.nodes, *fleet.idle)
             if not node.pool
         )
 
     @cached_property
     def exposed(self) -> tuple[Exposure, ...]:
-        """The accelerator nodes, by the taints that they bear."""
+        """The accelerator nodes, by their taints."""
         by_taints: dict[Taints, dict[str, list[Node]]] = {}
         for name, fleet in self.fleets.items():
-            for node in (*fleet.likenesses, *fleet.barren_likenesses):
+            for node in (*fleet.samples, *fleet.idle_samples):
                 by_taints.setdefault(_lasting(node), {}).setdefault(name, []).append(node)
         return tuple(
             self._exposure(taints, members)
@@ -175,48 +169,45 @@ class Inventory:
         )
 
     def _exposure(self, taints: Taints, members: Mapping[str, list[Node]]) -> Exposure:
-        """`members`: one node for each likeness, by vendor."""
+        """`members`: samples by vendor."""
         labels: list[NodeLabel] = []
         hostnames: set[str] = set()
         for name, nodes in members.items():
             fleet = self.fleets[name]
             cover, bare = cover_of(fleet.vendor.labels, nodes)
             labels += cover
-            if bare:  # then the nodes that are like them
+            if bare:
                 hostnames |= {
                     node.labels[HOSTNAME]
-                    for node in (*fleet.nodes, *fleet.barren)
+                    for node in (*fleet.nodes, *fleet.idle)
                     if HOSTNAME in node.labels
                     and not any(label.on(node.labels) for label in fleet.vendor.labels)
                     and _lasting(node) == taints
                 }
         return Exposure(
-            tuple(_taint(*taint) for taint in taints),
+            _as_json(taints),
             tuple(dict.fromkeys(labels)),
             tuple(sorted(hostnames)[:MOST_HOSTNAMES]),
         )
 
 
-Taints = tuple[tuple[str, str, str], ...]
-
-
 def _lasting(node: Node) -> Taints:
-    return tuple(sorted((text(t, "key"), text(t, "value"), text(t, "effect")) for t in node.lasting_taints))
+    return tuple(sorted(taints_of(node.lasting_taints)))
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Accelerator nodes with the same taints, and how a pod selects them."""
+    """How a pod avoids the accelerator nodes with some taints."""
 
     taints: tuple[Json, ...]
     labels: tuple[NodeLabel, ...]
-    """Each of the nodes carries one of these labels or is listed in `hostnames`."""
+    """Each of the nodes has one of these labels or is in `hostnames`."""
     hostnames: tuple[str, ...]
 
 
 def cover_of(labels: Iterable[NodeLabel], nodes: list[Node]) -> tuple[tuple[NodeLabel, ...], list[Node]]:
-    """Labels such that each node carries one, and the nodes that carry none. The search tries single labels
-    first and is then greedy."""
+    """Labels such that each node has one, and the nodes that have none. Tries single labels, then adds labels
+    greedily."""
     labels = tuple(labels)
     for label in labels:
         if nodes and all(label.on(node.labels) for node in nodes):

@@ -1,8 +1,8 @@
-"""Node selectors and tolerations as the scheduler reads them, and narrowing them without widening.
+"""Evaluating node affinity and tolerations, and adding requirements and preferences.
 
-Terms of `nodeSelectorTerms` are ORed and the expressions inside one are ANDed, so a requirement goes
-into every term; a term without expressions and fields matches no node and must stay as it is.
-Semantics: `k8s.io/component-helpers/scheduling/corev1/nodeaffinity` and `.../corev1/helpers.go`.
+The terms of `nodeSelectorTerms` are alternatives, and a term requires all its expressions, so a requirement
+is added to every term. A term without expressions and fields matches no node and stays as it is. Semantics:
+`k8s.io/component-helpers/scheduling/corev1/nodeaffinity` and `.../corev1/helpers.go`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.kube.json import Json, appended, dig, mapping, maps, replaced, str
 from policies.kube.selectors import requirement_matches
 
 Expression: TypeAlias = Json
-"""A node selector requirement: key, operator and mostly values."""
+"""A node selector requirement: key, operator, and values."""
 
 NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 REQUIRED: Final = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
@@ -23,18 +23,17 @@ TERMS: Final = (*REQUIRED, "nodeSelectorTerms")
 PREFERRED: Final = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 NAME_FIELD: Final = "metadata.name"
 
-
 MOST_TERMS: Final = 64
 MOST_EXPRESSIONS: Final = 512
 MOST_VALUES: Final = 4096
 MOST_LABELS: Final = 128
 MOST_TOLERATIONS: Final = 256
-"""What of a pod's own demands is compared with every node, and multiplied by the labels that are demanded."""
+"""Limits for a pod's own conditions, which are compared with every node and multiplied by added labels."""
 
 
 def is_within_limits(pod: Json) -> bool:
-    """Whether a pod demands so little of its nodes that it can be followed: some thousands of terms, compared
-    with thousands of nodes and multiplied by the added terms, take seconds and megabytes."""
+    """Whether a pod's node conditions are few enough. Thousands of terms, compared with thousands of nodes,
+    would take seconds and megabytes."""
     if len(maps(pod, "spec", "tolerations")) > MOST_TOLERATIONS:
         return False
     if len(mapping(pod, "spec", "nodeSelector")) > MOST_LABELS:
@@ -56,10 +55,8 @@ def is_within_limits(pod: Json) -> bool:
 
 
 def admits(pod: Json, name: str, labels: Mapping[str, str], *, partial: bool = False) -> bool:
-    """Whether the pod's node selector and required node affinity let it onto a node.
-
-    `partial`: the labels are only those that are known, so an absent key may still turn up.
-    """
+    """Whether the pod's node selector and required node affinity admit a node. `partial`: the node may have
+    further labels."""
     selector = mapping(pod, "spec", "nodeSelector")
     if any(
         labels.get(key) != value for key, value in selector.items() if not (partial and key not in labels)
@@ -81,7 +78,7 @@ def _term_admits(term: Json, name: str, labels: Mapping[str, str], partial: bool
 
 
 def matches(expression: Expression, labels: Mapping[str, str], *, partial: bool = False) -> bool:
-    """Whether labels satisfy one node selector requirement."""
+    """Whether labels fulfil one node selector requirement."""
     key, operator = text(expression, "key"), expression.get("operator")
     if partial and key not in labels:
         return True
@@ -117,11 +114,11 @@ def _tolerates(toleration: Json, taint: Mapping[str, Any]) -> bool:
             return bool(key) and text(toleration, "value") == (taint.get("value") or "")
         case "Exists":
             return True
-    return True  # Gt and Lt are not evaluated here: unsure, so no obstacle
+    return True  # Gt and Lt are not evaluated, so they tolerate all
 
 
 def required_keys(pod: Json) -> set[str]:
-    """Every label key that the pod's node selector or required node affinity speaks of."""
+    """The label keys in the pod's node selector and required node affinity."""
     keys = set(mapping(pod, "spec", "nodeSelector"))
     return keys.union(*(_keys(term) for term in maps(pod, *TERMS)))
 
@@ -131,10 +128,7 @@ def _keys(term: Json) -> set[str]:
 
 
 def can_append(pod: Json, path: Sequence[str]) -> bool:
-    """Whether something can be appended at a path: it leads through maps to a list, or ends before.
-
-    The API server refuses a malformed field; it must not be overwritten.
-    """
+    """Whether the path leads to a list, or its end is absent. Malformed fields are left to the API server."""
     value: Any = pod
     for step in path:
         if not isinstance(value, dict):
@@ -150,20 +144,19 @@ def can_append(pod: Json, path: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Expressions that are demanded together."""
+    """Expressions that are required together."""
 
     expressions: tuple[Expression, ...]
     labels: Mapping[str, str] | None = None
-    """The known properties of the nodes that satisfy them, if these are the nodes of one pool. In a term that
-    such nodes can't satisfy, the alternative would be noise."""
+    """The known labels of the nodes of a pool, if only these fulfil the expressions. The alternative is not
+    added to terms that exclude these nodes."""
 
 
 def require(pod: Json, alternatives: Sequence[Alternative], *, unless: Set[str]) -> Json:
-    """The pod, on nodes only that satisfy one of the alternatives.
+    """The pod, with one of the alternatives required.
 
-    Where the node selector, or one term, already speaks of a key in `unless`, the user has decided
-    and it stays as it is; so does a term that demands one of the alternatives. A required affinity
-    without terms is invalid and left to the API server.
+    A node selector or a term with a key in `unless` stays as it is, since the user has decided; so does a
+    term that contains an alternative. A required affinity without terms is left to the API server.
     """
     if not alternatives or not unless.isdisjoint(mapping(pod, "spec", "nodeSelector")):
         return pod
@@ -194,10 +187,7 @@ def _narrowed(term: Any, alternatives: Sequence[Alternative], unless: Set[str]) 
 
 
 def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
-    """The pod, rather on nodes that satisfy all the expressions.
-
-    No preference is added if the user's own preferences use one of the keys.
-    """
+    """The pod with a preference for all the expressions, unless its own preferences use one of the keys."""
     keys = {text(expression, "key") for expression in expressions}
     present = maps(pod, *PREFERRED)
     if not can_append(pod, PREFERRED):

@@ -1,6 +1,7 @@
-"""Over how many accelerators a model server spreads itself, by its flags and variables.
+"""The number of accelerators that a model server uses, from its flags and variables.
 
-Law: it is unknown where a flag moves a part of the server to other nodes, or a word may hold any flag.
+Law: the number is unknown if a flag moves a part of the server to other nodes, or an argument may be any
+flag.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from policies.core.settings import Model
 from policies.probes.recognition import Server
 
 MOST: Final = 1024
-"""A greater value of a flag is a mistake that the server itself reports."""
+"""The server itself reports greater values of a flag as errors."""
 
 
 class Factor(Model):
-    """One number by which a server multiplies its processes; an absent one counts as 1."""
+    """A number that multiplies a server's processes; absent, it is 1."""
 
     flags: tuple[str, ...]
     variables: tuple[str, ...] = ()
 
 
 class Parallelism(Model):
-    """The options of a server that set over how many accelerators it spreads itself."""
+    """The options that set the number of accelerators of a server."""
 
     spread: tuple[Factor, ...]
-    """The number of accelerators that one copy of the weights is spread over."""
+    """Their product is the number of accelerators for one copy of the weights."""
     copies: Factor | None = None
-    """The number of copies, each on separate accelerators."""
+    """The number of copies on separate accelerators."""
     shared_with: tuple[str, ...] = ()
     """Options with which copies share accelerators."""
     unknown_with: tuple[str, ...] = ()
     """Options that change which weights are loaded or where."""
     elsewhere_with: tuple[str, ...] = ()
-    """Options with which a part of the processes runs on other nodes, or on no accelerator."""
+    """Options that move processes to other nodes or off the accelerators."""
 
 
 @cache
@@ -47,7 +48,7 @@ def _servers() -> Mapping[str, Parallelism]:
 
 @cache
 def _exact() -> frozenset[str]:
-    """Flags that are read as they are, although they begin like others."""
+    """Flags that are no abbreviation, although others begin with them."""
     factors = (factor for known in _servers().values() for factor in (*known.spread, known.copies))
     return frozenset(flag for factor in factors if factor is not None for flag in factor.flags)
 
@@ -59,13 +60,13 @@ def knows_weights(server: Server) -> bool:
 
 
 def per_copy(server: Server) -> int:
-    """Over how many accelerators one copy of the weights is spread; 0 if that is not known."""
+    """The number of accelerators for one copy of the weights; 0 if unknown."""
     known = _servers().get(server.name)
     return _product(server, known.spread) if known is not None else 0
 
 
 def on_this_node(server: Server) -> int:
-    """The least number of accelerators on its node that a server takes; 0 if that is not known."""
+    """The least number of accelerators that a server uses on its node; 0 if unknown."""
     known = _servers().get(server.name)
     if known is None or not _is_readable(server, known.elsewhere_with):
         return 0
@@ -76,7 +77,7 @@ def on_this_node(server: Server) -> int:
 
 
 def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
-    """Whether all options of a server can be read, and none of the flags is among them."""
+    """Whether all options of a server can be read, without one of the flags."""
     return not (
         server.conditional
         or any("$" in word for word in server.argv)  # a variable may hold any option
@@ -85,11 +86,8 @@ def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
 
 
 def _may_be_one_of(flags: tuple[str, ...], word: str) -> bool:
-    """Whether a word may be one of the flags.
-
-    argparse accepts the beginning of a long flag, and a value right after a short one. vLLM accepts
-    underscores.
-    """
+    """Whether an argument may be one of the flags. argparse accepts abbreviated long flags, and a value right
+    after a short one; vLLM accepts underscores."""
     given = word.partition("=")[0].replace("_", "-")
     if given in flags or given in _exact():
         return given in flags

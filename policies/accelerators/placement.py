@@ -1,7 +1,7 @@
-"""Which nodes, or nodes of declared pools, could ever take a pod with accelerators; or the obstacle.
+"""The nodes and declared pools that can take a pod with accelerators, or the reason why none can.
 
-The scheduler's filters as far as they last: what other pods hold, a cordon, a node that is not
-ready pass, and so are no obstacle here.
+These are the scheduler's filters without temporary states: requests of other pods, cordons and unready nodes
+do not count.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from policies.core.facts import Facts
 from policies.kube.cache import Cache
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.names import listed
 from policies.kube.selectors import matches as selector_matches
 
 _MOST_CACHED: Final = 1024
@@ -42,12 +43,12 @@ _MOST_CACHED: Final = 1024
 _LONGEST_KEY: Final = 4096
 """Bytes; a placement with a longer key is not kept."""
 
-_SHOWN: Final = 4
-"""Names that a message lists."""
+_LISTED: Final = 4
+"""Names in a message."""
 
 
-class Place(Enum):
-    """The part of a pod that keeps it from every node."""
+class Cause(Enum):
+    """The part of a pod that excludes every node."""
 
     RESOURCES = "resources"
     PRODUCT = GPU_PRODUCT
@@ -58,27 +59,26 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why no node takes the pod: a sentence, and one how to mend it."""
+    """Why no node can take the pod, and how to fix it."""
 
-    place: Place
+    cause: Cause
     message: str
     hint: str
     certain: bool = True
-    """Whether it lasts, as far as the nodes and pools show."""
+    """Whether the nodes and pools show no sign that it is temporary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The nodes that could take the pod if they were empty; with none, the obstacle."""
+    """The nodes that can take the pod when they are empty; if there are none, the obstacle."""
 
     requests: Mapping[str, int]
     nodes: tuple[Node, ...]
     obstacle: Obstacle | None = None
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
-    """Values that depend on these nodes only: a placement is kept until a node changes."""
 
     def room(self, *, one_each: bool) -> float:
-        """How many such pods there is room for at once; infinite where a pool may grow without limit."""
+        """The number of such pods that fit at the same time; infinite if a pool has no maximum."""
         return self.cache.once_for(one_each, Placement._room, self, one_each)
 
     def _room(self, one_each: bool) -> float:
@@ -93,8 +93,8 @@ class Placement:
 
 
 def placement(pod: Json, facts: Facts) -> Placement | None:
-    """Where a pod could run. None if that is undecided: the pod asks for no accelerator, is bound to a node,
-    demands more of its nodes than can be evaluated, or no node with an accelerator is known."""
+    """The placement of a pod. None if it is undecided: the pod requests no accelerator, has a nodeName or too
+    many node conditions, or no node with an accelerator is known."""
     return facts.pod_cache(pod).once(_placed, pod, facts)
 
 
@@ -105,12 +105,12 @@ def _placed(pod: Json, facts: Facts) -> Placement | None:
     if not requests or not nodes or text(pod, "spec", "nodeName") or not is_within_limits(pod):
         return None
     if served_by_claims(requests, facts):
-        return None  # nodes that do not advertise the resource may take the pod
+        return None  # nodes that do not advertise the resource can take the pod
     inventory = inventory_of(settings, facts)
     if not settings.fixed_size and not any(
-        fleet.likenesses or fleet.barren_likenesses for fleet in inventory.fleets.values()
+        fleet.samples or fleet.idle_samples for fleet in inventory.fleets.values()
     ):
-        return None  # these nodes belong to another part of the cluster, or are an example among manifests
+        return None  # these are other nodes, or examples in manifests
     key, known = _cache_key(pod, requests), inventory.cache.once(_no_placements)
     found = known.get(key)
     if found is None:
@@ -121,20 +121,17 @@ def _placed(pod: Json, facts: Facts) -> Placement | None:
 
 
 def _no_placements() -> dict[bytes, Placement]:
-    """Where the placements in an inventory are kept."""
     return {}
 
 
 def kept_apart(pod: Json, topology_key: str, *, revisions: bool = False) -> bool:
-    """Whether the pod's own anti-affinity allows one of its kind in each domain of a topology.
-
-    `revisions`: whether that holds for pods of two revisions of the workload too, as during a rollout.
-    """
+    """Whether the pod's own anti-affinity allows one such pod in each domain of a topology. `revisions`: also
+    for pods of two revisions of the workload, as during a rollout."""
     return topology_key in apart_in(pod, revisions=revisions)
 
 
 def apart_in(pod: Json, *, revisions: bool = False) -> list[str]:
-    """The topology keys of which each domain takes one pod of its kind."""
+    """The topology keys of `kept_apart`."""
     path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     return [
         text(term, "topologyKey")
@@ -160,10 +157,10 @@ def _cache_key(pod: Json, requests: Mapping[str, int]) -> bytes:
 def _placement(pod: Json, requests: Mapping[str, int], fleets: list[Fleet]) -> Placement:
     candidates = tuple({node.name: node for fleet in fleets for node in fleet.nodes}.values())
     for narrow in (_by_resources, _by_product, _by_memory, _by_selector, _by_taints):
-        left, obstacle = narrow(pod, requests, fleets, candidates)
-        if obstacle is not None:
-            return Placement(requests, (), obstacle)
-        candidates = left
+        found = narrow(pod, requests, fleets, candidates)
+        if isinstance(found, Obstacle):
+            return Placement(requests, (), found)
+        candidates = found
     return Placement(requests, candidates)
 
 
@@ -173,7 +170,7 @@ def _fleets(requests: Iterable[str], catalogue: Catalogue, known: Mapping[str, F
 
 
 Nodes = tuple[Node, ...]
-Narrowed = tuple[Nodes, Obstacle | None]
+Narrowed = Nodes | Obstacle
 
 
 def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
@@ -181,42 +178,43 @@ def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], n
     for resource, count in requests.items():
         left = tuple([node for node in left if node.accelerators.get(resource, 0) >= count])
     if left:
-        return left, None
-    # A device plugin that restarts reports nothing for a moment; the labels stay.
-    certain = not any(fleet.barren_likenesses for fleet in fleets)
+        return left
+    # A restarting device plugin reports nothing for a moment; the labels stay.
+    certain = not any(fleet.idle_samples for fleet in fleets)
     for resource, count in requests.items():
         best = max(nodes, key=lambda node: node.accelerators.get(resource, 0), default=None)
         most = best.accelerators.get(resource, 0) if best else 0
         if best is None or not most:
             message = f"No node and no declared pool has {resource}."
             hint = "Ask for a resource that a node has, or declare the pool in gpu-affinity.yaml."
-            return (), Obstacle(Place.RESOURCES, message, hint, certain)
+            return Obstacle(Cause.RESOURCES, message, hint, certain)
         if most < count:
             message = (
                 f"The pod asks for {count} {resource}, and the most that one node has is {most} "
                 f"({best.name})."
             )
             hint = f"Ask for at most {most}, spread the work over several pods, or declare the larger pool."
-            return (), Obstacle(Place.RESOURCES, message, hint, certain)
+            return Obstacle(Cause.RESOURCES, message, hint, certain)
     message = f"No node and no declared pool has {_listed(f'{n} {r}' for r, n in requests.items())} together."
-    return (), Obstacle(Place.RESOURCES, message, "Request only as much as one node has.", certain)
+    return Obstacle(Cause.RESOURCES, message, "Request only as much as one node has.", certain)
 
 
 def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     globs = wanted_products(pod)
     left, unmet = _fitting(nodes, (resolve_product(fleet, globs) for fleet in fleets if globs))
     if unmet is None:
-        return left, None
+        return left
     asked = _listed(f"{count} {resource}" for resource, count in requests.items())
     message = f"No node and no declared pool with {asked} has a product that matches {_listed(globs)}."
     hint = f"Choose among {_listed(unmet.present)}, or declare the pool in gpu-affinity.yaml."
-    return (), Obstacle(Place.PRODUCT, message, hint)
+    return Obstacle(Cause.PRODUCT, message, hint)
 
 
 def _fitting(nodes: Nodes, wanted: Iterable[Resolution]) -> tuple[Nodes, Resolution | None]:
-    """The nodes that fulfil all of these; none, and the first that none of those left fulfils."""
+    """The nodes that fulfil all resolutions; or none, and the first resolution that excludes the last
+    node."""
     for each in wanted:
-        if each.alternatives:  # else no node shows it: the annotation is not followed
+        if each.alternatives:  # else no node has the label, and the annotation has no effect
             nodes = tuple(node for node in nodes if each.fits(node.described))
             if not nodes:
                 return (), each
@@ -229,37 +227,35 @@ def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
     except ValueError:
         bound = None
     if bound is None:
-        return nodes, None
+        return nodes
     left, unmet = _fitting(nodes, (resolve_memory(fleet, bound) for fleet in fleets))
     if unmet is None:
-        return left, None
+        return left
     amount = f"{bound.operator}{bound.amount // MIB}Mi"
     message = f"None of the other nodes and declared pools has accelerators with {amount} of memory."
     hint = f"Nodes have {_listed(unmet.present)}. A card sold as 40 GB reports less than 40Gi, so write 40G."
-    return (), Obstacle(Place.MEMORY, message, hint)
+    return Obstacle(Cause.MEMORY, message, hint)
 
 
 def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     left = tuple(_admitted(pod, nodes))
     if left:
-        return left, None
+        return left
     asked = _listed(f"{count} {resource}" for resource, count in requests.items())
-    blamed = list(_unmet(pod, nodes))
-    what = (
-        f"has {_listed(blamed)}" if blamed else "fits its node selector and required node affinity together"
-    )
+    unmet = _listed(_unmet(pod, nodes))
+    what = f"has {unmet}" if unmet else "fits its node selector and required node affinity together"
     message = f"None of the {len(nodes)} nodes and pools with {asked} {what}."
     hint = "Correct the node selector or affinity, or declare the pool in gpu-affinity.yaml."
-    return (), Obstacle(Place.SELECTOR, message, hint)
+    return Obstacle(Cause.SELECTOR, message, hint)
 
 
 def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
-    """The nodes that the pod's selector and affinity let it onto; nodes that look the same to them are
-    judged once, for a cluster may have thousands."""
+    """The nodes that the pod's selector and affinity admit. Nodes with the same values of the selected keys
+    are compared once, since a cluster may have thousands."""
     keys = tuple(required_keys(pod))
     by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
     known: dict[object, bool] = {}
-    if not keys and not by_name and admits(pod, "", {}):  # it demands nothing
+    if not keys and not by_name and admits(pod, "", {}):
         yield from nodes
         return
     for node in nodes:
@@ -273,7 +269,7 @@ def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
 
 
 def _unmet(pod: Json, nodes: Nodes) -> Iterator[str]:
-    """The demands that no node meets, each by itself."""
+    """The conditions that no node fulfils, each by itself."""
     for key, value in mapping(pod, "spec", "nodeSelector").items():
         if not any(node.described.get(key) == value for node in nodes):
             yield f"{key}={value}"
@@ -286,27 +282,23 @@ def _unmet(pod: Json, nodes: Nodes) -> Iterator[str]:
 
 def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     own = {taint.key for fleet in fleets for taint in fleet.vendor.taints}  # gpu-affinity tolerates these
-    left, borne = [], {}
-    known: dict[str, bool] = {}  # the nodes of a pool bear the same taints
-
-    def is_tolerated(taint: Json) -> bool:
-        name = _named(taint)
-        if name not in known:
-            known[name] = tolerates(pod, taint)
-        return known[name]
-
+    left, borne = [], dict[str, None]()
+    known = Cache()  # the nodes of a pool have the same taints
     for node in nodes:
-        taints = [t for t in node.lasting_taints if text(t, "key") not in own and not is_tolerated(t)]
+        taints = [
+            taint
+            for taint in node.lasting_taints
+            if text(taint, "key") not in own and not known.once_for(_named(taint), tolerates, pod, taint)
+        ]
         if taints:
-            borne[_named(taints[0])] = node.name
+            borne[_named(taints[0])] = None
         else:
             left.append(node)
     if left:
-        return tuple(left), None
+        return tuple(left)
     message = f"Every node that could run the pod has a taint that it does not tolerate: {_listed(borne)}."
-    return (), Obstacle(
-        Place.TAINTS, message, "Tolerate the taint, if these nodes are meant for it.", certain=False
-    )
+    hint = "Tolerate the taint, if these nodes are meant for it."
+    return Obstacle(Cause.TAINTS, message, hint, certain=False)
 
 
 def _named(taint: Json) -> str:
@@ -315,6 +307,4 @@ def _named(taint: Json) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return listed(names, _LISTED)

@@ -1,7 +1,6 @@
-"""Accelerators: which pods ask for them, and which nodes have them.
+"""The accelerators that pods request and nodes offer.
 
-The policies and rules about accelerators share this reading. Law: a pod is only required to have properties
-that nodes or declared pools show.
+Law: pods are required only to have properties that nodes or declared pools show.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.accelerators.inventory import Fleet, Inventory, Likeness, Node, cover_of
+from policies.accelerators.inventory import Fleet, Inventory, Node, NodeClass, cover_of, taints_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Groups, Index, Listing
@@ -29,11 +28,11 @@ from policies.kube.quantities import MOST_CHARACTERS, parse_quantity
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 _LONGEST_RESOURCE: Final = 317
-"""Characters of an extended resource's name: a domain of 253, a slash, a name of 63."""
+"""Characters of the name of an extended resource: a domain of 253, a slash, a name of 63."""
 
 
 class Strength(StrEnum):
-    """How strongly a pod is bound to, or kept off, nodes."""
+    """The strength of an affinity."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
@@ -108,9 +107,9 @@ class GpuAffinity(Settings):
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The vendors and pools of these settings, ready for use."""
+        """The catalogue of these vendors and pools."""
         if not (self.vendors or self.pools or "autoscaler_labels" in self.model_fields_set):
-            return standard()  # one object, so that values derived from the nodes are shared
+            return standard()  # one object, so that all share the values derived from nodes
         return Catalogue({**known_vendors(), **self.vendors}, self.pools, self.autoscaler_labels)
 
 
@@ -119,37 +118,36 @@ class GpuAffinity(Settings):
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A node as read from the cluster, with the vendors that it gives accelerators of, or only names."""
+    """A node as read from the cluster."""
 
     node: Node
-    likeness: Likeness
-    giving: tuple[str, ...]
-    barren: tuple[str, ...]
+    node_class: NodeClass
+    vendors: tuple[tuple[str, bool], ...]
+    """Its vendors, each with whether it offers their accelerators or only has their labels."""
 
 
-_Found = Mapping[tuple[str, bool, Likeness], tuple[Json, ...]]
-"""The nodes of the cluster by a vendor, by whether they have something to give, and by their likeness."""
-_CHANGED: Final = 1000
-"""Nodes that went or changed, of which it is remembered what they were, before they are forgotten."""
+_Key = tuple[str, bool, NodeClass]
+"""A vendor, whether a node offers its accelerators, and the class of the node."""
+_MOST_STALE: Final = 1000
+"""Readings of changed and deleted nodes that are kept."""
 
 
 @dataclass(eq=False)
 class Catalogue:
-    """The vendors and pools of one configuration. Compared by identity: it is the key of values derived from
-    nodes."""
+    """The vendors and pools of one configuration. Compared by identity, as a part of the keys of caches."""
 
     vendors: Mapping[str, Vendor]
     pools: tuple[Pool, ...]
     autoscaler_labels: tuple[str, ...]
     _vendor_of: dict[str, str | None] = field(default_factory=dict, repr=False)
-    _remembered: dict[int, tuple[Json, _Reading]] = field(default_factory=dict, repr=False)
+    _readings: dict[int, tuple[Json, _Reading]] = field(default_factory=dict, repr=False)
 
     def vendor_of(self, resource: str) -> str | None:
-        """The name of the vendor of an extended resource; None if it is no accelerator."""
+        """The name of the vendor of an extended resource; None if it is not an accelerator."""
         if "/" not in resource or len(resource) > _LONGEST_RESOURCE:
             return None
         if resource not in self._vendor_of:
-            # names come from users, so the number of remembered ones is bounded
+            # The names come from users.
             if len(self._vendor_of) > 1000:
                 self._vendor_of.clear()
             self._vendor_of[resource] = next(
@@ -163,14 +161,13 @@ class Catalogue:
         return self._vendor_of[resource]
 
     def requests(self, pod: Json) -> dict[str, int]:
-        """How many accelerators a pod asks for, by resource, as the scheduler counts them.
+        """The number of accelerators that a pod requests, by resource, as the scheduler counts them.
 
-        Sidecars run at the same time as all containers after them, so: the greater of all main containers
-        with all sidecars, and of each init container with the sidecars before it (`PodRequests` in
-        `k8s.io/component-helpers/resource`).
+        It is the maximum of all main containers with all sidecars, and of each init container with the
+        sidecars before it (`PodRequests` in `k8s.io/component-helpers/resource`).
         """
         main: dict[str, int] = {}
-        beside: dict[str, int] = {}
+        sidecars: dict[str, int] = {}
         peak: dict[str, int] = {}
         for container, _, _, role in container_specs(pod):
             asked = self._of_container(container)
@@ -180,14 +177,14 @@ class Catalogue:
                 case Role.MAIN:
                     _add(main, asked)
                 case Role.SIDECAR:
-                    _add(beside, asked)
+                    _add(sidecars, asked)
                 case Role.INIT:
                     for resource, count in asked.items():
-                        peak[resource] = max(peak.get(resource, 0), count + beside.get(resource, 0))
-        if not beside and not peak:
+                        peak[resource] = max(peak.get(resource, 0), count + sidecars.get(resource, 0))
+        if not sidecars and not peak:
             return main
-        names = dict.fromkeys((*main, *beside, *peak))
-        return {name: max(main.get(name, 0) + beside.get(name, 0), peak.get(name, 0)) for name in names}
+        names = dict.fromkeys((*main, *sidecars, *peak))
+        return {name: max(main.get(name, 0) + sidecars.get(name, 0), peak.get(name, 0)) for name in names}
 
     def _of_container(self, container: Json) -> dict[str, int]:
         resources = container.get("resources")
@@ -199,35 +196,33 @@ class Catalogue:
         return {name: count for name, count in counts.items() if count > 0}
 
     @cached_property
-    def _by_likeness(self) -> Index[tuple[str, bool, Likeness]]:
-        """The nodes by each vendor that they give accelerators of (True), or whose labels they only carry,
-        and by what they are like."""
-        return Index(self._vendors_on)
+    def _by_class(self) -> Index[_Key]:
+        """The nodes by vendor and class."""
+        return Index(self._keys_of)
 
-    def _vendors_on(self, obj: Json) -> Iterator[tuple[str, bool, Likeness]]:
+    def _keys_of(self, obj: Json) -> Iterator[_Key]:
         reading = self._read(obj)
-        yield from ((name, True, reading.likeness) for name in reading.giving)
-        yield from ((name, False, reading.likeness) for name in reading.barren)
+        yield from ((name, offers, reading.node_class) for name, offers in reading.vendors)
 
     def inventory(self, listing: Listing) -> Inventory:
-        """The accelerators of a cluster's nodes; the same one until a node with accelerators changes."""
-        groups = listing.by(self._by_likeness)
+        """The inventory of a cluster's nodes: the same object until a node with accelerators changes."""
+        groups = listing.by(self._by_class)
         return groups.derived(lambda: self._inventory_of(groups))
 
-    def _inventory_of(self, groups: Groups[tuple[str, bool, Likeness]]) -> Inventory:
-        # Separate lists: the next listing takes over the groups.
+    def _inventory_of(self, groups: Groups[_Key]) -> Inventory:
+        # Copies, since the next listing inherits the groups.
         found = {key: tuple(groups[key]) for key in groups}
-        if len(self._remembered) > 2 * sum(map(len, found.values())) + _CHANGED:
-            kept = {id(obj): obj for objects in found.values() for obj in objects}
-            self._remembered = {key: (obj, self._read(obj)) for key, obj in kept.items()}
+        if len(self._readings) > 2 * sum(map(len, found.values())) + _MOST_STALE:
+            present = {id(obj): obj for objects in found.values() for obj in objects}
+            self._readings = {key: (obj, self._read(obj)) for key, obj in present.items()}
         return self._inventory(found, nodes_known=True)
 
     @cached_property
     def declared(self) -> Inventory:
-        """The inventory of the pools, for when the nodes are not known."""
+        """The inventory of the pools, for unknown nodes."""
         return self._inventory({}, nodes_known=False)
 
-    def _inventory(self, found: _Found, *, nodes_known: bool) -> Inventory:
+    def _inventory(self, found: Mapping[_Key, tuple[Json, ...]], *, nodes_known: bool) -> Inventory:
         pools: dict[str, list[Node]] = {}
         for pool in self.pools:
             for vendor, node in self._pool_nodes(pool):
@@ -241,50 +236,42 @@ class Catalogue:
         return Inventory(fleets, nodes_known)
 
     def _read(self, obj: Json) -> _Reading:
-        """What a node with accelerators is; remembered for as long as the object is the same one, so that one
-        that changed out of 5,000 is read, not all of them."""
-        known = self._remembered.get(id(obj))
+        """A node; cached if it has a vendor, so that after a change of one of 5,000 nodes one is read."""
+        known = self._readings.get(id(obj))
         if known is None or known[0] is not obj:
             known = (obj, self._reading(obj))
-            if known[1].giving or known[1].barren:
-                self._remembered[id(obj)] = known
+            if known[1].vendors:
+                self._readings[id(obj)] = known
         return known[1]
 
     def _reading(self, obj: Json) -> _Reading:
         labels = _texts(mapping(obj, "metadata", "labels"))
         accelerators = self._offered(mapping(obj, "status", "allocatable"))
-        labelled = self._labelled(labels)
         taints = tuple(maps(obj, "spec", "taints"))
         node = Node(text(obj, "metadata", "name"), labels, taints, accelerators)
-        givers = {self.vendor_of(resource) for resource in accelerators}
-        return _Reading(
-            node,
-            self._likeness(node),
-            giving=tuple(name for name in self.vendors if name in givers),
-            barren=tuple(name for name in labelled if name not in givers),
-        )
+        offered = {self.vendor_of(resource) for resource in accelerators}
+        offering = [(name, True) for name in self.vendors if name in offered]
+        labelled = [(name, False) for name in self._labelled(labels) if name not in offered]
+        return _Reading(node, self._class_of(node), (*offering, *labelled))
 
-    def _likeness(self, node: Node) -> Likeness:
+    def _class_of(self, node: Node) -> NodeClass:
         labels = {key: "" for key in self.autoscaler_labels if key in node.labels}
-        labels |= {key: node.labels[key] for key in self._telling_keys if key in node.labels}
-        taints = ((text(t, "key"), text(t, "value"), text(t, "effect")) for t in node.taints)
-        return Likeness(tuple(sorted(labels.items())), tuple(taints))
+        labels |= {key: node.labels[key] for key in self._vendor_keys if key in node.labels}
+        return NodeClass(tuple(sorted(labels.items())), taints_of(node.taints))
 
     @cached_property
-    def _telling_keys(self) -> tuple[str, ...]:
-        """The labels that identify any vendor's nodes."""
-        return tuple(
-            dict.fromkeys(key for vendor in self.vendors.values() for key in sorted(vendor.own_keys))
-        )
+    def _vendor_keys(self) -> frozenset[str]:
+        """All label keys of vendors."""
+        return frozenset().union(*(vendor.own_keys for vendor in self.vendors.values()))
 
     @cached_property
     def _label_keys(self) -> frozenset[str]:
         return frozenset(label.key for vendor in self.vendors.values() for label in vendor.labels)
 
     def _labelled(self, labels: Mapping[str, str]) -> list[str]:
-        """The vendors whose labels a node carries."""
+        """The vendors whose labels a node has."""
         if labels.keys().isdisjoint(self._label_keys):
-            return []  # most nodes end here: with 5,000 of them the rest is expensive
+            return []  # a fast answer for most of 5,000 nodes
         return [
             name for name, vendor in self.vendors.items() if any(label.on(labels) for label in vendor.labels)
         ]
@@ -298,48 +285,33 @@ class Catalogue:
         return {name: count for name, count in offered.items() if count > 0}
 
     def _pool_nodes(self, pool: Pool) -> Iterator[tuple[str, Node]]:
-        """The pool's node-to-be, once for each vendor that it has accelerators of."""
+        """The future node of a pool, for each vendor of its accelerators."""
         vendors = {self.vendor_of(resource) for resource in pool.accelerators}
-        for name, vendor in self.vendors.items():
-            if name in vendors:
-                taints = tuple(taint.as_json for taint in pool.taints)
-                yield (
-                    name,
-                    Node(
-                        f"pool {pool.name}",
-                        pool.labels,
-                        taints,
-                        pool.accelerators,
-                        pool,
-                        _promised(vendor, pool),
-                    ),
-                )
+        name, taints = f"pool {pool.name}", tuple(taint.as_json for taint in pool.taints)
+        for key, vendor in self.vendors.items():
+            if key in vendors:
+                promised = _promised(vendor, pool)
+                yield key, Node(name, pool.labels, taints, pool.accelerators, pool, promised)
 
-    def _fleet(self, name: str, found: _Found, pools: tuple[Node, ...]) -> Fleet:
+    def _fleet(self, name: str, found: Mapping[_Key, tuple[Json, ...]], pools: tuple[Node, ...]) -> Fleet:
         vendor = self.vendors[name]
-        giving = {key[2]: objects for key, objects in found.items() if key[:2] == (name, True)}
-        barren = {key[2]: objects for key, objects in found.items() if key[:2] == (name, False)}
+        offering = {key[2]: objects for key, objects in found.items() if key[:2] == (name, True)}
+        idle = {key[2]: objects for key, objects in found.items() if key[:2] == (name, False)}
 
         def members() -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-            return (*self._nodes(giving.values()), *pools), self._nodes(barren.values())
+            return (*self._nodes(offering.values()), *pools), self._nodes(idle.values())
 
-        alike = (*(likeness.node() for likeness in sorted(giving)), *pools)
-        cover, uncovered = cover_of(vendor.labels, [*alike])
+        samples = (*(each.sample() for each in sorted(offering)), *pools)
+        cover, uncovered = cover_of(vendor.labels, [*samples])
         certain = [label for label in cover if not label.agent]
-        demandable = not uncovered and all(
-            any(label.on(node.labels) for label in certain) or not self._autoscaled(node) for node in alike
+        requirable = not uncovered and all(
+            any(label.on(node.labels) for label in certain) or not self._autoscaled(node) for node in samples
         )
-        return Fleet(
-            vendor,
-            alike,
-            tuple(likeness.node() for likeness in sorted(barren)),
-            cover if not uncovered else (),
-            demandable,
-            members,
-        )
+        idle_samples = tuple(each.sample() for each in sorted(idle))
+        return Fleet(vendor, samples, idle_samples, () if uncovered else cover, requirable, members)
 
     def _nodes(self, found: Iterable[Iterable[Json]]) -> tuple[Node, ...]:
-        """Sorted, so that the order of changes has no effect."""
+        """The nodes by name, so that the order of changes has no effect."""
         nodes = (self._read(obj).node for objects in found for obj in objects)
         return tuple(sorted(nodes, key=lambda node: node.name))
 
@@ -348,7 +320,7 @@ class Catalogue:
 
 
 def _texts(labels: Json) -> Mapping[str, str]:
-    """The labels that are text; a file may hold others."""
+    """The labels that are text; a file may contain others."""
     if all(type(value) is str for value in labels.values()):
         return labels
     return {key: value for key, value in labels.items() if isinstance(value, str)}
@@ -373,7 +345,7 @@ def _add(total: dict[str, int], asked: Mapping[str, int]) -> None:
 
 
 def whole_number(value: object) -> int:
-    """A quantity of an extended resource, which is a whole number; 0 for other values."""
+    """The quantity of an extended resource, an integer; 0 for other values."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MOST_CHARACTERS:
         return int(value)
     try:
@@ -384,31 +356,28 @@ def whole_number(value: object) -> int:
 
 @cache
 def standard() -> Catalogue:
-    """The vendors without configuration."""
+    """The catalogue of the default settings."""
     labels = GpuAffinity.model_fields["autoscaler_labels"].get_default(call_default_factory=True)
     return Catalogue(known_vendors(), (), labels)
 
 
-# --- what policies and rules ask -----------------------------------------------------------------
+# --- requests of pods ----------------------------------------------------------------------------
 
 
 def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
-    """The cluster's accelerators; where the nodes are not known, those of the declared pools."""
+    """The cluster's accelerators; those of the declared pools if the nodes are unknown."""
     nodes, catalogue = facts.nodes(), settings.catalogue
     return catalogue.declared if nodes is None else nodes.derive(catalogue.inventory)
 
 
 def claims_devices(pod: Json) -> bool:
-    """Whether the pod asks for devices by DRA resource claims, which only DRA allocates."""
+    """Whether the pod has DRA resource claims."""
     return bool(maps(pod, "spec", "resourceClaims"))
 
 
 def served_by_claims(requests: Iterable[str], facts: Facts) -> bool:
-    """Whether DRA serves one of these extended resources: a DeviceClass names it.
-
-    Nodes with such devices do not advertise the resource, so nodes that do are only a part of the nodes that
-    take the pod (KEP-5004).
-    """
+    """Whether DRA serves one of these extended resources, since a DeviceClass names it (KEP-5004). Nodes with
+    such devices do not advertise the resource, and can take the pod, too."""
     classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
     if not classes:
         return False
@@ -435,8 +404,8 @@ SHARES: Final = (
     "tensor-fusion.ai/vram-request",
     "tensor-fusion.ai/workload-profile",
 )
-"""Annotations and labels by which schedulers give a pod a share of a GPU: Run:ai and KAI (github.com/NVIDIA/
-KAI-Scheduler, pkg/common/constants), TensorFusion (github.com/NexusGPU/tensor-fusion, docs)."""
+"""Annotations and labels that request a share of a GPU: Run:ai and KAI (github.com/NVIDIA/KAI-Scheduler,
+pkg/common/constants), TensorFusion (github.com/NexusGPU/tensor-fusion, docs)."""
 _NONE: Final = (None, "", "0", "false")
 _DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io"
 _SHARED_RESOURCES: Final = ("volcano.sh/vgpu-*", "*.com/gpumem*", "*.com/gpucores", f"{_DEVICE_CLASS}/*")
@@ -446,7 +415,7 @@ _KUBERNETES: Final = (".kubernetes.io", ".k8s.io")
 
 
 def shares_accelerator(pod: Json) -> bool:
-    """Whether the pod asks for a share of an accelerator, in a form that a scheduler's project documents."""
+    """Whether the pod requests a share of an accelerator in a documented form."""
     marks = {**labels_of(pod), **annotations_of(pod)}
     if any(marks.get(key) not in _NONE for key in SHARES):
         return True
@@ -457,12 +426,9 @@ def shares_accelerator(pod: Json) -> bool:
 
 
 def asks_for_devices(pod: Json) -> bool:
-    """Whether the pod may need a node with devices in a form that no vendor's table has: a claim, a share of
-    a GPU by annotation, or an extended resource of any other name.
-
-    HAMi, Volcano vGPU and others define further names (`volcano.sh/vgpu-memory`, `nvidia.com/gpucores`),
-    and a DRA DeviceClass may have any name as its extended resource.
-    """
+    """Whether the pod may need a node with devices that no vendor's table contains: by a claim, an annotation
+    for a share of a GPU, or any extended resource. HAMi, Volcano vGPU and others define further resources,
+    and a DRA DeviceClass may have any name."""
     if claims_devices(pod) or shares_accelerator(pod):
         return True
     return any(
@@ -482,7 +448,7 @@ def _is_extended(resource: str) -> bool:
 
 
 def wants_accelerator(pod: Json, facts: Facts) -> bool:
-    """Whether a pod asks for an accelerator or a share of one, by resource, by claim or by annotation."""
+    """Whether a pod requests an accelerator, or a share of one, by resource, claim or annotation."""
     if claims_devices(pod) or facts.settings(GpuAffinity).catalogue.requests(pod):
         return True
     return shares_accelerator(pod)

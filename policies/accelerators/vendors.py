@@ -1,7 +1,4 @@
-"""Accelerator vendors: the resources that pods ask for, the node labels, the taints.
-
-vendors.yaml lists the vendors.
-"""
+"""Accelerator vendors: their resources, node labels and taints. vendors.yaml lists the vendors."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from policies.kube.json import Json
 
 
 class Effect(StrEnum):
-    """What a taint does to pods that don't tolerate it."""
+    """The effect of a taint."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -33,7 +30,6 @@ class Taint(Model):
 
     @property
     def as_json(self) -> Json:
-        """As in a node's `spec.taints`."""
         return {"key": self.key, "value": self.value, "effect": self.effect.value}
 
 
@@ -49,20 +45,20 @@ class NodeLabel(Model):
     )
 
     def on(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels carries it."""
+        """Whether a node has the label."""
         value = labels.get(self.key)
         return value is not None and (not self.values or value in self.values)
 
     @property
     def required(self) -> Json:
-        """The expression that a node carries it."""
+        """The expression for nodes with the label."""
         if self.values:
             return {"key": self.key, "operator": "In", "values": list(self.values)}
         return {"key": self.key, "operator": "Exists"}
 
     @property
     def absent(self) -> Json:
-        """The expression that a node does not carry it."""
+        """The expression for nodes without the label."""
         if self.values:
             return {"key": self.key, "operator": "NotIn", "values": list(self.values)}
         return {"key": self.key, "operator": "DoesNotExist"}
@@ -107,7 +103,7 @@ class Vendor(Model):
 
     @cached_property
     def own_keys(self) -> frozenset[str]:
-        """The label keys that speak of this vendor's accelerators."""
+        """The label keys of this vendor's accelerators."""
         memory = (label.key for label in self.memory_labels)
         labels = (label.key for label in self.labels)
         return frozenset((*labels, *self.product_labels, *memory, *self.count_labels))
@@ -135,5 +131,4 @@ class Pool(Model):
 
 @cache
 def known_vendors() -> Mapping[str, Vendor]:
-    """The vendors of vendors.yaml, which are known without configuration."""
     return data.load_map(Vendor, __package__, "vendors.yaml")

@@ -1,8 +1,8 @@
-"""gpu-unschedulable: accelerator pods that no node and no declared pool can ever take."""
+"""gpu-unschedulable: pods with accelerators that no node and no declared pool can take."""
 
 from __future__ import annotations
 
-from policies.accelerators.placement import Obstacle, Place, placement
+from policies.accelerators.placement import Cause, Obstacle, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.json import mapping
@@ -24,19 +24,19 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _path(template: PodTemplate, obstacle: Obstacle, settings: GpuAffinity) -> str:
-    match obstacle.place:
-        case Place.RESOURCES:
+    match obstacle.cause:
+        case Cause.RESOURCES:
             return _asking(template, settings)
-        case Place.PRODUCT | Place.MEMORY as place:
-            return f"{template.metadata_path}.annotations[{place.value}]"
-        case Place.TAINTS:
+        case Cause.PRODUCT | Cause.MEMORY as cause:
+            return f"{template.metadata_path}.annotations[{cause.value}]"
+        case Cause.TAINTS:
             return f"{template.spec_path}.tolerations"
     selects = mapping(template.spec, "nodeSelector")
     return f"{template.spec_path}.{'nodeSelector' if selects else 'affinity.nodeAffinity'}"
 
 
 def _asking(template: PodTemplate, settings: GpuAffinity) -> str:
-    """The resources of the first container that asks for an accelerator."""
+    """The resources of the first container that requests an accelerator."""
     for container in template.containers():
         alone = {"spec": {"containers": [container.spec]}}
         if settings.catalogue.requests(alone):

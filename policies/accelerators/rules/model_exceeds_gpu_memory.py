@@ -17,27 +17,21 @@ def check(target: Target, facts: Facts) -> Findings:
             found = misfit(template.pod, container, facts)
             if found is not None:
                 field = "args" if strings(container.spec, "args") else "command"
-                yield Finding(template.at(container, field), _message(found), _hint(found), certainty)
+                hint = (
+                    f"Spread the weights over at least {found.enough} such accelerators "
+                    "(--tensor-parallel-size), use a quantised model, or add nodes with more accelerator "
+                    "memory."
+                )
+                yield Finding(template.at(container, field), _message(found), hint, certainty)
 
 
 def _message(found: Misfit) -> str:
-    name = found.model.rpartition("/")[2][:60]
-    each = ""
-    if found.accelerators > 1:
-        each = (
-            f" over {found.accelerators} accelerators, {_gigabytes(found.weights / found.accelerators)} each"
-        )
+    weights, accelerators = found.load.weights, found.load.accelerators
+    each = f" over {accelerators} accelerators, {_gigabytes(weights / accelerators)} each"
     return (
-        f"The weights of {name} take about {_gigabytes(found.weights)}{each}, but the largest accelerator "
-        f"that this pod can get has {_gigabytes(found.largest)} ({found.node.name}): the server fails at "
-        "every start."
-    )
-
-
-def _hint(found: Misfit) -> str:
-    return (
-        f"Spread the weights over at least {found.enough} such accelerators (--tensor-parallel-size), use a "
-        "quantised model, or add nodes with more accelerator memory."
+        f"The weights of {found.load.model.rpartition('/')[2][:60]} take about {_gigabytes(weights)}"
+        f"{each if accelerators > 1 else ''}, but the largest accelerator that this pod can get has "
+        f"{_gigabytes(found.largest)} ({found.node.name}): the server fails at every start."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.accelerators.placement import Place, placement
+from policies.accelerators.placement import Cause, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.accelerators.vendors import Pool
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
@@ -24,7 +24,7 @@ def test_too_many_is_certain_only_while_every_gpu_node_gives_something(gpus: int
     found = placement(pod(8), facts(node("a", gpus=4), labelled))
     assert found is not None
     assert found.obstacle is not None
-    assert found.obstacle.place is Place.RESOURCES
+    assert found.obstacle.cause is Cause.RESOURCES
     assert found.obstacle.certain is (gpus == 4)
 
 
@@ -54,27 +54,27 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
 
 
 @pytest.mark.parametrize(
-    ("asking", "place", "message"),
+    ("asking", "cause", "message"),
     [
-        (of_both(), Place.RESOURCES, f"No node and no declared pool has {AMD}."),
+        (of_both(), Cause.RESOURCES, f"No node and no declared pool has {AMD}."),
         (
             pod(9),
-            Place.RESOURCES,
+            Cause.RESOURCES,
             f"The pod asks for 9 {GPU}, and the most that one node has is 8 (big).",
         ),
         (
             pod(annotations={GPU_PRODUCT: "H100,B200"}),
-            Place.PRODUCT,
+            Cause.PRODUCT,
             f"No node and no declared pool with 1 {GPU} has a product that matches H100, B200.",
         ),
         (
             pod(annotations={GPU_MEMORY: ">=80G"}),
-            Place.MEMORY,
+            Cause.MEMORY,
             "None of the other nodes and declared pools has accelerators with >=76293Mi of memory.",
         ),
         (
             pod(nodeSelector={"zone": "c", "disk": "ssd"}),
-            Place.SELECTOR,
+            Cause.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} has zone=c, disk=ssd.",
         ),
         (
@@ -83,7 +83,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
                     {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a", "b"]}]}
                 )
             ),
-            Place.SELECTOR,
+            Cause.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} has zone NotIn a,b.",
         ),
         (
@@ -97,28 +97,28 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
                     }
                 )
             ),
-            Place.SELECTOR,
+            Cause.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} has disk Exists.",
         ),
         (
             pod(nodeSelector={"zone": "a", "kubernetes.io/hostname": "dedicated"}),
-            Place.SELECTOR,
+            Cause.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} fits its node selector and "
             "required node affinity together.",
         ),
         (
             pod(nodeSelector={"zone": "b"}),
-            Place.TAINTS,
+            Cause.TAINTS,
             "Every node that could run the pod has a taint that it does not tolerate: "
             "team=vision:NoSchedule.",
         ),
     ],
 )
-def test_the_missing_property_is_named(asking: Json, place: Place, message: str) -> None:
+def test_the_missing_property_is_named(asking: Json, cause: Cause, message: str) -> None:
     found = placement(asking, facts(BIG, DEDICATED))
     assert found is not None
     assert found.obstacle is not None
-    assert (found.obstacle.place, found.obstacle.message) == (place, message)
+    assert (found.obstacle.cause, found.obstacle.message) == (cause, message)
 
 
 def test_what_no_node_has_together_is_named_together() -> None:

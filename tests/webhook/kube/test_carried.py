@@ -96,7 +96,7 @@ def compare(cache: ClusterCache) -> None:
     anew = GpuAffinity().catalogue.inventory(Listing(cache.listing(Resource.NODES) or ()))
     assert (found.fleets, found.names) == (anew.fleets, anew.names)
     for name, fleet in found.fleets.items():
-        assert (fleet.nodes, fleet.barren) == (anew.fleets[name].nodes, anew.fleets[name].barren)
+        assert (fleet.nodes, fleet.idle) == (anew.fleets[name].nodes, anew.fleets[name].idle)
     assert found.exposed == anew.exposed
 
 
