@@ -1,4 +1,4 @@
-"""Pods without a workload: a person works in them, or they print one line."""
+"""Pods that run no work of their own: a person uses them, or they print information."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _IDLE: Final = frozenset(
     {"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"}
     | {"pip", "pip3", "apt", "apt-get", "export", "cd", "ls", "cat", "env", "set"}
 )
-"""Programs of a pod that a person works in or that prints information, and programs that prepare for them."""
+"""Programs of idle pods, and programs that prepare for them."""
 
 
 def only_idles(target: Target) -> bool:
-    """Whether every pod of a workload that completes only idles. False if a command is not written."""
+    """Whether every completing pod of a workload only idles. False if a command is unknown."""
     completing = [template for template in target.templates if template.completes]
     return bool(completing) and all(
         idles(container_command(template, container))

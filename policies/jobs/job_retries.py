@@ -22,7 +22,7 @@ from policies.jobs.jobs import (
     may_raise,
     trains,
 )
-from policies.jobs.termination_messages import with_log_ends
+from policies.jobs.termination_messages import with_log_fallback
 from policies.kube.field_paths import named_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, replaced, text
@@ -38,21 +38,21 @@ _MOST_CODES: Final = 50
 
 def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD) -> Json:
     if kind_of(obj) == POD:
-        return with_log_ends(obj, settings, facts, why)
+        return with_log_fallback(obj, settings, facts, why)
     if is_someone_elses(obj) or is_hook(obj):
         return obj
     stored = bool(text(obj, "metadata", "uid"))
     if stored and kind_of(obj) != CRON_JOB:
         return obj  # these fields can't be changed after creation
-    alone = not (handles_failures_itself(obj) or is_gang(obj, facts))
+    independent = not (handles_failures_itself(obj) or is_gang(obj, facts))
     for job in jobs_in(obj):
         spec = job.spec
-        if alone:
+        if independent:
             spec = _with_policy(obj, job, settings, facts, why)
         if not stored and may_raise(job, settings, facts):
-            if spec is job.spec and alone:
-                spec = _surviving_eviction(job, settings, named_path(obj, job.steps), why)
-            spec = _kept(spec, settings, named_path(obj, job.steps), why)
+            if spec is job.spec and independent:
+                spec = _with_backoff_limit(job, settings, named_path(obj, job.steps), why)
+            spec = _with_retention(spec, settings, named_path(obj, job.steps), why)
         if spec is not job.spec:
             obj = replaced(obj, job.steps, spec)
     return obj if stored else _with_history(obj, settings, facts, why)
@@ -60,22 +60,22 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
 
 def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     never = text(job.template, "spec", "restartPolicy") == "Never"
-    # Any other value is not overwritten. A default can't be distinguished from a written value.
+    # A default can't be distinguished from a value that the user set.
     replacement = job.spec.get("podReplacementPolicy")
     if job.has_failure_policy or not never or replacement not in (None, "Failed", "TerminatingOrFailed"):
         return job.spec
     rules: list[Json] = [
         {"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET, "status": "True"}]}
     ]
-    # Order counts: an evicted pod's containers exit with 143, or with their own code for SIGTERM.
+    # First, since the containers of an evicted pod exit with 143 or their own code for SIGTERM.
     codes: list[int] = []
     if job.leaves_retries_open and (trains(obj, job, settings, facts) or _names_exit_codes(obj, job)):
         codes = _exit_codes(obj, job, settings)
-        rules += _failing(job, codes)
+        rules += _fail_job_rules(job, codes)
     place = named_path(obj, job.steps)
     why.give(
         f"{place}.podFailurePolicy",
-        lambda: f"an evicted pod is replaced and not counted{_stopping(codes)}",
+        lambda: f"an evicted pod is replaced and not counted{_exit_code_text(codes)}",
         setting="retryableExitCodes" if codes else "",
         annotation=lambda: _annotation(codes),
     )
@@ -83,7 +83,7 @@ def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, wh
     return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}
 
 
-def _stopping(retryable: list[int]) -> str:
+def _exit_code_text(retryable: list[int]) -> str:
     if not retryable:
         return ""
     return f"; training stops at once on an exit code other than {listed(map(str, (0, *retryable)))}"
@@ -99,10 +99,10 @@ def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
     return any(RETRYABLE_EXIT_CODES in annotations_of(carrier) for carrier in (obj, job.template))
 
 
-def _failing(job: JobSpec, retryable: list[int]) -> list[Json]:
-    """The rules that end the Job when one of its main containers fails by its own fault."""
+def _fail_job_rules(job: JobSpec, retryable: list[int]) -> list[Json]:
+    """The rules that fail the Job if one of its main containers exits with another code."""
     names = [container.name for container in containers(job.template, Role.MAIN)]
-    # Named, because a sidecar that is ended after the main container exits with another code.
+    # With names, since a sidecar that is stopped after the main container exits with another code.
     each = [{"containerName": name} for name in names] if len(names) < _MOST_RULES else [{}]
     return [
         {"action": "FailJob", "onExitCodes": {**name, "operator": "NotIn", "values": retryable}}
@@ -119,7 +119,7 @@ def _exit_codes(obj: Json, job: JobSpec, settings: JobRetries) -> list[int]:
 
 
 def _annotated(obj: Json, job: JobSpec) -> set[int]:
-    """The exit codes of the annotation on the object or on the pod template. Raises ValueError."""
+    """The exit codes in the annotations of the object and the pod template. Raises ValueError."""
     codes: set[int] = set()
     for carrier in (obj, job.template):
         written = annotations_of(carrier).get(RETRYABLE_EXIT_CODES)
@@ -130,15 +130,15 @@ def _annotated(obj: Json, job: JobSpec) -> set[int]:
     return codes
 
 
-def _surviving_eviction(job: JobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
-    """Unless a rule of the user's own covers evictions."""
+def _with_backoff_limit(job: JobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
+    """The spec with a backoffLimit above 0, unless a rule of the user handles evictions."""
     if job.on_disruption() or job.spec.get("backoffLimit") != 0 or "backoffLimitPerIndex" in job.spec:
         return job.spec
     why.give(f"{path}.backoffLimit", "with 0 the first eviction fails the Job", setting="backoffLimit")
     return {**job.spec, "backoffLimit": settings.backoff_limit}
 
 
-def _kept(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
+def _with_retention(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
     least = settings.min_log_retention
     if integer(spec, "ttlSecondsAfterFinished", default=least) >= least:
         return spec
@@ -151,11 +151,11 @@ def _kept(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
 
 
 def _with_history(obj: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
-    """Findings about the fields of the objects around the Jobs that limit how long these are kept."""
+    """The object with a minimum retention of its finished Jobs."""
     if not any(may_raise(job, settings, facts) for job in jobs_in(obj)):
         return obj
     if kind_of(obj) == JOB_SET:
-        spec = _kept(obj["spec"], settings, "spec", why)
+        spec = _with_retention(obj["spec"], settings, "spec", why)
         return obj if spec is obj["spec"] else replaced(obj, ("spec",), spec)
     for name in ("failedJobsHistoryLimit", "successfulJobsHistoryLimit"):
         if dig(obj, "spec", name) == 0:
@@ -167,7 +167,7 @@ def _with_history(obj: Json, settings: JobRetries, facts: Facts, why: Reasons) -
 
 
 def advise(obj: Json, settings: JobRetries, facts: Facts) -> Iterator[Finding]:
-    """An annotation that can't be read."""
+    """A finding about a malformed annotation."""
     for job in jobs_in(obj):
         try:
             _annotated(obj, job)

@@ -1,4 +1,4 @@
-"""Jobs by themselves, in a CronJob or in a JobSet, and the handling of their failures."""
+"""Jobs, also in CronJobs and JobSets, and how they handle failures."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, 
 from policies.kube.metadata import annotations_of, controller, labels_of
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
-"""The pod condition that eviction, preemption, taints and node shutdown leave.
+"""The pod condition after eviction, preemption, taints and node shutdown.
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"""
 
 HOOKS: Final = ("helm.sh/hook", "argocd.argoproj.io/hook")
-"""Annotations of Jobs that a release runs and watches: it reads their logs, or deletes them itself."""
+"""Annotations of Jobs that a release runs, watches and deletes."""
 
 _DEFAULT_BACKOFF: Final = 6
-"""The API server's default of backoffLimit, which it sets before any webhook sees the Job."""
+"""The API server's default of backoffLimit, set before webhooks receive the Job."""
 
 _BUILT_IN: Final = (
     "",
@@ -36,11 +36,11 @@ _BUILT_IN: Final = (
     "jobset.sigs.k8s.io/jobset-controller",
     "ray.io/kuberay-operator",
 )
-"""The value of `managedBy` if the kind's own controller runs it."""
+"""Values of `managedBy` for the kind's own controller."""
 
 
 class Raises(StrEnum):
-    """Whose values, though written by the user, `job-retries` raises."""
+    """The Jobs whose values `job-retries` raises although the user set them."""
 
     ALL = "all"
     ACCELERATORS = "accelerators"
@@ -89,7 +89,7 @@ class JobRetries(Settings):
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """The spec of a Job, and its path."""
+    """The spec of a Job, and its path in the object."""
 
     spec: Json
     steps: tuple[str | int, ...]
@@ -100,22 +100,22 @@ class JobSpec:
 
     @property
     def template(self) -> Json:
-        """Its pod template: shaped like a pod, as far as `metadata` and `spec` go."""
+        """The pod template, with `metadata` and `spec`."""
         return mapping(self.spec, "template")
 
     @property
     def restarts_in_place(self) -> bool:
-        """Whether the kubelet restarts its containers, so that no podFailurePolicy is allowed."""
+        """Whether kubelet restarts its containers, so that no podFailurePolicy is allowed."""
         return text(self.template, "spec", "restartPolicy") == "OnFailure"
 
     @property
     def backoff_limit(self) -> int:
-        """Retries for the whole Job; the default is 6, and more where they are counted for each index."""
+        """Retries for the whole Job."""
         return integer(self.spec, "backoffLimit", default=_DEFAULT_BACKOFF)
 
     @property
     def leaves_retries_open(self) -> bool:
-        """Whether the number of retries is the default: every other number is a decision."""
+        """Whether the number of retries is the default; every other number is the author's decision."""
         per_index = self.spec.get("backoffLimitPerIndex") is not None
         return self.spec.get("backoffLimit") in (None, _DEFAULT_BACKOFF) and not per_index
 
@@ -125,7 +125,7 @@ class JobSpec:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether its pods have numbers, and so names by which they find each other."""
+        """Whether its pods have an index, and so names by which they find each other."""
         return self.spec.get("completionMode") == "Indexed"
 
     @property
@@ -142,7 +142,7 @@ class JobSpec:
 
 
 def jobs_in(obj: Json) -> Iterator[JobSpec]:
-    """The Jobs that an object is, or will make."""
+    """The Jobs of an object: itself, or those that it creates."""
     match kind_of(obj):
         case kind if kind == JOB:
             yield JobSpec(mapping(obj, "spec"), ("spec",))
@@ -155,10 +155,8 @@ def jobs_in(obj: Json) -> Iterator[JobSpec]:
 
 
 def is_someone_elses(obj: Json) -> bool:
-    """Whether another controller made the Job, as RayJob makes its submitter, or runs it.
-
-    A CronJob's Jobs are not meant: they are not compared with their template.
-    """
+    """Whether another controller created the Job, as RayJob creates its submitter, or runs it. The Jobs of a
+    CronJob are excluded: the controller does not compare them with their template."""
     owner = controller(obj)
     if owner is not None and owner.get("kind") != "CronJob":
         return True
@@ -166,23 +164,21 @@ def is_someone_elses(obj: Json) -> bool:
 
 
 def handles_failures_itself(obj: Json) -> bool:
-    """Whether it is a JobSet whose author defined what a failed Job means for the whole set.
-
-    The usual pattern for training that must restart as one is a Job that fails at once and a
-    `failurePolicy` that restarts the set; a Job that outlives an eviction would break it.
+    """Whether it is a JobSet with a `failurePolicy`: often a failed Job restarts the whole set, so a Job must
+    not survive an eviction.
     https://jobset.sigs.k8s.io/docs/concepts/#failure-policy
     """
     return kind_of(obj) == JOB_SET and dig(obj, "spec", "failurePolicy") is not None
 
 
 def is_hook(obj: Json) -> bool:
-    """Whether a release of Helm or Argo CD runs the Job and watches what becomes of it."""
+    """Whether a release of Helm or Argo CD runs and watches the Job."""
     return any(key in annotations_of(obj) for key in HOOKS)
 
 
 def is_gang(obj: Json, facts: Facts) -> bool:
-    """Whether several pods with accelerators work as one: when a single one of them is replaced, the others
-    wait for the lost one, until a deadline if they have one."""
+    """Whether several pods with accelerators work as one: if one of them is replaced, the others wait for the
+    lost one."""
     pods = 0
     for job in jobs_in(obj):
         if not wants_accelerator(job.template, facts):
@@ -195,7 +191,7 @@ def is_gang(obj: Json, facts: Facts) -> bool:
 
 
 def trains(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
-    """Whether a Job trains: by its accelerators or its labels."""
+    """Whether a Job is training, by its accelerators or labels."""
     if wants_accelerator(job.template, facts):
         return True
     labels = {**labels_of(obj), **labels_of(job.template)}
@@ -203,7 +199,7 @@ def trains(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
 
 
 def has_label(labels: Mapping[str, object], patterns: Iterable[str]) -> bool:
-    """Whether one of the labels is one of the patterns: `key=value`, in which `*` is any text, or `key`."""
+    """Whether a label matches one of the patterns: `key=value`, in which `*` is any text, or `key`."""
     for pattern in patterns:
         key, _, value = pattern.partition("=")
         if key in labels and fnmatchcase(str(labels[key]), value or "*"):
@@ -212,13 +208,13 @@ def has_label(labels: Mapping[str, object], patterns: Iterable[str]) -> bool:
 
 
 def may_raise(job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
-    """Whether values that the Job's author wrote may be raised."""
+    """Whether values that the Job's author set may be raised."""
     if settings.raises is Raises.ACCELERATORS:
         return wants_accelerator(job.template, facts)
     return settings.raises is Raises.ALL
 
 
 def own_jobs(target: Target) -> Iterator[JobSpec]:
-    """The Jobs whose retries are the author's to decide here."""
+    """The Jobs whose author decides about retries in this object."""
     if not (is_someone_elses(target.obj) or handles_failures_itself(target.obj) or is_hook(target.obj)):
         yield from jobs_in(target.obj)

@@ -1,4 +1,4 @@
-"""Containers that a Job waits for although nothing ends them."""
+"""Containers of Jobs that never end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ P = TypeVar("P")
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
-"""Words by which a container visibly stops a sidecar."""
+"""Arguments of containers that stop a sidecar."""
 _ENDS: Final = re.compile(
-    # --quitquitquit switches the proxy's own way to be stopped on: somebody is to use it.
+    # --quitquitquit enables an endpoint that stops the proxy.
     r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
 )
 
 
 def is_of_a_job(template: PodTemplate) -> bool:
-    """Whether a Job waits for every ordinary container; Kubeflow's operators look at only one."""
+    """Whether the pod completes only after all main containers; Kubeflow's operators check only one."""
     owner = controller(template.pod)
     return owner is not None and owner.get("kind") == "Job"
 
@@ -34,8 +34,8 @@ def is_of_a_job(template: PodTemplate) -> bool:
 def never_ending_beside_others(
     target: Target, program: Callable[[Container], P | None]
 ) -> Iterator[tuple[PodTemplate, Container, P, Certainty]]:
-    """Each container of a Job whose `program` never ends, next to containers that have none; LIKELY if it may
-    be stopped."""
+    """Each container of a Job with a `program` that never ends, next to containers without one. LIKELY if
+    something may stop it."""
     for template in target.templates:
         if not is_of_a_job(template):
             continue
@@ -52,6 +52,6 @@ def never_ending_beside_others(
 
 
 def may_end(container: Container) -> bool:
-    """Whether it runs another program than its image's, or defines itself when it ends."""
+    """Whether it runs a script, or has an option that ends it."""
     first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
     return first in SHELLS or is_python(first) or _ENDS.search(" ".join(container.argv)) is not None

@@ -1,13 +1,11 @@
-"""The remains of a failed container if its logs are gone: the end of its log as its termination message.
+"""Keeping the end of the log of failed containers as their termination message.
 
-kubelet writes the last 80 lines, 2048 bytes at most, of the log of a container that failed into the pod's
-status, if the container wrote no message and has `terminationMessagePolicy: FallbackToLogsOnError`.
+With `terminationMessagePolicy: FallbackToLogsOnError`, kubelet writes the last 80 lines (at most 2048 bytes)
+of the log into the pod's status if a container fails without a message.
 
-Law: no other field changes. A message that the container wrote to its `terminationMessagePath` still wins.
-Pods whose operator reads the messages stay as they are. Argo Workflows v3.7 compares the message of a failed
-step with the texts of network errors (`retryPolicy: OnTransientError`, `lastRetry.message`), so a line of a
-log would decide about retries; its Workflow also keeps the message of every step. Tekton v1.5 parses the
-message of a step as JSON and reports an error for any other text.
+Law: no other field changes. Pods whose operator reads the messages stay as they are. Argo Workflows v3.7
+compares them with the texts of network errors to decide about retries, and keeps them in the Workflow. Tekton
+v1.5 parses the message of a step as JSON and reports an error for other text.
 https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
 """
 
@@ -28,19 +26,18 @@ from policies.kube.pods import Role, with_container
 FIELD: Final = "terminationMessagePolicy"
 FALLBACK: Final = "FallbackToLogsOnError"
 _DEFAULT: Final = "File"
-"""What the API server fills in before any webhook sees the pod: it cannot be distinguished from a written
-one."""
+"""The API server's default, set before webhooks receive the pod."""
 _READ: Final = (GroupKind("argoproj.io", "Workflow"), GroupKind("tekton.dev", "TaskRun"))
 """Owners whose operator reads the messages of their pods."""
 KEEPS: Final = "file"
-"""The value of the annotation that keeps the API server's default."""
+"""The value of the annotation that keeps the default."""
 
 
-def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
-    """The pod with the end of the log as the message of containers that fail, if it is a Job's or trains."""
+def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
+    """The pod with `FallbackToLogsOnError`, if a Job owns it or it is training."""
     if not settings.logs_on_error or annotations_of(pod).get(TERMINATION_MESSAGE) == KEEPS:
         return pod
-    if not _keeps_no_logs(pod, settings, facts):
+    if not _needs_fallback(pod, settings, facts):
         return pod
     changed = pod
     for container in facts.view(pod).containers:
@@ -56,8 +53,8 @@ def with_log_ends(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -
     return changed
 
 
-def _keeps_no_logs(pod: Json, settings: JobRetries, facts: Facts) -> bool:
-    """Whether the pod runs once, as a Job's or to train, and no operator reads its messages."""
+def _needs_fallback(pod: Json, settings: JobRetries, facts: Facts) -> bool:
+    """Whether the pod runs to completion, for a Job or training, and no operator reads its messages."""
     view = facts.view(pod)
     owner = None if view.owner is None else kind_of(view.owner)
     if not view.completes or owner in _READ:

@@ -1,4 +1,4 @@
-"""gang-size-mismatch: a gang scheduler waits for more pods than a job makes, or for fewer than it needs."""
+"""gang-size-mismatch: a gang scheduler waits for more pods than a job has, or for fewer than it needs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from policies.rollouts.rollouts import autoscaler_of
 
 _VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
 _CONTROLLERS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB)
-"""Kinds for whose pods Volcano itself makes one PodGroup, with the number in an annotation of the object."""
+"""Kinds for which Volcano itself creates a PodGroup, with its size in an annotation of the object."""
 _MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 _GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-"""Annotations of pods that put them in another PodGroup."""
+"""Annotations of pods with another PodGroup."""
 _FIXED_SIZE: Final = ("PyTorchJob", "JAXJob", "MPIJob")
-"""Kubeflow's jobs whose processes wait until all are there. Those of the other kinds may begin earlier."""
+"""Kubeflow's kinds whose processes wait for all others. Other kinds may start earlier."""
 _FIXED_PLUGINS: Final = ("pytorch", "mpi")
-"""Volcano's plugins that write the number of all pods, or their names, into each pod."""
+"""Volcano's plugins that write the number or the names of all pods into each pod."""
 _ELASTIC: Final = re.compile(r"elastic|horovod|min[-_]np|nnodes.{0,24}?\d:\d", re.IGNORECASE)
-"""Signs of a launcher that begins with fewer processes: wherever they are, nothing is reported."""
+"""Signs of a launcher that starts with fewer processes, for which nothing is reported."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -35,7 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
     steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
     least = _number(mapping(target.obj, *steps).get("minAvailable"))
     counts = [_pods(target, template) for template in target.templates]
-    elastic = dig(target.obj, "spec", "elasticPolicy") is not None  # an autoscaler sets the number of pods
+    elastic = dig(target.obj, "spec", "elasticPolicy") is not None  # the number of pods changes
     if least is None or None in counts or not counts or elastic:
         return
     path, made = f"{field_path(steps)}.minAvailable", sum(filter(None, counts))
@@ -90,7 +90,7 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
 
 
 def _at_once(kind: GroupKind, spec: Json) -> int | None:
-    """The pods that a controller makes at a time; None if something else may set the number."""
+    """The number of pods that a controller creates at the same time; None if unknown."""
     if kind != JOB:
         return _number(spec.get("replicas"))
     parallel = _number(spec.get("parallelism", 1))
@@ -98,11 +98,11 @@ def _at_once(kind: GroupKind, spec: Json) -> int | None:
 
 
 def _pods(target: Target, template: PodTemplate) -> int | None:
-    """How many pods are made from a template; None if that is not written and has no default of 1."""
+    """The number of pods of a template; None if unknown."""
     above = mapping(target.obj, *template.steps[:-1])
     if "replicas" in above:
         return _number(above["replicas"])
-    # Volcano makes none without a number, MPI operators 1 launcher and no worker. Other defaults are 1.
+    # Volcano's default is 0, MPI operators' 1 launcher and no worker; other defaults are 1.
     fixed = target.kind not in _VOLCANO and not (
         target.kind.kind == "MPIJob" and template.steps[-2] == "Worker"
     )

@@ -1,4 +1,4 @@
-"""gang-without-queue: workers that need each other, scheduled one by one."""
+"""gang-without-queue: workers that need each other, but are scheduled one by one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _RAY: Final = (
     GroupKind("orchestration.aibrix.ai", "RayClusterFleet"),
 )
 _LEADS: Final = (LEADER_WORKER_SET, DISAGGREGATED_SET)
-"""Kinds of sets of groups: a leader and its workers need each other, and the groups do not."""
+"""Kinds of sets of groups: a leader and its workers need each other, the groups do not."""
 _GANGS: Final = (JOB, CRON_JOB, JOB_SET, _TRAIN_JOB, *_RAY, *_LEADS, *KUBEFLOW_JOBS)
-
 
 _QUEUE_LABELS: Final = (
     "kueue.x-k8s.io/queue-name",
@@ -49,7 +48,7 @@ _QUEUE_LABELS: Final = (
     "runai/queue",
     "queue",
 )
-"""Labels and annotations that put a workload in the hands of a gang scheduler or a queue."""
+"""Labels and annotations for a gang scheduler or a queue."""
 _QUEUE_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/queue-name",
@@ -60,28 +59,20 @@ _QUEUE_ANNOTATIONS: Final = (
 def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     asking = [template for template in target.templates if catalogue.requests(template.pod)]
-    workers, gang = _together(target, asking)
+    workers, gang = _largest_gang(target, asking)
     if workers < 2 or _is_queued(target.obj) or any(map(_is_scheduled_together, gang)):
         return
-    if target.kind in _LEADS:
-        yield Finding(
-            f"{gang[0].spec_path}.schedulerName",
-            f"The {workers} pods of a group with accelerators are scheduled one by one: two such groups can "
-            "each hold a part of the nodes and wait for the rest.",
-            "Give it a queue, as Kueue's label kueue.x-k8s.io/queue-name, or a scheduler that places a group "
-            "as one.",
-        )
-        return
+    pods, such = ("pods of a group", "groups") if target.kind in _LEADS else ("workers", "jobs")
     yield Finding(
         f"{gang[0].spec_path}.schedulerName",
-        f"Its {workers} workers with accelerators are scheduled one by one: two such jobs can each hold "
-        "half of the nodes and wait for the other half.",
-        "Set Kueue's label kueue.x-k8s.io/queue-name, or use a scheduler that places all workers at once.",
+        f"The {workers} {pods} with accelerators are scheduled one by one: two such {such} can each hold a "
+        "part of the nodes and wait for the rest.",
+        "Set Kueue's label kueue.x-k8s.io/queue-name, or use a scheduler that places them all at once.",
     )
 
 
-def _together(target: Target, gang: Sequence[PodTemplate]) -> tuple[int, Sequence[PodTemplate]]:
-    """How many pods of those templates need each other, and their templates; of the largest group."""
+def _largest_gang(target: Target, gang: Sequence[PodTemplate]) -> tuple[int, Sequence[PodTemplate]]:
+    """The largest group of pods of those templates that need each other: their number and templates."""
     groups: dict[Steps, list[PodTemplate]] = {}
     for template in gang:  # the leader's and the worker's template are next to each other
         groups.setdefault(template.steps[:-1] if target.kind in _LEADS else (), []).append(template)
@@ -95,7 +86,7 @@ def _is_scheduled_together(template: PodTemplate) -> bool:
 
 
 def _workers(obj: Json, template: PodTemplate) -> int:
-    """How many pods of a template run at once and need each other."""
+    """The number of pods of a template that run at the same time and need each other."""
     above = mapping(obj, *template.steps[:-1])
     match template.workload.kind if template.workload else "":
         case "Job" | "CronJob":
@@ -118,12 +109,11 @@ def _workers(obj: Json, template: PodTemplate) -> int:
 
 
 def _indexed(job: Json) -> int:
-    """Without an index, pods of a Job can't find each other: they work through a queue one by one. From
-    Kubernetes 1.37 a Job may ask the scheduler for a gang."""
+    """The pods of an indexed Job. Without an index they can't find each other; from Kubernetes 1.37 a Job may
+    request a gang."""
     gang = dig(job, "scheduling", "schedulingPolicy", "gang") is not None
-    return (
-        integer(job, "parallelism", default=1) if job.get("completionMode") == "Indexed" and not gang else 0
-    )
+    indexed = job.get("completionMode") == "Indexed"
+    return integer(job, "parallelism", default=1) if indexed and not gang else 0
 
 
 def _is_queued(obj: Json) -> bool:

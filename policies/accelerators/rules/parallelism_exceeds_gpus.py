@@ -1,4 +1,4 @@
-"""parallelism-exceeds-gpus: servers whose flags use more GPUs than their container gets."""
+"""parallelism-exceeds-gpus: servers with options for more GPUs than their container has."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 _GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
-"""Resources of which one is one CUDA device; the products of other vendors count in other units."""
+"""Resources that count CUDA devices; other vendors have other units."""
 _VISIBLE: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _HARMLESS: Final = frozenset(
     {"echo", "cd", "export", "set", "mkdir", "ulimit", "sleep", "pip", "hf", "huggingface-cli"}
 )
-"""Programs before the server that start nothing on other nodes."""
+"""Programs that start nothing on other nodes."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -30,7 +30,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
-            if server is None or not _is_all(container, server):
+            if server is None or not _runs_only(container, server):
                 continue
             wanted, given = on_this_node(server), devices(container)
             if given and wanted > given:
@@ -38,7 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _runs_ray(template: PodTemplate) -> bool:
-    """Whether something in the pod may join a Ray cluster, whose other nodes have GPUs too."""
+    """Whether the pod may join a Ray cluster, whose other nodes have GPUs, too."""
     return any(
         program[0] == "ray" or any("ray_cluster" in word for word in program)
         for container in template.containers()
@@ -50,8 +50,8 @@ def _runs_ray(template: PodTemplate) -> bool:
     )
 
 
-def _is_all(container: Container, server: Server) -> bool:
-    """Whether the container runs the server itself: another entrypoint may start a cluster before it."""
+def _runs_only(container: Container, server: Server) -> bool:
+    """Whether the container runs only the server: another entrypoint may start a cluster."""
     if not launch_of(container).command and not server.own_image:
         return False
     every = started(container)
@@ -62,7 +62,7 @@ def _is_all(container: Container, server: Server) -> bool:
 
 
 def devices(container: Container) -> int:
-    """How many CUDA devices a container gets; 0 if that is not known."""
+    """The number of CUDA devices of a container; 0 if unknown."""
     resources = mapping(container.spec, "resources")
     if resources.get("claims") or dig(container.spec, "securityContext", "privileged") is True:
         return 0

@@ -1,4 +1,4 @@
-"""partial-group-restart: one member of a server's group restarts, and the others can't take it in."""
+"""partial-group-restart: one pod of a server's group restarts, and the others can't accept it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 _KEEPS_THE_REST: Final = ("None", "Default")
-"""Values of `restartPolicy` that restart the failed pod only; the second is the older name of the first."""
+"""Values of `restartPolicy` that restart only the failed pod; the second is an older name of the first."""
 _SERVERS: Final = ("vllm", "vllm-by-arguments", "sglang")
-"""Servers whose `--nnodes` makes one torch.distributed process group of a fixed size. Ray takes a restarted
-node in, so servers on Ray are not reported."""
+"""Servers whose `--nnodes` creates a torch.distributed process group of a fixed size. Ray accepts restarted
+nodes, so servers on Ray are not reported."""
 _REJOINS: Final = ("--elastic-ep-backend", "--elastic-ep-rejoin", "--enable-elastic-ep")
 
 
 def check(target: Target, facts: Facts) -> Findings:
     reported: set[Steps] = set()
     for template in target.templates:
-        group, steps = mapping(target.obj, *template.steps[:-1]), template.steps[:-1]
-        if (
-            steps in reported
-            or text(group, "restartPolicy") not in _KEEPS_THE_REST
-            or integer(group, "size", default=1) < 2
-        ):
-            continue
-        server = _in_group(template, facts)
+        steps = template.steps[:-1]
+        group = mapping(target.obj, *steps)
+        partial = text(group, "restartPolicy") in _KEEPS_THE_REST and integer(group, "size", default=1) > 1
+        server = _in_group(template, facts) if partial and steps not in reported else None
         if server is None:
             continue
         reported.add(steps)

@@ -1,4 +1,4 @@
-"""rollout-gpu-deadlock: a rollout whose new pod waits for the accelerators that the old pod holds."""
+"""rollout-gpu-deadlock: rollouts whose new pods wait for the accelerators of the old pods."""
 
 from __future__ import annotations
 
@@ -49,22 +49,21 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement, int]]:
-    """The pods of one replica, each with their number; those of a group that ask for the same and fit on the
-    same nodes are counted together, since they take room from each other."""
-    alike: list[tuple[PodTemplate, Placement, int]] = []
+    """The pods of one replica with their numbers. Pods of a group that request the same and fit on the same
+    nodes are counted together."""
+    counted: list[tuple[PodTemplate, Placement, int]] = []
     for template, pods in pods_per_replica(target):
         found = placement(template.pod, facts)
         if found is None or not found.nodes:
-            continue  # without any node, it is gpu-unschedulable's
-        same = next((n for n, (_, each, _) in enumerate(alike) if _compete(each, found)), None)
+            continue  # gpu-unschedulable reports it
+        same = next((n for n, (_, each, _) in enumerate(counted) if _compete(each, found)), None)
         if same is not None:
-            pods += alike.pop(same)[2]
-        alike.append((template, found, pods))
-    return [each for each in alike if each[2]]
+            pods += counted.pop(same)[2]
+        counted.append((template, found, pods))
+    return [each for each in counted if each[2]]
 
 
 def _certainty(facts: Facts) -> Certainty:
-    """Sure only if the nodes and pools are all that there can be."""
     settings = facts.settings(GpuAffinity)
     return Certainty.CERTAIN if settings.knows_all_nodes else Certainty.UNDECIDED
 

@@ -17,10 +17,10 @@ from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
 
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
-"""What containerd and CRI-O give /dev/shm: `size=65536k`."""
+"""The size of /dev/shm in containerd and CRI-O: `size=65536k`."""
 _SIZED_BY: Final = "io.kubernetes.cri-o.ShmSize"
-"""An annotation by which CRI-O gives it another size."""
-_SWITCH: Final = "NCCL_SHM_DISABLE"
+"""An annotation for another size in CRI-O."""
+_DISABLED_BY: Final = "NCCL_SHM_DISABLE"
 _PLACES: Final = ("/dev/shm", "/dev")  # noqa: S108 a path in the container
 
 
@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
-            if server is None or _SWITCH in launch_of(container).variables:
+            if server is None or _DISABLED_BY in launch_of(container).variables:
                 continue
             ranks = on_this_node(server)
             if ranks > 1 and devices(container) > 1 and _is_small(template, container):
@@ -63,7 +63,7 @@ def _is_small(template: PodTemplate, container: Container) -> bool:
 
 
 def _is_limited(volume: Json) -> bool:
-    """Whether a volume is one in memory that is no larger than the default."""
+    """Whether a volume is in memory and no larger than the default."""
     limit = dig(volume, "emptyDir", "sizeLimit")
     if text(mapping(volume, "emptyDir"), "medium") != "Memory" or limit is None:
         return False

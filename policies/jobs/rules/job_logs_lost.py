@@ -1,4 +1,4 @@
-"""job-logs-lost: Jobs that are deleted, with their logs, before anybody can have looked."""
+"""job-logs-lost: Jobs that are deleted with their logs soon after their end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.json import dig, integer
 
 LONG_ENOUGH: Final = 3600
-"""Seconds in which somebody who waits for a Job's end has seen it."""
+"""Seconds: enough for somebody who waits for the Job."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -23,11 +23,11 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     settings = facts.settings(JobRetries)
     least = settings.min_log_retention
-    # An hour and more is a decision, unless the policy asks for longer.
-    soonest = least if "min_log_retention" in settings.model_fields_set else min(least, LONG_ENOUGH)
+    # More than an hour is the author's decision, unless the policy sets a minimum.
+    shortest = least if "min_log_retention" in settings.model_fields_set else min(least, LONG_ENOUGH)
     for steps in _time_to_live(target):
         seconds = integer(target.obj, *steps, default=least)
-        if seconds < soonest:
+        if seconds < shortest:
             yield Finding(
                 field_path(steps),
                 f"The {target.kind.kind} is deleted {seconds} s after its end, together with the logs of its "
@@ -43,8 +43,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _matters(target: Target, facts: Facts) -> bool:
-    """Whether its logs show the result of a computation. Set-up work is run again in a minute; a CronJob runs
-    unobserved."""
+    """Whether the logs matter: training, and CronJobs, which nobody watches. Setup Jobs can run again."""
     if target.kind == CRON_JOB:
         return True
     settings = facts.settings(JobRetries)
@@ -54,7 +53,7 @@ def _matters(target: Target, facts: Facts) -> bool:
 
 
 def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:
-    """The field for how long it stays after its end."""
+    """The fields for the retention of finished Jobs."""
     name = "ttlSecondsAfterFinished"
     for job in jobs_in(target.obj):
         yield (*job.steps, name)

@@ -1,4 +1,4 @@
-"""job-lost-on-eviction: Jobs that the first eviction fails for good."""
+"""job-lost-on-eviction: Jobs that fail at the first eviction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    # a gang loses all with one pod, and has its own finding
+    # A gang fails with one pod.
     if is_gang(target.obj, facts) or only_idles(target):
         return
     for job in own_jobs(target):

@@ -1,4 +1,4 @@
-"""job-retries-real-failures: Jobs that run a broken program again and again."""
+"""job-retries-real-failures: Jobs that retry a failing program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""job-server-blocks-completion: Jobs that never end because a model server next to the client does not."""
+"""job-server-blocks-completion: Jobs that never complete because of a model server next to the client."""
 
 from __future__ import annotations
 

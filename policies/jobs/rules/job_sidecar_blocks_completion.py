@@ -1,4 +1,4 @@
-"""job-sidecar-blocks-completion: Jobs that never end because a sidecar doesn't."""
+"""job-sidecar-blocks-completion: Jobs that never complete because of a sidecar."""
 
 from __future__ import annotations
 

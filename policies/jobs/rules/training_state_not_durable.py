@@ -1,4 +1,4 @@
-"""training-state-not-durable: training whose checkpoints die with its pod."""
+"""training-state-not-durable: training whose checkpoints are deleted with its pod."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ _NO_STORAGE: Final = (
     "csi.spiffe.io",
     "driver.shipwright.io",
 )
-"""Inline CSI drivers that mount credentials, not storage."""
-
+"""Inline CSI drivers for credentials."""
 
 _STORAGE: Final = (
     *("s3://", "s3a://", "gs://", "gcs://", "hf://", "az://", "abfs://", "abfss://", "wasb://", "wasbs://"),
     *("oss://", "cos://", "obs://", "oci://", "hdfs://", "r2://"),
 )
-"""Schemes of storage that outlives a pod."""
+"""URL schemes of durable storage."""
 
 _MEASURES: Final = (
     "nccl",
@@ -48,14 +47,14 @@ _MEASURES: Final = (
     "dcgm",
     "mnist",
 )
-"""Parts of the names of programs and images that measure a machine, or try it: they have nothing to save."""
+"""Parts of names of benchmarks, which have nothing to save."""
 
 _TRAINS: Final = re.compile(
     r"(?<![a-z])(?:pre)?train|fine-?_?tun|(?<![a-z])(?:sft|dpo|grpo|ppo|rlhf|lora)(?![a-z])|torchrun|deepspeed"
     r"|(?<![a-z])accelerate(?![a-z])|maxtext|axolotl"
 )
-"""What names, images, programs and arguments of a training have in them. Other work on accelerators, such as
-batch inference and conversions, begins again at no loss that anybody can see."""
+"""Parts of names, images, programs and arguments of training. Other work on accelerators, such as batch
+inference, can start again."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -65,7 +64,7 @@ def check(target: Target, facts: Facts) -> Findings:
     ]
     if not training or is_someone_elses(target.obj) or CHECKPOINT in annotations_of(target.obj):
         return
-    # One rank writes for all: storage in one template is enough.
+    # One rank may write for all.
     if any(
         CHECKPOINT in annotations_of(t.pod) or _has_durable_volume(t) or _names_storage(t)
         for t in target.templates
@@ -80,8 +79,8 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _trains(target: Target, template: PodTemplate) -> bool:
-    """Whether the pod is a training by its kind, its label or its words: none that only idles or runs a line
-    of code, and no benchmark. Of a fragment, such as a kustomize patch, too little is known."""
+    """Whether the pod is training, by its kind, label, names or arguments. Idle pods, benchmarks and
+    fragments such as kustomize patches are not."""
     names: list[str] = []
     words: list[str] = []
     for container in template.containers(Role.MAIN):
@@ -102,7 +101,7 @@ def _trains(target: Target, template: PodTemplate) -> bool:
 
 
 def _names_storage(template: PodTemplate) -> bool:
-    """Whether a container's words or variables name a place in an object store."""
+    """Whether an argument or variable of a container contains a URL of durable storage."""
     return any(
         scheme in word
         for container in template.containers()
@@ -121,11 +120,9 @@ def _has_durable_volume(template: PodTemplate) -> bool:
 
 
 def _is_durable(volume: Json) -> bool:
-    """Whether files written there are found again; a hostPath may be a shared file system, so it counts."""
-    if (
-        dig(volume, "persistentVolumeClaim", "readOnly") is True
-        or text(volume, "csi", "driver") in _NO_STORAGE
-    ):
+    """Whether a volume outlives its pod. A hostPath may be a shared file system, so it counts."""
+    read_only = dig(volume, "persistentVolumeClaim", "readOnly") is True
+    if read_only or text(volume, "csi", "driver") in _NO_STORAGE:
         return False
     return bool(set(volume) - _FLEETING - {"name"})
 
