@@ -20,25 +20,14 @@ from tests.e2e.node.release_check import differences
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one commit of this tree: the tests may run where there is no history."""
+    """A repository with one commit of this tree, because the tests also run without a history."""
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
     directory = tmp_path / "repository"
-    git = (
-        "git",
-        f"--git-dir={directory}",
-        f"--work-tree={ROOT}",
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@t.test",
-    )
-    for command in (
-        ["init", "--quiet"],
-        ["add", "--all"],
-        ["commit", "--quiet", "--no-verify", "--no-gpg-sign", "--message=tree"],
-    ):
-        subprocess.run([*git, *command], check=True, cwd=ROOT)
+    git = f"git --git-dir={directory} --work-tree={ROOT} -c user.name=t -c user.email=t@t.test"
+    commit = "commit --quiet --no-verify --no-gpg-sign --message=tree"
+    for command in ("init --quiet", "add --all", commit):
+        subprocess.run([*git.split(), *command.split()], check=True, cwd=ROOT)
     return directory
 
 
@@ -97,14 +86,9 @@ def test_the_same_commit_gives_the_same_digests(tmp_path: Path, repository: Path
     assert found[0] == found[1]
     listed = {name: digest for digest, name in (line.split("  ") for line in found[0].splitlines())}
     number = version()
-    assert set(listed) == {
-        f"ml_chassis-{number}-py3-none-any.whl",
-        f"ml_chassis-{number}.tar.gz",
-        f"ml_chassis-{number}.cdx.json",
-        f"ml-chassis-{number}.tgz",
-        f"ml-chassis-{number}.tgz.cdx.json",
-        f"UPGRADE-{number}.md",
-    }
+    packages = {f"ml_chassis-{number}{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".cdx.json")}
+    chart_files = {f"ml-chassis-{number}{end}" for end in (".tgz", ".tgz.cdx.json")}
+    assert set(listed) == {*packages, *chart_files, f"UPGRADE-{number}.md"}
     for name, digest in listed.items():
         assert hashlib.sha256((tmp_path / "first" / name).read_bytes()).hexdigest() == digest
     with tarfile.open(tmp_path / "first" / f"ml-chassis-{number}.tgz") as chart:
@@ -115,10 +99,8 @@ def test_the_same_commit_gives_the_same_digests(tmp_path: Path, repository: Path
     with zipfile.ZipFile(tmp_path / "first" / f"ml_chassis-{number}-py3-none-any.whl") as wheel:
         installed = {name.partition("/share/ml-chassis/")[2] for name in wheel.namelist()}
         assert files <= installed, "what `chassis manifests` prints"
-        output = ROOT / "webhook" / "cli" / "output"
-        pages = {
-            str(each.relative_to(ROOT)) for each in output.rglob("*") if each.suffix in (".html", ".css")
-        }
+        output = (ROOT / "webhook" / "cli" / "output").rglob("*")
+        pages = {str(each.relative_to(ROOT)) for each in output if each.suffix in (".html", ".css")}
         assert pages
         assert pages <= set(wheel.namelist()), "what `-o html` reads"
     bom = json.loads((tmp_path / "first" / f"ml_chassis-{number}.cdx.json").read_text())
@@ -184,8 +166,7 @@ def test_a_file_of_an_image_that_differs_is_named(tmp_path: Path) -> None:
         release.packed_image(tmp_path / f"layout-{build}", tmp_path / build / "image.oci.tar", 7)
     (tmp_path / "second" / "more.txt").touch()
     found = differences(tmp_path / "first", tmp_path / "second")
-    assert [line.split(": ")[0] for line in found] == [
-        "image.oci.tar", "  layer 0", "  layer 0", "more.txt",
-    ]  # fmt: skip
+    places = ["image.oci.tar", "  layer 0", "  layer 0", "more.txt"]
+    assert [line.split(": ")[0] for line in found] == places
     assert any(line.startswith("  layer 0: opt/a.pyc: ") for line in found)
     assert differences(tmp_path / "first", tmp_path / "first") == []

@@ -35,21 +35,12 @@ class Input:
     cluster: Cluster
     objects: Iterator[Json]
     reviews: Iterator[Review]
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """Manifests in a cluster, as if all of them were applied."""
-
-    documents: list[Document]
-    config: Config
-    policy: str
-    """The source of the policy, such as `the built-in one`."""
-    cluster: OverlaidCluster
-    not_read: Sequence[str]
-    """One sentence for each kind that may not be read."""
-    objects: Iterator[Json]
-    """The objects of the cluster that no manifest replaces, and those of the manifests."""
+    documents: Sequence[Document] = ()
+    """Of `applied`: the manifests."""
+    policy: str = ""
+    """Of `applied`: the source of the policy, such as `the built-in one`."""
+    not_read: Sequence[str] = ()
+    """Of `applied`: one sentence for each kind that may not be read."""
 
 
 @contextmanager
@@ -66,9 +57,8 @@ def opened(args: argparse.Namespace) -> Iterator[Input]:
         raise UserError(*problems)
 
     if args.against:
-        with applied(args, documents, whole=not problems) as into:
-            reviews = review_documents(into.documents, into.config, into.cluster)
-            yield Input(into.config, into.cluster, into.objects, reviews)
+        with applied(args, documents, whole=not problems) as found:
+            yield found
     elif args.paths:
         config = read_policy(args.policy, None, args.kubeconfig, args.context)
         objects = [document.obj for document in documents]
@@ -93,8 +83,9 @@ def applied(
     observed: Json | None = None,
     *,
     whole: bool = True,
-) -> Iterator[Applied]:
-    """Manifests in the cluster that `--against` chooses. UserError if it can't be read.
+) -> Iterator[Input]:
+    """Manifests as if applied to the cluster that `--against` chooses. Its objects are those that no manifest
+    replaces, and the manifests.
 
     `whole`: whether all documents of the input could be read.
     """
@@ -116,7 +107,8 @@ def applied(
             yield from objects
 
         cluster = OverlaidCluster(ManifestCluster(objects, observed, whole=whole), scan.cluster)
-        yield Applied(documents, config, policy, cluster, scan.not_read, all_objects())
+        reviews = review_documents(documents, config, cluster)
+        yield Input(config, cluster, all_objects(), reviews, documents, policy, scan.not_read)
 
 
 def _with_namespace(document: Document, namespace: str, scan: Scan) -> Document:

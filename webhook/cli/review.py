@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
         from webhook.cli.inputs import applied  # which loads the client of the API server
 
         complete = is_complete(paths, problems)
-        with applied(args, documents, args.profile, observed, whole=complete) as into:
-            documents, config, policy, cluster = into.documents, into.config, into.policy, into.cluster
-            not_read += into.not_read
+        with applied(args, documents, args.profile, observed, whole=complete) as found:
+            documents, config, policy, cluster = [*found.documents], found.config, found.policy, found.cluster
+            not_read += found.not_read
     else:
         policy = args.policy or "the built-in one"
         objects = [document.obj for document in documents]

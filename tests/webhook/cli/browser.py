@@ -88,24 +88,15 @@ def chromium(profile: Path) -> Iterator[str]:
     """A browser, which takes a second of CPU to start; yields where it listens."""
     assert CHROMIUM
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    process = subprocess.Popen(
-        [
-            CHROMIUM,
-            *flags,
-            "--disable-background-networking",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-            "about:blank",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    flags += ["--disable-background-networking", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen([CHROMIUM, *flags, "about:blank"], stdout=silent, stderr=silent)
     try:
-        told = profile / "DevToolsActivePort"
-        while not told.exists() or len(told.read_text().split()) < 2:
+        port = profile / "DevToolsActivePort"
+        while not port.exists() or len(port.read_text().split()) < 2:
             assert process.poll() is None
             time.sleep(0.05)
-        yield f"http://127.0.0.1:{told.read_text().split()[0]}"
+        yield f"http://127.0.0.1:{port.read_text().split()[0]}"
     finally:
         process.terminate()
         process.wait()

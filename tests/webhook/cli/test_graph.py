@@ -60,9 +60,8 @@ def hostile(tmp_path: Path) -> str:
     wait = {"name": HOSTILE, "command": ["sh", "-c", f"until nc -z {HOSTILE} 80; do sleep 2; done"]}
     env = [{"name": "A_URL", "value": f"http://{HOSTILE}/"}, {"name": "B_HOST", "value": HOSTILE}]
     spec = {"initContainers": [wait], "containers": [{"name": HOSTILE, "image": "x", "env": env}]}
-    obj = manifest(
-        "Deployment", HOSTILE, {"template": {"metadata": {"labels": labels}, "spec": spec}}, namespace=HOSTILE
-    )
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    obj = manifest("Deployment", HOSTILE, {"template": template}, namespace=HOSTILE)
     service = manifest("Service", HOSTILE, {"selector": labels}, namespace=HOSTILE)
     file = tmp_path / "hostile.json"
     file.write_text(serialized(obj, service))
@@ -153,22 +152,11 @@ def test_json_has_every_node_and_edge(graph: Chassis, manifests: str) -> None:
     found = graph(manifests, "-o", "json", "--from", "default/Service/model").json
     ids = {node["id"] for node in found["nodes"]}
     assert {edge["source"] for edge in found["edges"]} | {edge["target"] for edge in found["edges"]} <= ids
-    assert found["cycles"] == [
-        {
-            "certainty": "sure",
-            "members": ["default/Deployment/gateway", "default/Deployment/model"],
-            "limitSeconds": None,
-        }
-    ]
-    assert found["failures"] == [
-        {
-            "of": "default/Service/model",
-            "restarted": ["default/Deployment/web"],
-            "podsRestarted": 3,
-            "notReady": [],
-            "afterSeconds": {"default/Deployment/web": 30},
-        }
-    ]
+    members = ["default/Deployment/gateway", "default/Deployment/model"]
+    assert found["cycles"] == [{"certainty": "sure", "members": members, "limitSeconds": None}]
+    failure = {"of": "default/Service/model", "restarted": ["default/Deployment/web"], "podsRestarted": 3}
+    failure |= {"notReady": [], "afterSeconds": {"default/Deployment/web": 30}}
+    assert found["failures"] == [failure]
 
 
 def test_the_rest_of_a_directory_is_drawn_if_a_file_cannot_be_read(
@@ -275,14 +263,11 @@ async def test_the_page_is_usable_with_500_workloads(tab: Tab, tmp_path: Path, g
     objects = []
     for n in range(500):
         labels = {"app": f"app-{n}"}
-        wait = {
-            "name": "w",
-            "command": ["sh", "-c", f"until nc -z app-{(n * 7 + 1) % 500} 80; do sleep 1; done"],
-        }
+        script = f"until nc -z app-{(n * 7 + 1) % 500} 80; do sleep 1; done"
+        wait = {"name": "w", "command": ["sh", "-c", script]}
         spec = {"initContainers": [wait], "containers": [{"name": "c", "image": "x"}]}
-        objects.append(
-            manifest("Deployment", f"app-{n}", {"template": {"metadata": {"labels": labels}, "spec": spec}})
-        )
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        objects.append(manifest("Deployment", f"app-{n}", {"template": template}))
         objects.append(manifest("Service", f"app-{n}", {"selector": labels}))
     file = tmp_path / "large.yaml"
     file.write_text(yaml.safe_dump_all(objects))

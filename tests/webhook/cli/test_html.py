@@ -123,9 +123,8 @@ def reviewed(*documents: Document, **policy: str) -> tuple[list[Review], Subject
 def test_the_head_counts_and_names_the_policy(chassis: Chassis, manifests: Path) -> None:
     made = Page(chassis("review", manifests, "-o", "html").out)
     assert "2 objects" in made.text
-    assert (
-        f"Source {manifests} Policy the built-in one Digest {load({}).digest} Profile standard" in made.text
-    )
+    head = f"Source {manifests} Policy the built-in one Digest {load({}).digest} Profile standard"
+    assert head in made.text
     assert "✕ 1 would be refused" in made.text
     assert f"{RULE} 1 refuse" in made.text
     assert len(made.ids()) == len(set(made.ids()))
@@ -149,12 +148,9 @@ def test_the_plan_is_what_each_profile_decides(chassis: Chassis, manifests: Path
 
 def test_a_card_marks_the_field_in_the_file(chassis: Chassis, manifests: Path) -> None:
     made = Page(chassis("review", manifests, "-o", "html").out)
-    (shown, finding) = next(
-        (each, finding)
-        for each in made.cards.values()
-        for finding in each.get("findings", ())
-        if finding["rule"] == RULE
-    )
+    cards = made.cards.values()
+    found = ((card, finding) for card in cards for finding in card.get("findings", ()))
+    (shown, finding) = next(pair for pair in found if pair[1]["rule"] == RULE)
     written = HAZARDS.splitlines()
     assert finding["line"] == 1 + written.index('            command: [curl, "http://payments/health"]')
     assert finding["marked"] == [finding["line"]] * 2
@@ -183,12 +179,7 @@ def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
 def test_accelerators_are_next_to_those_of_the_nodes(
     chassis: Chassis, manifests: Path, tmp_path: Path
 ) -> None:
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "gpu-1"},
-        "status": {"allocatable": {"nvidia.com/gpu": "4"}},
-    }
+    node = manifest("Node", "gpu-1", version="v1") | {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}
     (tmp_path / "node.json").write_text(json.dumps(node))
     made = Page(chassis("review", tmp_path, "-o", "html").out)
     assert "nvidia.com/gpu 6 1 4 1 4 ✕ 2 too few" in made.text
@@ -204,9 +195,8 @@ def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
     probes = reviews[1].final["spec"]["template"]["spec"]["containers"][0]
     assert server.expected == 60 + -(-140 * 10**9 // (64 << 20))
     assert server.reason == "140 GB at 64 MiB/s"
-    assert (
-        server.startup == probes["startupProbe"]["failureThreshold"] * probes["startupProbe"]["periodSeconds"]
-    )
+    startup = probes["startupProbe"]
+    assert server.startup == startup["failureThreshold"] * startup["periodSeconds"]
     assert (server.readiness, server.liveness, server.liveness_only) == (30, 120, None)
     assert not server.kills_the_start
     assert not server.restarts_first
@@ -231,13 +221,9 @@ def test_nothing_that_a_user_wrote_is_markup(chassis: Chassis, tmp_path: Path) -
     probe = {"exec": {"command": ["curl", f"http://payments/{HOSTILE}"]}}
     container = {"name": HOSTILE, "image": HOSTILE, "ports": [{"containerPort": 80}], "livenessProbe": probe}
     exempt = {"mlchassis.dev/exempt": f"liveness-missing={HOSTILE}"}
-    obj = manifest(
-        "Deployment",
-        HOSTILE,
-        {"replicas": 2, "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}},
-        namespace=HOSTILE,
-        annotations=exempt,
-    )
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": 2, "template": template}
+    obj = manifest("Deployment", HOSTILE, spec, namespace=HOSTILE, annotations=exempt)
     (tmp_path / "x.json").write_text(json.dumps(obj))
     (tmp_path / "y.json").write_text(json.dumps({**obj, "kind": HOSTILE}))
     text = chassis("review", tmp_path, "-o", "html").out
@@ -279,10 +265,7 @@ def test_each_namespace_has_a_page_for_its_owner(chassis: Chassis, tmp_path: Pat
 
 def test_a_namespace_s_name_leads_to_no_other_file(tmp_path: Path) -> None:
     hostile = "../../escaped", "a/b", "..", "x" * 300, "index"
-    documents = [
-        Document("f", n, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": name}})
-        for n, name in enumerate(hostile)
-    ]
+    documents = [Document("f", n, manifest("Pod", "p", namespace=name)) for n, name in enumerate(hostile)]
     reviews, subject = reviewed(*documents)
     assert page.split(reviews, subject, tmp_path / "out") == len(hostile)
     assert len(list((tmp_path / "out").iterdir())) == len(hostile) + 1

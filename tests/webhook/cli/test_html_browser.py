@@ -32,10 +32,15 @@ def report(tmp_path: Path, chassis: Chassis) -> Path:
     return made
 
 
-async def test_it_fetches_nothing_and_complains_of_nothing(tab: Tab, report: Path) -> None:
+async def open_cards(tab: Tab, report: Path) -> None:
+    """Open the page and the cards of all objects."""
     await tab.open(report)
     await tab.ask("document.getElementById('open').click()")
     await tab.until("document.querySelectorAll('.w > .card').length === 4")
+
+
+async def test_it_fetches_nothing_and_complains_of_nothing(tab: Tab, report: Path) -> None:
+    await open_cards(tab, report)
     await tab.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     asked = [url for url in tab.requests if url != "about:blank"]
     assert set(asked) == {report.as_uri()}
@@ -108,36 +113,21 @@ async def test_the_keyboard_opens_a_card(tab: Tab, report: Path) -> None:
     await tab.open(report)
     await tab.ask("document.querySelector('section[data-ns=shop] summary').focus()")
     for kind in ("keyDown", "keyUp"):
-        await tab.call(
-            "Input.dispatchKeyEvent",
-            type=kind,
-            key="Enter",
-            code="Enter",
-            windowsVirtualKeyCode=13,
-            text="\r",
-        )
+        enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+        await tab.call("Input.dispatchKeyEvent", type=kind, **enter)
     await tab.until("!!document.querySelector('section[data-ns=shop] .w > .card')")
 
 
 async def test_a_screen_reader_finds_landmarks_and_names(tab: Tab, report: Path) -> None:
-    await tab.open(report)
-    await tab.ask("document.getElementById('open').click()")
-    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    await open_cards(tab, report)
     await tab.ask("document.querySelector('section[data-ns=ml] .probes').scrollIntoView()")
     nodes = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
-    found = [
-        (node["role"]["value"], node.get("name", {}).get("value", ""))
-        for node in nodes
-        if not node["ignored"]
-    ]
+    visible = [node for node in nodes if not node["ignored"]]
+    found = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in visible]
     roles = {role for role, _ in found}
     assert {"banner", "navigation", "main", "search", "contentinfo", "status", "heading"} <= roles
-    unnamed = [
-        role
-        for role, name in found
-        if role in ("link", "button", "searchbox", "combobox", "region") and not name
-    ]
-    assert unnamed == []
+    named = {"link", "button", "searchbox", "combobox", "region"}
+    assert [role for role, name in found if role in named and not name] == []
     assert ("searchbox", "Text") in found
     words = " ".join(name for role, name in found if role == "StaticText")
     assert "It is killed if it has not answered" in words, "the bars in words"
@@ -147,9 +137,7 @@ async def test_a_screen_reader_finds_landmarks_and_names(tab: Tab, report: Path)
 async def test_text_has_enough_contrast(tab: Tab, report: Path, scheme: str) -> None:
     """WCAG 2.1, 1.4.3: 4.5 to 1; for large text (24 px, or 18.66 px bold) 3 to 1."""
     await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    await tab.open(report)
-    await tab.ask("document.getElementById('open').click()")
-    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    await open_cards(tab, report)
     assert await tab.ask(CONTRAST) == []
 
 
@@ -157,9 +145,7 @@ async def test_nothing_overflows_a_narrow_screen(tab: Tab, report: Path) -> None
     await tab.call(
         "Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True
     )
-    await tab.open(report)
-    await tab.ask("document.getElementById('open').click()")
-    await tab.until("document.querySelectorAll('.w > .card').length === 4")
+    await open_cards(tab, report)
     wide = await tab.ask(
         "[...document.querySelectorAll('body *')].filter((it) => it.getBoundingClientRect().right > 391"
         " && !it.closest('.scroll, pre')).map((it) => `${it.tagName}.${it.className}`)"

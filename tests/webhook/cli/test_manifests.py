@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.e2e.binaries import binary
+from tests.webhook.cli.scanned import Chassis
 from webhook.admission.configuration import Namespaces
 from webhook.cli import main as cli
 from webhook.cli import manifests
@@ -81,7 +83,12 @@ def entries(objects: list[Json]) -> dict[str, Json]:
 
 
 def selected(rules: list[Json]) -> set[tuple[str, str]]:
+    """Group and resource of each pair that the rules select."""
     return {(group, kind) for rule in rules for group in rule["apiGroups"] for kind in rule["resources"]}
+
+
+def of_the_scan() -> list[Json]:
+    return [it for it in rendering("+scan") if it not in of_the_webhook(rendering("+scan"))]
 
 
 # --- webhook configurations ----------------------------------------------------------------------------
@@ -103,12 +110,8 @@ def test_every_entry_keeps_the_api_server_s_and_our_own_rules(objects: list[Json
 
 
 def test_system_namespaces_our_own_and_those_that_opted_out_are_not_sent(objects: list[Json]) -> None:
-    excluded = {
-        "kube-system",
-        "kube-public",
-        "kube-node-lease",
-        only(objects, "Namespace")["metadata"]["name"],
-    }
+    own = only(objects, "Namespace")["metadata"]["name"]
+    excluded = {"kube-system", "kube-public", "kube-node-lease", own}
     for name, entry in entries(objects).items():
         if name == "policy.mlchassis.dev":
             continue
@@ -116,11 +119,8 @@ def test_system_namespaces_our_own_and_those_that_opted_out_are_not_sent(objects
         by_name = terms["kubernetes.io/metadata.name"]
         assert by_name["operator"] == "NotIn", name
         assert set(by_name["values"]) == excluded, name
-        assert terms["mlchassis.dev/admission"] == {
-            "key": "mlchassis.dev/admission",
-            "operator": "NotIn",
-            "values": ["disabled"],
-        }
+        disabled = terms["mlchassis.dev/admission"]
+        assert (disabled["operator"], disabled["values"]) == ("NotIn", ["disabled"])
 
 
 def test_the_manifests_and_the_default_policy_exclude_the_same_namespaces() -> None:
@@ -135,12 +135,11 @@ def test_mutation_fails_open_always(objects: list[Json]) -> None:
 
 def test_our_own_policy_can_never_lock_itself_out(objects: list[Json]) -> None:
     entry = entries(objects)["policy.mlchassis.dev"]
-    (selected,) = entry["objectSelector"]["matchExpressions"]
+    (labels,) = entry["objectSelector"]["matchExpressions"]
     assert entry["failurePolicy"] == "Ignore"
-    assert (selected["key"], selected["operator"]) == (POLICY_LABEL, "In")
-    assert set(selected["values"]) == {
-        item["metadata"]["labels"].get(POLICY_LABEL) for item in of_kind(objects, "ConfigMap")
-    } - {None}
+    assert (labels["key"], labels["operator"]) == (POLICY_LABEL, "In")
+    used = {item["metadata"]["labels"].get(POLICY_LABEL) for item in of_kind(objects, "ConfigMap")}
+    assert set(labels["values"]) == used - {None}
 
 
 def test_validation_fails_open_without_its_component() -> None:
@@ -165,18 +164,12 @@ def test_what_a_controller_makes_is_judged_but_never_waits_for_us() -> None:
     found = entries(rendering("+fail-closed-validation"))
     ours, owned = found["validate.mlchassis.dev"], found["validate-owned.mlchassis.dev"]
 
-    def sent(entry: Json) -> set[tuple[str, str]]:
-        return {
-            (resource, operation)
-            for rule in entry["rules"]
-            for resource in rule["resources"]
-            for operation in rule["operations"]
-        }
+    def sent(entry: Json) -> tuple[set[tuple[str, str]], set[str]]:
+        rules = entry["rules"]
+        pairs = {pair for rule in rules for pair in product(rule["resources"], rule["operations"])}
+        return pairs, {group for rule in rules for group in rule["apiGroups"]}
 
-    def groups(entry: Json) -> set[str]:
-        return {group for rule in entry["rules"] for group in rule["apiGroups"]}
-
-    assert (sent(owned), groups(owned)) == (sent(ours), groups(ours))
+    assert sent(owned) == sent(ours)
     (without, _), (having,) = ours["matchConditions"], owned["matchConditions"]
     assert without["expression"] == f"!({having['expression']})"
 
@@ -235,22 +228,30 @@ def test_on_openshift_the_namespace_chooses_the_user() -> None:
     }
 
 
-def test_the_scan_may_write_nothing_but_reports() -> None:
-    theirs = [it for it in rendering("+scan") if it not in of_the_webhook(rendering("+scan"))]
+def test_the_scan_has_its_own_account_and_may_only_write_reports() -> None:
+    theirs = of_the_scan()
     (role,) = of_kind(theirs, "ClusterRole")
-    writing = {
-        (group, resource)
-        for rule in role["rules"]
-        if not set(rule["verbs"]) <= {"get", "list"}
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+    writing = selected([rule for rule in role["rules"] if not set(rule["verbs"]) <= {"get", "list"}])
     assert {group for group, _ in writing} == {"wgpolicyk8s.io", "openreports.io"}
     (binding,) = of_kind(theirs, "ClusterRoleBinding")
     account = only(theirs, "ServiceAccount")["metadata"]["name"]
     assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (role["metadata"]["name"], account)
     template = only(theirs, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
     assert template["spec"]["serviceAccountName"] == account
+
+
+def test_the_scan_may_only_list_what_it_reads() -> None:
+    (role,) = of_kind(of_the_scan(), "ClusterRole")
+    granted = {
+        verb: selected([rule for rule in role["rules"] if verb in rule["verbs"]]) for verb in ("get", "list")
+    }
+    judged = {(kind.group, kind.resource) for kind in kinds_of(each.gk for each in known_workloads())}
+    asked = {(known.group_kind.group, known.plural) for known in resource_kinds()}
+    reports = {(api.group, name) for api in APIS for name in (api.plural, f"cluster{api.plural}")}
+    assert granted == {
+        "list": judged | asked | reports | {("apiextensions.k8s.io", "customresourcedefinitions")},
+        "get": {("", "configmaps"), ("", "namespaces")},
+    }
 
 
 # --- the workload --------------------------------------------------------------------------------------
@@ -264,10 +265,8 @@ def pod_spec(objects: list[Json]) -> Json:
 def test_the_pod_meets_the_restricted_standard_that_its_namespace_enforces(objects: list[Json]) -> None:
     labels = only(objects, "Namespace")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-    nightly = [
-        item["spec"]["jobTemplate"]["spec"]["template"]["spec"] for item in of_kind(objects, "CronJob")
-    ]
-    for spec in (pod_spec(objects), *nightly):
+    jobs = [item["spec"]["jobTemplate"]["spec"] for item in of_kind(objects, "CronJob")]
+    for spec in (pod_spec(objects), *(job["template"]["spec"] for job in jobs)):
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"].get("runAsUser") != 0
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -279,19 +278,13 @@ def test_the_pod_meets_the_restricted_standard_that_its_namespace_enforces(objec
         }
 
 
-def test_liveness_is_more_patient_than_readiness_and_never_asks_for_more_than_life(
-    objects: list[Json],
-) -> None:
+def test_liveness_is_more_patient_than_readiness(objects: list[Json]) -> None:
     (container,) = pod_spec(objects)["containers"]
     liveness, readiness = container["livenessProbe"], container["readinessProbe"]
     assert liveness["httpGet"]["path"] == container["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert readiness["httpGet"]["path"] == "/readyz"
-
-    def patience(probe: Json) -> int:
-        budget: int = probe["periodSeconds"] * probe["failureThreshold"]
-        return budget
-
-    assert patience(liveness) > 3 * patience(readiness)
+    patience, other = (each["periodSeconds"] * each["failureThreshold"] for each in (liveness, readiness))
+    assert patience > 3 * other
 
 
 def test_the_pod_has_time_to_drain(objects: list[Json]) -> None:
@@ -303,9 +296,8 @@ def test_the_pod_has_time_to_drain(objects: list[Json]) -> None:
 
 def test_an_upgrade_and_a_drained_node_leave_a_replica_serving(objects: list[Json]) -> None:
     deployment, budget = only(objects, "Deployment")["spec"], only(objects, "PodDisruptionBudget")["spec"]
-    (replicas,) = [
-        scaler["spec"]["minReplicas"] for scaler in of_kind(objects, "HorizontalPodAutoscaler")
-    ] or [deployment["replicas"]]
+    scalers = of_kind(objects, "HorizontalPodAutoscaler")
+    replicas = scalers[0]["spec"]["minReplicas"] if scalers else deployment["replicas"]
     assert replicas >= 2
     assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert budget["maxUnavailable"] < replicas
@@ -370,52 +362,29 @@ def test_every_binding_gives_our_account_a_role_that_is_there(objects: list[Json
 
 def test_the_account_may_read_every_fact_and_write_little(objects: list[Json]) -> None:
     objects = of_the_webhook(objects)
-    of_previous_releases = {
-        "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]
-    }  # fmt: skip
-    rules = [
-        rule
-        for role in of_kind(objects, "ClusterRole")
-        for rule in role["rules"]
-        if rule != of_previous_releases
-    ]
-    readable = {
-        (group, resource)
-        for rule in rules
-        if {"list", "watch"} <= set(rule["verbs"]) and "resourceNames" not in rule
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert {(known.group_kind.group, known.plural) for known in resource_kinds()} <= readable
-    [facts] = [
-        role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"].endswith("-facts")
-    ]
-    granted = {
-        (group, resource)
-        for rule in facts["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    asked_for = {(known.group_kind.group, known.plural) for known in resource_kinds()}
+    verbs = ["get", "create", "update"]
+    of_previous_releases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}
+    all_rules = [rule for role in of_kind(objects, "ClusterRole") for rule in role["rules"]]
+    rules = [rule for rule in all_rules if rule != of_previous_releases]
+    everywhere = [rule for rule in rules if "resourceNames" not in rule]
+    readable = selected([rule for rule in everywhere if {"list", "watch"} <= set(rule["verbs"])])
+    facts = {(known.group_kind.group, known.plural) for known in resource_kinds()}
+    assert facts <= readable
+    [role] = [role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"].endswith("-facts")]
     heartbeat = ("coordination.k8s.io", "leases")
-    assert granted == asked_for | {heartbeat}, "no more than is asked for"
-    writable = {
-        resource
-        for rule in rules
-        if {"create", "update", "patch", "delete", "*"} & set(rule["verbs"]) and "resourceNames" not in rule
-        for resource in rule["resources"]
-    }
-    assert writable == {"events"}
+    assert selected(role["rules"]) == facts | {heartbeat}, "no more than the facts"
+    changing = {"create", "update", "patch", "delete", "*"}
+    writable = selected([rule for rule in everywhere if changing & set(rule["verbs"])])
+    assert {resource for _, resource in writable} == {"events"}
     own = [rule for role in of_kind(objects, "Role") for rule in role["rules"]]
     assert not any("*" in rule["verbs"] for rule in rules + own)
-    assert {resource for rule in own for resource in rule["resources"] if "delete" in rule["verbs"]} == {
-        "leases"
-    }
+    deletable = selected([rule for rule in own if "delete" in rule["verbs"]])
+    assert {resource for _, resource in deletable} == {"leases"}
     assert not any("delete" in rule["verbs"] for rule in rules)
     on_leases = {verb for rule in rules if "leases" in rule["resources"] for verb in rule["verbs"]}
     assert on_leases == {"list", "watch"}, "whoever may write any Lease may take any leader election"
     secrets = [rule for rule in rules if "secrets" in rule["resources"] or "*" in rule["resources"]]
-    assert not secrets, "Secrets are read in our own namespace alone"
+    assert not secrets, "Secrets are read only in our own namespace"
 
 
 def test_no_role_has_a_wildcard_but_for_the_scale_of_any_kind(objects: list[Json]) -> None:
@@ -440,28 +409,6 @@ def test_webhooks_have_no_wildcard_but_the_versions_of_kinds_that_are_not_the_ap
             assert rule["apiVersions"] == (["*"] if custom else own), name
 
 
-def test_the_scan_may_list_just_what_it_reads() -> None:
-    theirs = [it for it in rendering("+scan") if it not in of_the_webhook(rendering("+scan"))]
-    (role,) = of_kind(theirs, "ClusterRole")
-    granted = {
-        verb: {
-            (group, resource)
-            for rule in role["rules"]
-            if verb in rule["verbs"]
-            for group in rule["apiGroups"]
-            for resource in rule["resources"]
-        }
-        for verb in ("get", "list")
-    }
-    judged = {(kind.group, kind.resource) for kind in kinds_of(each.gk for each in known_workloads())}
-    asked = {(known.group_kind.group, known.plural) for known in resource_kinds()}
-    reports = {(api.group, name) for api in APIS for name in (api.plural, f"cluster{api.plural}")}
-    assert granted == {
-        "list": judged | asked | reports | {("apiextensions.k8s.io", "customresourcedefinitions")},
-        "get": {("", "configmaps"), ("", "namespaces")},
-    }
-
-
 def test_a_resource_is_the_plural_of_its_kind() -> None:
     assert all(known.group_kind.resource == known.plural for known in resource_kinds())
     assert GroupKind("acme.io", "Policy").resource == "policies"
@@ -476,16 +423,11 @@ def test_a_resource_is_the_plural_of_its_kind() -> None:
 def test_our_rendering_is_kustomize_s(name: str, tmp_path: Path) -> None:
     start = ROOT / "overlays" / name if name in manifests.choices("overlays") else ROOT / "base"
     components = manifests.choices("components") if name == "+all" else [name[1:]] if name[0] == "+" else []
-    kustomization = {
-        "resources": [os.path.relpath(start, tmp_path)],
-        "components": [
-            os.path.relpath(ROOT / "components" / component, tmp_path) for component in components
-        ],
-    }
+    added = [os.path.relpath(ROOT / "components" / component, tmp_path) for component in components]
+    kustomization = {"resources": [os.path.relpath(start, tmp_path)], "components": added}
     (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
-    rendered = subprocess.run(
-        [binary("kubectl"), "kustomize", tmp_path], check=True, capture_output=True, text=True
-    )
+    command = [binary("kubectl"), "kustomize", tmp_path]
+    rendered = subprocess.run(command, check=True, capture_output=True, text=True)
     theirs = {_id(item): item for item in load_all(rendered.stdout)}
     assert {_id(item): item for item in rendering(name)} == theirs
 
@@ -514,10 +456,7 @@ def test_another_namespace_and_image_reach_every_place() -> None:
     text = yaml.safe_dump_all(objects)
     assert "mlchassis-system" not in text
     assert "configmap:platform/mlchassis-policy" in text
-    assert (
-        only(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["image"]
-        == "registry.example/x:1"
-    )
+    assert pod_spec(objects)["containers"][0]["image"] == "registry.example/x:1"
 
 
 @pytest.mark.parametrize(
@@ -536,18 +475,14 @@ def test_the_sidecar_s_image_is_in_the_webhook_s_repository(image: str, puller: 
     assert yaml.safe_load(data.get("model-puller.yaml", "{}")).get("image") == puller
 
 
-def test_the_command_prints_manifests_to_apply(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["manifests", "--overlay", "observe"]) == 0
-    assert list(yaml.safe_load_all(capsys.readouterr().out)) == rendering("observe")
+def test_the_command_prints_manifests_to_apply(chassis: Chassis) -> None:
+    assert list(yaml.safe_load_all(chassis("manifests", "--overlay", "observe").out)) == rendering("observe")
 
 
-def test_features_of_only_kustomize_are_refused(tmp_path: Path) -> None:
+def test_unsupported_features_and_patches_without_an_object_are_refused(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("namePrefix: x-\n")
     with pytest.raises(UserError, match="namePrefix"):
         manifests._apply(tmp_path, [])
-
-
-def test_a_patch_without_its_object_is_refused() -> None:
     with pytest.raises(UserError, match="no Pod x to patch"):
         list(manifests._patched([], {"kind": "Pod", "name": "x"}, []))
 

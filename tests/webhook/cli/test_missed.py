@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
-from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named
+from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named, owned_by
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import repair
 from webhook.cli.missed import History
@@ -25,66 +26,61 @@ READY = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableRepl
 READY |= {"observedGeneration": 1}
 
 
-def of(kind: str, name: str, uid: str) -> list[Json]:
-    api = "batch/v1" if kind == "Job" else "apps/v1"
-    return [{"apiVersion": api, "kind": kind, "name": name, "uid": uid, "controller": True}]
-
-
 def server(name: str = "llm", **spec: Any) -> Json:
     made = deployment(name, SERVER, generation=1)
     made["spec"] |= {"replicas": 2, **spec}
     return {**made, "status": READY}
 
 
-def made_by(owner: Json, kind: str, name: str) -> Json:
-    references = of(kind, owner["metadata"]["name"], owner["metadata"]["uid"])
-    labels = {"app": owner["metadata"]["name"]}
-    return named(
-        name,
-        {"containers": [SERVER]},
-        ownerReferences=references,
-        labels=labels,
-        creationTimestamp=CREATED,
-    )
+def made_by(owner: Json, kind: str, name: str, app: str) -> Json:
+    api_version = "batch/v1" if kind == "Job" else "apps/v1"
+    references = owned_by(api_version, kind, owner["metadata"]["name"], owner["metadata"]["uid"])
+    metadata: Json = {"ownerReferences": references, "labels": {"app": app}, "creationTimestamp": CREATED}
+    return named(name, {"containers": [SERVER]}, **metadata)
 
 
 class Cluster:
-    """A Deployment with its ReplicaSet and two pods that the webhook did not see."""
+    """A Deployment with its ReplicaSet and two pods that the webhook did not change."""
 
     def __init__(self, fake: FakeApiServer) -> None:
         self.fake = fake
 
-    async def put(self, top: Json, *, mutated: bool = False) -> None:
+    async def put(self, top: Json) -> None:
         name = top["metadata"]["name"]
         await self.fake.put(DEPLOYMENTS, top)
-        above = named(f"{name}-1", {}, ownerReferences=of("Deployment", name, top["metadata"]["uid"]))
+        owners = owned_by("apps/v1", "Deployment", name, top["metadata"]["uid"])
+        above = named(f"{name}-1", {}, ownerReferences=owners)
         await self.fake.put("/apis/apps/v1/namespaces/ml/replicasets", above)
         for n in range(2):
-            made = made_by(above, "ReplicaSet", f"{name}-1-{n}")
-            made["metadata"]["labels"] = {"app": name}
-            await self.fake.put(PODS, made)
+            await self.fake.put(PODS, made_by(above, "ReplicaSet", f"{name}-1-{n}", name))
 
     async def replace_pods(self, name: str, container: Json) -> None:
         """What the controllers do after a restart: other pods, of this container."""
         for path in [path for path in self.fake.objects if path.startswith(f"{PODS}/{name}-")]:
             await self.fake.delete(path)
-        made = named(f"{name}-2-0", {"containers": [container]}, labels={"app": name})
-        made["metadata"]["ownerReferences"] = of("ReplicaSet", f"{name}-1", f"uid-{name}-1")
+        owners = owned_by("apps/v1", "ReplicaSet", f"{name}-1", f"uid-{name}-1")
+        labels = {"app": name}
+        made = named(f"{name}-2-0", {"containers": [container]}, labels=labels, ownerReferences=owners)
         await self.fake.put(PODS, made)
 
+    @property
+    def changed(self) -> list[str]:
+        """The paths of all requests that change objects."""
+        return [path for method, path in self.fake.requests if method != "GET"]
 
+    def restarted(self, name: str) -> bool:
+        return RESTARTED_AT in json.dumps(self.fake.objects[f"{DEPLOYMENTS}/{name}"])
+
+
+GET = {"httpGet": {"path": "/health", "port": 8000}}
 PROBED = {
     **SERVER,
-    "livenessProbe": {
-        "httpGet": {"path": "/health", "port": 8000},
-        "failureThreshold": 6,
-        "timeoutSeconds": 5,
-    },
-    "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "timeoutSeconds": 5},
-    "startupProbe": {"httpGet": {"path": "/health", "port": 8000}, "failureThreshold": 720},
+    "livenessProbe": {**GET, "failureThreshold": 6, "timeoutSeconds": 5},
+    "readinessProbe": {**GET, "timeoutSeconds": 5},
+    "startupProbe": {**GET, "failureThreshold": 720},
     "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
 }
-"""What needs nothing more."""
+"""A container that needs no further fields."""
 
 
 @pytest.fixture
@@ -136,8 +132,8 @@ async def test_what_may_not_be_read_is_named(ml: Cluster, scan: InCluster) -> No
     await ml.fake.forbid(LEASES, CONFIGURATIONS)
     answer = await scan("--missed")
     assert answer.status == 1
-    assert "you may not read it: when the webhook was down" in answer.err
-    assert "you may not read it: when the webhook was installed" in answer.err
+    for fact in ("down", "installed"):
+        assert f"you may not read it: when the webhook was {fact}" in answer.err
 
 
 async def test_excluded_pods_are_counted(ml: Cluster, scan: InCluster) -> None:
@@ -149,18 +145,18 @@ async def test_excluded_pods_are_counted(ml: Cluster, scan: InCluster) -> None:
     assert "excluded from admission: 1 pods in ml (1)" in answer.out
 
 
-async def test_a_repair_that_can_ask_nobody_changes_nothing(ml: Cluster, scan: InCluster) -> None:
+async def test_a_repair_without_a_terminal_needs_the_flag(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server())
     answer = await scan("--missed", "--repair")
     assert answer.status == 2
     assert "add --yes" in answer.err
-    assert not [method for method, _ in ml.fake.requests if method != "GET"]
+    assert ml.changed == []
 
 
 # --- how it is repaired --------------------------------------------------------------------------------
 
 
-async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, scan: InCluster) -> None:
+async def test_a_workload_is_restarted_and_checked_again(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server())
     ml.fake.before_write = lambda: ml.replace_pods("llm", PROBED)
     answer = await scan("--missed", "--repair", "--yes")
@@ -173,12 +169,12 @@ async def test_a_workload_is_restarted_and_looked_at_again(ml: Cluster, scan: In
 
 
 async def test_restarts_end_at_the_first_that_does_not_help(ml: Cluster, scan: InCluster) -> None:
-    """The webhook is still down, say: further restarts would harm and mend nothing."""
+    """If the webhook is still down, further restarts would not help."""
     await ml.put(server("a"))
     await ml.put(server("b"))
     answer = await scan("--missed", "--repair", "--yes")
     assert "was not changed by the webhook either; stopped after 0 of 2 workloads" in answer.err
-    assert RESTARTED_AT not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
+    assert not ml.restarted("b")
     assert answer.status == 1
 
 
@@ -195,23 +191,15 @@ async def test_a_rollout_that_fails_ends_it(ml: Cluster, scan: InCluster) -> Non
     ml.fake.before_write = fails
     answer = await scan("--missed", "--repair", "--yes")
     assert "ProgressDeadlineExceeded); stopped after 0 of 2" in answer.err
-    assert RESTARTED_AT not in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/b"])
+    assert not ml.restarted("b")
 
 
-@pytest.mark.parametrize(
-    ("change", "note"),
-    [
-        ({"status": {**READY, "readyReplicas": 1}}, "it is not ready now"),
-        ({"status": {**READY, "observedGeneration": 0}}, "it is not ready now"),
-    ],
-)
-async def test_a_workload_that_is_not_ready_is_left_alone(
-    ml: Cluster, scan: InCluster, change: Json, note: str
-) -> None:
-    await ml.put({**server(), **change})
+@pytest.mark.parametrize("change", [{"readyReplicas": 1}, {"observedGeneration": 0}])
+async def test_a_workload_that_is_not_ready_is_skipped(ml: Cluster, scan: InCluster, change: Json) -> None:
+    await ml.put({**server(), "status": READY | change})
     answer = await scan("--missed", "--repair", "--yes")
-    assert note in answer.err
-    assert not [method for method, _ in ml.fake.requests if method != "GET"]
+    assert "it is not ready now" in answer.err
+    assert ml.changed == []
 
 
 @pytest.mark.parametrize(("allowed", "restarts"), [(0, False), (1, False), (2, True)])
@@ -222,7 +210,7 @@ async def test_budgets_are_kept(ml: Cluster, scan: InCluster, allowed: int, rest
         shown = allowed if name == "llm" else 0
         await ml.fake.put(BUDGETS, {**budget, "status": {"disruptionsAllowed": shown}})
     answer = await scan("--missed", "--repair", "--yes")
-    assert (RESTARTED_AT in json.dumps(ml.fake.objects[f"{DEPLOYMENTS}/llm"])) is restarts
+    assert ml.restarted("llm") is restarts
     if not restarts:
         assert f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2" in answer.err
 
@@ -231,7 +219,7 @@ async def test_budgets_are_kept(ml: Cluster, scan: InCluster, allowed: int, rest
     ("spec", "metadata", "why"),
     [
         ({"paused": True}, {}, "paused"),
-        ({}, {"ownerReferences": of("Fleet", "f", "f")}, "restart it by its owner, Fleet f"),
+        ({}, {"ownerReferences": owned_by("apps/v1", "Fleet", "f", "f")}, "restart it by its owner, Fleet f"),
         ({}, {"deletionTimestamp": CREATED}, "being deleted"),
     ],
 )
@@ -251,7 +239,7 @@ async def test_what_a_restart_would_not_help_is_listed(
 async def test_jobs_and_bare_pods_are_listed(ml: Cluster, scan: InCluster) -> None:
     job = named("train", {"template": {"spec": {"containers": [SERVER]}}})
     await ml.fake.put("/apis/batch/v1/namespaces/ml/jobs", job)
-    run = made_by(job, "Job", "train-x")
+    run = made_by(job, "Job", "train-x", "train")
     run["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
     await ml.fake.put(PODS, run)
     await ml.fake.put(PODS, named("alone", {"containers": [SERVER]}, creationTimestamp=CREATED))
@@ -283,19 +271,13 @@ def test_how_many_a_rollout_takes_down(kind: str, spec: Json, status: Json, down
     assert down_at_once({"apiVersion": "apps/v1", "kind": kind, "spec": spec, "status": status}) == down
 
 
-async def test_a_person_who_says_no_restarts_nothing(
+async def test_the_answer_no_restarts_no_workload(
     ml: Cluster, scan: InCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ml.put(server())
 
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-        def readline(self) -> str:
-            return "n\n"
-
-    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdin", terminal := io.StringIO("n\n"))
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     answer = await scan("--missed", "--repair")
     assert "Restart 1 workload? [y/N]" in answer.out
     assert "nothing was restarted" in answer.err

@@ -28,43 +28,44 @@ def changed(*paths: str, why: str = "then", more: int = 0) -> Changed:
     return Changed(tuple(Reason(path, "standard-probes", why) for path in paths), more, "d1")
 
 
-def judged(obj: Json, written: Json, *derived: tuple[Mode, Reason], **given: Any) -> dict[str, Field]:
+def fields(obj: Json, written: Json, *derived: tuple[Mode, Reason], **given: Any) -> dict[str, Field]:
     return {each.path: each for each in fields_of(obj, written, derived, list(relevant_fields(obj)), **given)}
 
 
-def test_fields_of_the_template_are_its_authors() -> None:
-    found = judged(pod(livenessProbe=PROBE), pod(livenessProbe=PROBE), changed=changed())
-    assert {path: each.by for path, each in found.items()} == {LIVE: By.USER}
+@pytest.mark.parametrize(
+    ("written", "derived", "annotation", "by"),
+    [
+        (pod(startupProbe=PROBE), [], changed(), By.USER),
+        (pod(startupProbe=PROBE), [], changed(START), By.CHASSIS),
+        (pod(), [reason(START)], changed(START), By.CHASSIS),
+        (pod(), [reason(START)], changed(more=3), By.CHASSIS),
+        (pod(), [reason(START)], changed(), By.OTHER),
+        (pod(), [reason(START)], None, By.CHASSIS),
+    ],
+    ids=["template", "edited template", "annotation", "long annotation", "other annotation", "none"],
+)
+def test_who_set_a_field(
+    written: Json, derived: list[tuple[Mode, Reason]], annotation: Changed | None, by: By
+) -> None:
+    found = fields(pod(startupProbe=PROBE), written, *derived, changed=annotation)
+    assert {path: each.by for path, each in found.items()} == {START: by}
 
 
-def test_fields_in_the_pods_annotation_are_ours_with_todays_reason() -> None:
-    found = judged(pod(startupProbe=PROBE), pod(), reason(START, "then"), changed=changed(START))
-    assert found[START].by is By.CHASSIS
-    assert found[START].today is None
-    assert found[START].reason == Reason(START, "standard-probes", "then", "timeout")
-    other = judged(pod(startupProbe=PROBE), pod(), reason(START, "now"), changed=changed(START))
-    assert other[START].reason == Reason(START, "standard-probes", "then", "timeout")
-    assert other[START].today == "now"
-    gone = judged(pod(startupProbe=PROBE), pod(), changed=changed(START))
-    assert gone[START].today == ""
-
-
-def test_the_annotation_wins_over_a_template_that_was_edited_since() -> None:
-    found = judged(pod(startupProbe=PROBE), pod(startupProbe=PROBE), changed=changed(START))
-    assert found[START].by is By.CHASSIS
-
-
-def test_without_the_annotation_the_present_policy_decides() -> None:
-    for said in (None, changed(more=3)):
-        found = judged(pod(startupProbe=PROBE), pod(), reason(START), changed=said)
-        assert found[START].by is By.CHASSIS
-    found = judged(pod(startupProbe=PROBE), pod(), reason(START), changed=changed())
-    assert found[START].by is By.OTHER, "it would have said so"
+@pytest.mark.parametrize(
+    ("derived", "today"), [([reason(START, "then")], None), ([reason(START, "now")], "now"), ([], "")]
+)
+def test_the_present_reason_is_shown_if_it_differs(
+    derived: list[tuple[Mode, Reason]], today: str | None
+) -> None:
+    found = fields(pod(startupProbe=PROBE), pod(), *derived, changed=changed(START))[START]
+    assert found.today == today
+    setting = "timeout" if derived else ""
+    assert found.reason == Reason(START, "standard-probes", "then", setting)
 
 
 def test_a_field_that_is_not_enforced_would_be_added() -> None:
     warned = (Mode.WARN, reason(START)[1])
-    assert judged(pod(), pod(), warned)[START].mode is Mode.WARN
+    assert fields(pod(), pod(), warned)[START].mode is Mode.WARN
 
 
 def test_other_fields_are_defaults_or_another_managers() -> None:
@@ -78,7 +79,7 @@ def test_other_fields_are_defaults_or_another_managers() -> None:
         ],
         "initContainers": [{"name": "istio-proxy", "restartPolicy": "Always"}],
     }
-    assert {path: each.by for path, each in judged(obj, pod(), changed=changed()).items()} == {
+    assert {path: each.by for path, each in fields(obj, pod(), changed=changed()).items()} == {
         "spec.containers[a].lifecycle": By.OTHER,
         "spec.initContainers[istio-proxy]": By.OTHER,
         "spec.initContainers[istio-proxy].restartPolicy": By.DEFAULT,
@@ -91,7 +92,7 @@ def test_other_fields_are_defaults_or_another_managers() -> None:
 
 def test_a_field_inside_or_around_an_added_one_is_listed_once() -> None:
     inner = "spec.containers[a].lifecycle.preStop"
-    found = judged(pod(lifecycle={"preStop": {"sleep": {}}}), pod(), changed=changed(inner))
+    found = fields(pod(lifecycle={"preStop": {"sleep": {}}}), pod(), changed=changed(inner))
     assert list(found) == [inner]
 
 
@@ -110,8 +111,8 @@ def test_an_object_without_a_field(path: str, left: Json) -> None:
     assert obj["spec"]["containers"] == [{"name": "a", "x": 1}], "the argument stays"
 
 
-def managed(manager: str, time: str, fields: Json) -> Json:
-    return {"manager": manager, "time": time, "fieldsV1": fields}
+def managed(manager: str, time: str, owned: Json) -> Json:
+    return {"manager": manager, "time": time, "fieldsV1": owned}
 
 
 def test_the_last_manager_of_a_field() -> None:

@@ -160,8 +160,10 @@ async def test_the_other_formats(fake: FakeApiServer, scan: InCluster) -> None:
     assert "managedFields" not in rendered
     (good,) = yaml.safe_load_all(rendered)
     assert (good["apiVersion"], good["kind"], good["metadata"]["name"]) == ("apps/v1", "Deployment", "good")
+    assert good["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
     suite = ET.fromstring((await scan("-o", "junit")).out)
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert [failure.get("message") for failure in suite.iter("failure")] == [RULE]
     (sarif,) = (await scan("-o", "sarif")).json["runs"]
     place = sarif["results"][0]["locations"][0]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "test"
