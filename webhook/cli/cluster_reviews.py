@@ -223,7 +223,6 @@ def _selected(collections: Sequence[Served], namespace: str) -> Iterator[Served]
 
 
 def _finished(obj: Json) -> bool:
-    """Whether the object is a Pod or Job that has ended."""
     if kind_of(obj) == POD:
         return text(obj, "status", "phase") in ("Succeeded", "Failed")
     return kind_of(obj) == JOB and any(

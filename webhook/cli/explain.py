@@ -96,7 +96,6 @@ def of_family(family: Family) -> Iterator[Rule]:
 
 
 def summary(policy: Mutator[Any]) -> str:
-    """A policy in one sentence."""
     line = registry.documentation(policy.id).partition("\n\n")[0]
     return sentence(" ".join(line.split()))
 

@@ -14,7 +14,6 @@ CURRENT_CONTEXT: Final = "-"
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose the cluster."""
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, ~/.kube/config, or the pod's own account"
     )
@@ -32,12 +31,10 @@ def add_namespaces(parser: argparse.ArgumentParser) -> None:
 def add_policy(
     parser: argparse.ArgumentParser, default: str = "the installed one, or the built-in one"
 ) -> None:
-    """The flag that names the policy."""
     parser.add_argument("--policy", metavar="WHERE", help=f"{WHERE} (default: {default})")
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
-    """The flag that replaces the policy's profile."""
     choices = ("observe", "standard", "strict")
     parser.add_argument("--profile", choices=choices, help="use this instead of the policy's profile")
 

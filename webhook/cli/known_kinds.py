@@ -25,7 +25,6 @@ _COMPLETED = {
 
 
 def listing() -> Iterator[str]:
-    """The known kinds."""
     yield "Kinds whose pods are read. `workloads` in webhook.yaml adds to them."
     for workload in sorted(known_workloads(), key=lambda each: (each.api_group, each.kind)):
         yield ""

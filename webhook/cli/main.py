@@ -89,7 +89,6 @@ def _run(prog: str, argv: Sequence[str]) -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """The parser with the arguments of all subcommands."""
     return _parser("chassis", list(COMMANDS))
 
 

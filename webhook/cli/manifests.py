@@ -114,7 +114,6 @@ def _apply(path: Path, objects: list[Json]) -> list[Json]:
 
 
 def _config_map(entry: Json, path: Path) -> Json:
-    """A ConfigMap of files."""
     options = entry["options"]
     if not options["disableNameSuffixHash"] or set(entry) != {"name", "namespace", "files", "options"}:
         raise UserError(f"{path.name}: only kustomize supports such a ConfigMap")

@@ -101,7 +101,6 @@ class Row:
         return self.difference is not Difference.EXEMPTED
 
     def add(self, pod: Json, found: Missed) -> None:
-        """Count a pod and its fields."""
         self.pods.append(text(pod, "metadata", "name"))
         for policy, fields in found.fields.items():
             self.fields[policy] = tuple(dict.fromkeys((*self.fields.get(policy, ()), *fields)))

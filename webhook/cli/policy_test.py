@@ -99,8 +99,6 @@ class Suite(Model):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one test."""
-
     file: Path
     name: str
     failures: Sequence[str]

@@ -28,8 +28,6 @@ LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class By(StrEnum):
-    """Who set a field."""
-
     USER = "user"
     CHASSIS = "mlchassis"
     DEFAULT = "default"
@@ -38,8 +36,6 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field and who set it."""
-
     path: str
     by: By
     manager: str = ""

@@ -84,7 +84,6 @@ _GOES_WITH: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
 
 
 def _check(args: argparse.Namespace) -> None:
-    """UserError if flags do not go together."""
     flags.check_review_output(args)
     view = "--missed" if args.missed else f"--view {args.view}"
     outputs, excluded = _GOES_WITH.get(view, ((args.output,), ()))

@@ -84,8 +84,6 @@ def noticed() -> Mapping[str, Sequence[Noticed]]:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """One serving container of a workload."""
-
     kind: str
     namespace: str
     name: str
@@ -124,7 +122,6 @@ class Serving:
 
     @property
     def cells(self) -> dict[str, str]:
-        """The cells of the table by column."""
         shown = (self.version or "unknown") + (" (verified)" if self.verified else "")
         drained = "unknown" if self.drain_seconds is None else in_words(self.drain_seconds)
         return {
@@ -147,7 +144,6 @@ class Serving:
 
 
 def servings(reviews: Iterable[Review], subject: Subject) -> Iterator[Serving]:
-    """The serving containers of a stream of reviews."""
     for review in reviews:
         for template, facts in subject.pods(review):
             for container in serving_containers(template.pod, facts):

@@ -20,8 +20,6 @@ class NotEditable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """A replacement for the characters from start to end."""
-
     start: int
     end: int
     text: str

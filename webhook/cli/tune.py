@@ -174,7 +174,6 @@ def patch_of(row: Row) -> Json | None:
 
 
 async def _apply(api: ApiServer, found: Iterable[Row]) -> None:
-    """Write the annotations that the user confirms."""
     for row in found:
         patch = patch_of(row)
         if patch is None or row.annotation is None:

@@ -78,8 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The explanation of one object."""
-
     obj: Json
     place: PodMetadata
     fields: Sequence[Field]

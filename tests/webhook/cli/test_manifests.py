@@ -426,7 +426,7 @@ def test_our_rendering_is_kustomize_s(name: str, tmp_path: Path) -> None:
     added = [os.path.relpath(ROOT / "components" / component, tmp_path) for component in components]
     kustomization = {"resources": [os.path.relpath(start, tmp_path)], "components": added}
     (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
-    command = [binary("kubectl"), "kustomize", tmp_path]
+    command = [str(binary("kubectl")), "kustomize", str(tmp_path)]
     rendered = subprocess.run(command, check=True, capture_output=True, text=True)
     theirs = {_id(item): item for item in load_all(rendered.stdout)}
     assert {_id(item): item for item in rendering(name)} == theirs

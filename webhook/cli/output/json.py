@@ -36,7 +36,6 @@ def identity(document: Document) -> Json:
 
 
 def record(review: Review) -> Json:
-    """The element of one object."""
     document, decision = review.document, review.decision
     return {
         **identity(document),

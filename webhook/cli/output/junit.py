@@ -30,12 +30,10 @@ def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
 
 
 def add_case(suite: ET.Element, classname: str, name: str) -> ET.Element:
-    """A new test case of a suite."""
     return ET.SubElement(suite, "testcase", classname=printable(classname), name=printable(name))
 
 
 def add_failure(case: ET.Element, message: str, details: str) -> None:
-    """Mark a test case as failed."""
     ET.SubElement(case, "failure", message=printable(message)).text = printable_lines(details)
 
 

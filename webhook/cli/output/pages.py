@@ -28,7 +28,6 @@ def stream(template: str, **view: object) -> Iterator[str]:
 
 
 def render(template: str, **view: object) -> str:
-    """A page, or a part of one."""
     return _environment().get_template(template).render(**view)
 
 
@@ -56,7 +55,6 @@ def _environment() -> Environment:
 
 @cache
 def _asset(name: str) -> str:
-    """The text of a script or style."""
     return Path(__file__).parent.joinpath(name).read_text(encoding="utf-8")
 
 

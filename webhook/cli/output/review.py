@@ -71,8 +71,6 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One document with its decision."""
-
     document: Document
     decision: Decision
     request: Request

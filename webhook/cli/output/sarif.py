@@ -40,7 +40,6 @@ edits."""
 
 
 def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
-    """One log with one run."""
     ids = {name: index for index, name in enumerate((*rules(), *registry.mutators()))}
     results: list[Json] = []
     notifications: list[Json] = []

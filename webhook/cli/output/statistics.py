@@ -49,11 +49,9 @@ class Statistics:
             self.kinds_not_read[f"{obj.get('apiVersion')} {obj.get('kind')}"] += 1
 
     def per_hundred(self, count: int) -> float:
-        """The count per 100 workloads."""
         return round(100 * count / self.workloads, 2) if self.workloads else 0.0
 
     def json(self) -> str:
-        """The output of `-o json`."""
         record = {
             "objects": self.objects,
             "workloads": self.workloads,
@@ -78,7 +76,6 @@ class Statistics:
         }
 
     def lines(self) -> Iterator[Line]:
-        """The text output."""
         yield f"{plural(self.workloads, 'workload')} in {plural(self.objects, 'object')}", "bold"
         yield "", ""
         for name, by_rule in (("Warnings", self.warnings), ("Refusals", self.refusals)):

@@ -77,8 +77,6 @@ class Profiles:
 
 @dataclass
 class ProfileTotals:
-    """The totals of one profile."""
-
     statuses: Counter[Status] = field(default_factory=Counter)
     changed: int = 0
     refusing: Counter[str] = field(default_factory=Counter)
@@ -87,8 +85,6 @@ class ProfileTotals:
 
 @dataclass(frozen=True, slots=True)
 class Exempted:
-    """One exempted finding."""
-
     namespace: str
     title: str
     anchor: str
@@ -115,7 +111,6 @@ class KindNotRead:
         return self.none + self.partly
 
     def add(self, coverage: Coverage) -> None:
-        """Count an object."""
         self.none += coverage.reading is Reading.NOT
         self.partly += coverage.reading is Reading.PARTLY
         for each in coverage.unread:
@@ -152,7 +147,6 @@ class Summary:
         anchor: str,
         accelerators: Mapping[str, int],
     ) -> None:
-        """Count an object."""
         document, decision = review.document, review.decision
         namespace = document.namespace
         self.objects += 1

@@ -68,12 +68,10 @@ TAGS: Final = (
 
 
 def titled(namespace: str) -> str:
-    """The name of a namespace on the page."""
     return namespace or "(no namespace)"
 
 
 def namespace_id(namespace: str) -> str:
-    """The anchor of a namespace's objects."""
     return f"ns-{quote(namespace, safe='')}" if namespace else "no-namespace"
 
 
@@ -81,8 +79,6 @@ def namespace_id(namespace: str) -> str:
 
 
 class Row(NamedTuple):
-    """One object in the list."""
-
     anchor: str
     kind: str
     name: str
@@ -137,8 +133,6 @@ class Segment(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """One large number."""
-
     show: str
     """The filter of its link."""
     number: int
@@ -159,8 +153,6 @@ class ProfileRow(NamedTuple):
 
 
 class RuleRow(NamedTuple):
-    """The findings of a rule, and its document."""
-
     name: str
     bar: Sequence[Segment]
     counts: str
@@ -170,8 +162,6 @@ class RuleRow(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """The findings of one rule in one namespace."""
-
     rule: str
     findings: int
     refusing: int
@@ -180,8 +170,6 @@ class Cell(NamedTuple):
 
 
 class HeatLine(NamedTuple):
-    """The findings of one namespace."""
-
     namespace: str
     title: str
     href: str
@@ -197,8 +185,6 @@ class Age(NamedTuple):
 
 
 class ExemptionRow(NamedTuple):
-    """One exempted finding."""
-
     href: str
     title: str
     rule: str
@@ -227,8 +213,6 @@ class PageRow(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The objects of one namespace."""
-
     namespace: str
     counts: str
     rows: Iterable[str]
