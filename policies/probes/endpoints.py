@@ -20,14 +20,18 @@ from policies.probes.settings import StandardProbes
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Handlers such as `{"httpGet": {"path": "/health", "port": 8000}}`; None if unknown.
+    """The handlers of liveness and readiness, such as `{"httpGet": {"path": "/health", "port": 8000}}`, and
+    where they are from, such as `preset vllm`; None if unknown."""
 
-    `source` is `annotation` or `preset <name>`.
-    """
+    live: Json | None = None
+    ready: Json | None = None
+    live_source: str = ""
+    ready_source: str = ""
 
-    source: str
-    live: Json | None
-    ready: Json | None
+    def or_else(self, other: Health) -> Health:
+        """Each handler from this, or else from the other."""
+        live, ready = self if self.live else other, self if self.ready else other
+        return Health(live.live, ready.ready, live.live_source, ready.ready_source)
 
 
 def preset_health(container: Container, settings: StandardProbes) -> Health | None:
@@ -44,12 +48,12 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
     if server.preset.protocol is Protocol.GRPC:
         service = server.preset.grpc_service
         handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}
-        return Health(source, handler, handler)
+        return Health(handler, handler, source, source)
     tls = speaks_tls(container, server, port)
     live, ready = (http_get(path, port, tls=tls) if path else None for path in health_paths(server))
     if live and server.preset.live_socket:
         live = {"tcpSocket": {"port": port}}
-    return Health(source, live, ready)
+    return Health(live, ready, source, source)
 
 
 def is_reachable(server: Server) -> bool:

@@ -11,7 +11,8 @@ liveness path of the recognised server.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
 from policies.containers.programs import programs
 from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
@@ -64,7 +65,7 @@ def _known_health(pod: Json, container: Container, facts: Facts) -> Health | Non
     preset = preset_health(container, settings)
     if annotated is None or preset is None:
         return annotated or preset
-    return Health(annotated.source, annotated.live or preset.live, annotated.ready or preset.ready)
+    return annotated.or_else(preset)
 
 
 def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int | None:
@@ -76,7 +77,12 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
     asked = mapping(probe, "httpGet")
     health = known_health(pod, container, facts)
     path = text(asked, "path").partition("?")[0]
-    if health is None or health.source == ANNOTATION or not path or asked.get("host"):
+    if (
+        health is None
+        or ANNOTATION in (health.live_source, health.ready_source)
+        or not path
+        or asked.get("host")
+    ):
         return None
     known = {
         text(handler, "httpGet", "path"): integer(handler, "httpGet", "port", default=0)
@@ -124,8 +130,8 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
             _finding(given[HEALTH_PORT][0], "has a port, but no annotation has a path.", hint)
         )
     tls = speaks_tls(container, server, port)
-    handlers = (http_get(path, port, tls=tls) if path else None for path in (live, ready))
-    return Health(ANNOTATION, *handlers)
+    checks = [http_get(path, port, tls=tls) if path else None for path in (live, ready)]
+    return Health(checks[0], checks[1], ANNOTATION, ANNOTATION)
 
 
 def _health_annotations(
@@ -197,37 +203,27 @@ def _finding(key: str, what: str, hint: str) -> Finding:
 
 ANNOTATION: Final = "annotation"
 MIRRORED: Final = "readinessProbe"
+"""The source of a liveness handler that is never used for a startupProbe."""
 FALLBACK: Final = "fallback"
 
 
-class Handlers(NamedTuple):
-    """The handlers of liveness and readiness; None if unknown."""
-
-    live: Json | None
-    ready: Json | None
-    live_source: str
-    """The source: `ANNOTATION`, `preset <name>`, `MIRRORED` (never in a startupProbe) or `FALLBACK`."""
-    ready_source: str
-
-
-def handlers(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Handlers:
+def health_to_inject(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Health:
     """The handlers of liveness and readiness, each from the first source that has one. Raises
     AnnotationError."""
-    known = [annotated_health(pod, container, facts), preset_health(container, settings)]
+    annotated, preset = annotated_health(pod, container, facts), preset_health(container, settings)
+    known = (annotated or Health()).or_else(preset or Health())
     after_istio = istio_came_first(pod)
     if after_istio:  # Istio's proxy admits only probes that Istio has rewritten
-        known = []
-    ready, ready_source = next(
-        ((each.ready, each.source) for each in known if each and each.ready), (None, "")
-    )
-    live, live_source = next(((each.live, each.source) for each in known if each and each.live), (None, ""))
-    if live is None:
-        own = container.spec.get("readinessProbe")
-        live, live_source = _mirrored(ready if own is None else own, container, settings), MIRRORED
-    if live is None and ready is None and not after_istio:
-        live = ready = _fallback(container, settings)
-        live_source = ready_source = FALLBACK
-    return Handlers(live, ready, live_source, ready_source)
+        known = Health()
+    if known.live:
+        return known
+    readiness = container.spec.get("readinessProbe")
+    if live := _mirrored(known.ready if readiness is None else readiness, container, settings):
+        return replace(known, live=live, live_source=MIRRORED)
+    if known.ready or after_istio:
+        return known
+    handler = _fallback(container, settings)
+    return Health(handler, handler, FALLBACK, FALLBACK)
 
 
 def _fallback(container: Container, settings: StandardProbes) -> Json | None:

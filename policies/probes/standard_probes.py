@@ -34,7 +34,7 @@ from policies.probes.health import (
     MIRRORED,
     AnnotationError,
     handler_of,
-    handlers,
+    health_to_inject,
     right_port,
 )
 from policies.probes.progress import (
@@ -84,7 +84,7 @@ def _with_missing_probes(
     if live is not None and (ready is not None or is_kuberay_container(pod, container, facts)):
         return container
     try:
-        found = handlers(pod, container, settings, facts)
+        found = health_to_inject(pod, container, settings, facts)
     except AnnotationError:
         return container
     timeout = _timeout(container, settings)

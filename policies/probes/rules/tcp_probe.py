@@ -15,11 +15,15 @@ def check(target: Target, facts: Facts) -> Findings:
         if container in reported or not mapping(probe.spec, "tcpSocket") or not probe.is_user_written:
             continue
         health = known_health(probe.template.pod, probe.container, facts)
-        known = health and (health.live if probe.field == LIVENESS else health.ready)
-        if not health or not known or "tcpSocket" in known:
+        if health is None:
+            continue
+        known, source = health.ready, health.ready_source
+        if probe.field == LIVENESS:
+            known, source = health.live, health.live_source
+        if not known or "tcpSocket" in known:
             continue
         reported.add(container)  # one finding is enough for two such probes
-        source = f"The {health.source}" if health.source.startswith("preset") else "An annotation"
+        source = f"The {source}" if source.startswith("preset") else "An annotation"
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks only for an open port, which can be open while the model is not "

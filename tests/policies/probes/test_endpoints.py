@@ -112,8 +112,10 @@ def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: s
     }
     health = known_health(pod, next(iter(containers(pod))), Facts())
     assert health is not None
-    assert health.source == "annotation"
     assert [each and each["httpGet"]["path"] for each in (health.live, health.ready)] == [live, ready]
+    annotated = "live" if annotation == "live-path" else "ready"
+    sources = {"live": health.live_source, "ready": health.ready_source}
+    assert sources == {"live": "preset triton", "ready": "preset triton", annotated: "annotation"}
 
 
 @pytest.mark.parametrize(
