@@ -1,4 +1,4 @@
-"""A pod in miniature: a ConfigMap volume, a model directory, a store, a model server, and the puller."""
+"""A pod without Kubernetes: a ConfigMap volume, a model directory, a store, a model server, the puller."""
 
 from __future__ import annotations
 
@@ -37,26 +37,34 @@ class World:
     def model_dir(self) -> Path:
         return self.options.model_dir
 
-    @property
-    def env(self) -> dict[str, str]:
-        return self.store.env
-
     def put(self, name: str, content: bytes | str, file: str = "model.bin") -> str:
         """An object below the prefix `name`; the URI of that prefix."""
         self.store.objects[f"{name}/{file}"] = content.encode() if isinstance(content, str) else content
         return f"s3://{BUCKET}/{name}"
+
+    async def serve(self, **models: bytes | str) -> None:
+        """List exactly these models, and wait until they are served."""
+        self.config.write({name: self.put(name, content) for name, content in models.items()})
+        if self.puller is None:
+            self.start()
+        await self.serves(models)
+
+    async def reports(self, name: str, reason: str) -> dict[str, Any]:
+        """Wait until the model's entry has this reason."""
+        await until(lambda: self.entry(name).get("reason") == reason, what=f"{name}: {reason}")
+        return self.entry(name)
 
     def set(self, **changes: Any) -> None:
         self.options = dataclasses.replace(self.options, **changes)
 
     def start(self) -> Reconciler:
         options = self.options
-        self.puller = Reconciler(options, server_of(options), storage_of(options, self.env))
+        self.puller = Reconciler(options, server_of(options), storage_of(options, self.store.env))
         self._task = asyncio.create_task(self.puller.run())
         return self.puller
 
     def hurry(self, **seconds: float) -> None:
-        """From here on, the running puller waits only so long for answers of its server."""
+        """Set the timeouts of the running puller for its server."""
         assert self.puller is not None
         server = self.puller.actions.server
         assert isinstance(server, HttpServer)
@@ -104,8 +112,8 @@ class World:
         document = self.puller.status.document(self.puller.models, self.puller.actions.fetches)
         return next((entry for entry in document["models"] if entry["name"] == name), {})
 
-    def wants(self, name: str) -> str:
-        """The URI the puller knows to be wanted; empty where none is."""
+    def desired(self, name: str) -> str:
+        """The URI that the puller read from the config for this model; empty if there is none."""
         model = self.puller.models.get(name) if self.puller is not None else None
         return model.desired.storage_uri if model is not None and model.desired is not None else ""
 
@@ -113,8 +121,8 @@ class World:
         assert self.puller is not None
         return self.puller.status.ready(self.puller.models)[0]
 
-    async def serves(self, expected: dict[str, bytes | str], seconds: float = 60.0) -> None:
-        """Wait until the server serves exactly this, and the disk holds exactly this."""
+    async def serves(self, expected: dict[str, bytes | str]) -> None:
+        """Wait until the server serves exactly these models, and exactly they are on disk."""
         wanted = {name: text.encode() if isinstance(text, str) else text for name, text in expected.items()}
 
         def settled() -> bool:
@@ -127,7 +135,7 @@ class World:
             )
 
         try:
-            await until(settled, seconds)
+            await until(settled)
         except AssertionError:
             raise AssertionError(
                 f"wanted {wanted}; serving {self.server.serving}; {self.directories()}; {self.states()}"
@@ -137,7 +145,7 @@ class World:
         return sorted(path.name for path in self.model_dir.iterdir() if not path.name.startswith("."))
 
     def leftovers(self) -> list[str]:
-        """What lies in the working directory and should not, once all is settled."""
+        """Unfinished trees on disk."""
         work = self.model_dir / ".puller"
         return sorted(str(path.relative_to(work)) for part in ("new/*", "old/*") for path in work.glob(part))
 

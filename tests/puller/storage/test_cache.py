@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,15 +12,15 @@ from puller.plan import State
 from puller.spec import ModelSpec
 from puller.storage import cache as cache_module
 from puller.storage import fetch as fetch_module
-from puller.storage.base import DiskBudget, Limits, Progress, StorageError
+from puller.storage.base import Progress, StorageError
 from puller.storage.cache import STALE, Cache
-from puller.storage.fetch import Fetch, Storage
+from puller.storage.fetch import Fetch
 from tests.puller.conftest import World
 from tests.puller.fakes import until
+from tests.puller.storage.fetching import fetch_of
 
 SPEC = ModelSpec("m", "s3://bucket/m")
 WAITS = "another puller downloads it into the shared cache"
-LIMITS = Limits(part_size=1 << 20, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05)
 
 
 class Clock:
@@ -254,17 +253,15 @@ def test_the_least_used_entries_make_room(tmp_path: Path) -> None:
     assert not cache.put(SPEC, large, going), "it would not fit at all"
 
 
-def fetch_of(world: World, where: Path, cache: Cache | None, **spec: Any) -> Fetch:
-    where.mkdir()
-    storage = Storage(world.env, LIMITS, DiskBudget(where), where, asyncio.Semaphore(4), cache=cache)
-    return Fetch(ModelSpec("m", "s3://bucket/m", **spec), where / "staging", storage)
+def pull(world: World, where: Path, cache: Cache) -> Fetch:
+    return fetch_of(world.store.env, where, "s3://bucket/m", cache=cache)
 
 
 async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.put("m", b"x" * 3_000_000)
     world.store.gate = asyncio.Event()
-    fetches = [fetch_of(world, tmp_path / f"pod{n}", Cache(tmp_path / "cache")) for n in range(3)]
+    fetches = [pull(world, tmp_path / f"pod{n}", Cache(tmp_path / "cache")) for n in range(3)]
     running = [asyncio.create_task(fetch.run()) for fetch in fetches]
     await until(lambda: sum(fetch.progress.message == WAITS for fetch in fetches) == 2)
     world.store.gate.set()
@@ -279,9 +276,9 @@ async def test_a_holder_that_is_cancelled_gives_way(
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.put("m", b"content")
     world.store.gate = asyncio.Event()
-    first = asyncio.create_task(fetch_of(world, tmp_path / "one", Cache(tmp_path / "cache")).run())
+    first = asyncio.create_task(pull(world, tmp_path / "one", Cache(tmp_path / "cache")).run())
     await until(lambda: world.store.waiting > 0)
-    second = asyncio.create_task(fetch_of(world, tmp_path / "two", Cache(tmp_path / "cache")).run())
+    second = asyncio.create_task(pull(world, tmp_path / "two", Cache(tmp_path / "cache")).run())
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     world.store.gate.set()
@@ -297,7 +294,7 @@ async def test_garbage_in_the_cache_keeps_no_model_away(
     monkeypatch.setattr(cache_module, "STALE", 0.0)
     world.put("m", b"content")
     root = tmp_path / "cache"
-    fetch = fetch_of(world, tmp_path / "pod", Cache(root))
+    fetch = pull(world, tmp_path / "pod", Cache(root))
     digest = fetch.spec.digest
     path = root / f".{digest}.lock" if place == "lock" else root / digest / "entry.json"
     path.parent.mkdir(parents=True)
@@ -338,14 +335,14 @@ async def test_a_cache_that_cannot_be_used_keeps_no_model_away(
 
     if trouble == "read-only":
         monkeypatch.setattr(cache_module, "_create", refuse)
-    tree = await fetch_of(world, tmp_path / "pod", Cache(root, limit=1 if trouble == "full" else 0)).run()
+    tree = await pull(world, tmp_path / "pod", Cache(root, limit=1 if trouble == "full" else 0)).run()
     assert (tree / "model.bin").read_bytes() == b"content"
 
 
 async def test_a_copy_that_does_not_fit_is_refused(world: World, tmp_path: Path) -> None:
     world.put("m", b"x" * 1000)
-    await fetch_of(world, tmp_path / "one", Cache(tmp_path / "cache")).run()
-    fetch = fetch_of(world, tmp_path / "two", Cache(tmp_path / "cache"))
+    await pull(world, tmp_path / "one", Cache(tmp_path / "cache")).run()
+    fetch = pull(world, tmp_path / "two", Cache(tmp_path / "cache"))
     fetch.storage.budget.limit = 500
     with pytest.raises(StorageError, match="do not fit"):
         await fetch.run()

@@ -6,12 +6,9 @@ import asyncio
 import errno
 import gzip
 import hashlib
-import io
 import os
 import shutil
-import tempfile
-import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +17,13 @@ import pytest
 from aiohttp import web
 
 from puller.spec import ModelSpec
-from puller.storage.base import DiskBudget, Limits, StorageError, safe_path
-from puller.storage.fetch import Fetch, Storage
+from puller.storage.base import DiskBudget, StorageError, safe_path
+from puller.storage.fetch import Fetch
 from puller.storage.objects import archive_kind, selected
 from puller.storage.transfer import listing_sha256
+from tests.puller.errors import refused
 from tests.puller.fakes import FaultStore, tarred
-
-MB = 1 << 20
-Run = Callable[[], Awaitable[dict[str, bytes]]]
-LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05)
+from tests.puller.storage.fetching import FILES, LIMITS, MB, fetch_of, fetched, files_of, zipped
 
 
 @pytest.fixture
@@ -39,63 +34,29 @@ async def store() -> AsyncIterator[FaultStore]:
     await found.stop()
 
 
-async def fetch(
-    store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int = 0, **spec: Any
-) -> dict[str, bytes]:
-    run = await prepared(store, tmp_path, uri, max_disk=max_disk, **spec)
-    return await run()
-
-
-async def prepared(
-    store: FaultStore, tmp_path: Path, uri: str, *, max_disk: int = 0, limits: Limits = LIMITS, **spec: Any
-) -> Run:
-    """A function that runs (and may run again) one fetch, and returns its files."""
-    staging = Path(tempfile.mkdtemp(dir=tmp_path))
-    connections = asyncio.Semaphore(4)
-    storage = Storage(store.env, limits, DiskBudget(tmp_path, max_disk), tmp_path / "claims", connections)
-    one = Fetch(ModelSpec("m", uri, **spec), staging, storage)
-
-    async def run() -> dict[str, bytes]:
-        tree = await one.run()
-        return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-
-    return run
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
-
-
-FILES = {"model.bin": os.urandom(3 * MB + 17), "sub/config.json": b"{}", "empty": b""}
-
-
 async def test_a_prefix_comes_whole_over_several_pages(store: FaultStore, tmp_path: Path) -> None:
     store.page = 2
     store.objects = {f"deep/m/{name}": content for name, content in FILES.items()} | {"deep/m2/x": b"other"}
-    assert await fetch(store, tmp_path, "s3://bucket/deep/m/") == FILES
-    assert await fetch(store, tmp_path / "..", "s3://bucket/deep/m", files=("*.json",)) == {
+    assert await fetched(store.env, tmp_path, "s3://bucket/deep/m/") == FILES
+    assert await fetched(store.env, tmp_path, "s3://bucket/deep/m", files=("*.json",)) == {
         "sub/config.json": b"{}"
     }
 
 
 async def test_a_whole_bucket_is_a_prefix_too(store: FaultStore, tmp_path: Path) -> None:
     store.objects = {"a": b"A", "b/c": b"C"}
-    assert await fetch(store, tmp_path, "s3://bucket") == {"a": b"A", "b/c": b"C"}
+    assert await fetched(store.env, tmp_path, "s3://bucket") == {"a": b"A", "b/c": b"C"}
 
 
 async def test_directory_placeholders_are_passed_over(store: FaultStore, tmp_path: Path) -> None:
     store.objects = {"m/": b"", "m/sub/": b"", "m/sub/x": b"X"}
-    assert await fetch(store, tmp_path, "s3://bucket/m") == {"sub/x": b"X"}
+    assert await fetched(store.env, tmp_path, "s3://bucket/m") == {"sub/x": b"X"}
 
 
 async def test_keys_with_odd_characters(store: FaultStore, tmp_path: Path) -> None:
     odd = {"a b+c%20d#e~f.bin": b"1", "ü/ñ.txt": b"2", "q?x=1&y": b"3"}
     store.objects = {f"m/{name}": content for name, content in odd.items()}
-    assert await fetch(store, tmp_path, "s3://bucket/m") == odd
+    assert await fetched(store.env, tmp_path, "s3://bucket/m") == odd
 
 
 @pytest.mark.parametrize(
@@ -120,9 +81,9 @@ async def test_archives_are_unpacked_and_not_kept(
         "file": f"file://{tmp_path}/{name}",
     }[scheme]
     digest = hashlib.sha256(data).hexdigest()
-    assert await fetch(store, tmp_path, uri, sha256=digest) == FILES
+    assert await fetched(store.env, tmp_path, uri, sha256=digest) == FILES
     with pytest.raises(StorageError, match="expected 0000"):
-        await fetch(store, tmp_path, uri, sha256="0" * 64)
+        await fetched(store.env, tmp_path, uri, sha256="0" * 64)
 
 
 async def test_an_archive_that_breaks_off_again_and_again_is_resumed(
@@ -130,7 +91,7 @@ async def test_an_archive_that_breaks_off_again_and_again_is_resumed(
 ) -> None:
     store.objects["m.tar"] = tarred(FILES)
     store.cuts, store.cut_after = 6, MB // 2
-    assert await fetch(store, tmp_path, "s3://bucket/m.tar") == FILES
+    assert await fetched(store.env, tmp_path, "s3://bucket/m.tar") == FILES
     assert store.cuts == 0
     assert store.bytes_sent < 4.5 * MB
 
@@ -140,20 +101,19 @@ async def test_an_archive_that_cannot_be_got_at_all_fails_and_comes_later(
 ) -> None:
     store.objects["m.tar"] = tarred(FILES)
     limits = replace(LIMITS, retry_timeout=0.1)
-    run = await prepared(store, tmp_path, "s3://bucket/m.tar", limits=limits)
+    fetch = fetch_of(store.env, tmp_path, "s3://bucket/m.tar", limits)
     store.cuts, store.cut_after = 10_000, 0
-    with pytest.raises(StorageError) as caught:
-        await run()
-    assert caught.value.reason == "StorageUnavailable"
+    with refused("StorageUnavailable"):
+        await files_of(fetch)
     store.cuts = 0
-    assert await run() == FILES
+    assert await files_of(fetch) == FILES
 
 
 @pytest.mark.parametrize("ranges", [True, False])
 async def test_a_plain_url(store: FaultStore, tmp_path: Path, ranges: bool) -> None:
     store.ranges = ranges
     store.objects["model.bin"] = FILES["model.bin"]
-    found = await fetch(store, tmp_path, f"{store.url}/web/model.bin?signature=a%2Fb")
+    found = await fetched(store.env, tmp_path, f"{store.url}/web/model.bin?signature=a%2Fb")
     assert found == {"model.bin": FILES["model.bin"]}
     assert {method for method, _ in store.requests} == {"GET"}, "a URL that is signed for GET answers no HEAD"
     assert all(path.endswith("?signature=a%2Fb") for _, path in store.requests)
@@ -162,35 +122,34 @@ async def test_a_plain_url(store: FaultStore, tmp_path: Path, ranges: bool) -> N
 async def test_a_url_without_ranges_starts_over(store: FaultStore, tmp_path: Path) -> None:
     store.ranges = False
     store.objects["model.bin"] = FILES["model.bin"]
-    run = await prepared(store, tmp_path, f"{store.url}/web/model.bin")
+    fetch = fetch_of(store.env, tmp_path, f"{store.url}/web/model.bin")
     store.cuts, store.cut_after = 1000, MB
     with pytest.raises(StorageError):
-        await run()
+        await files_of(fetch)
     store.cuts = 0
-    assert await run() == {"model.bin": FILES["model.bin"]}
+    assert await files_of(fetch) == {"model.bin": FILES["model.bin"]}
 
 
 async def test_a_content_type_identifies_an_archive(store: FaultStore, tmp_path: Path) -> None:
     store.objects["download"] = gzip.compress(tarred(FILES))
     store.types["download"] = "application/gzip; charset=binary"
-    assert await fetch(store, tmp_path, f"{store.url}/web/download") == FILES
+    assert await fetched(store.env, tmp_path, f"{store.url}/web/download") == FILES
 
 
 async def test_an_empty_object(store: FaultStore, tmp_path: Path) -> None:
     store.objects["e"] = b""
-    assert await fetch(store, tmp_path, f"{store.url}/web/e") == {"e": b""}
-    assert await fetch(store, tmp_path, "s3://bucket/e") == {"e": b""}
+    assert await fetched(store.env, tmp_path, f"{store.url}/web/e") == {"e": b""}
+    assert await fetched(store.env, tmp_path, "s3://bucket/e") == {"e": b""}
 
 
 async def test_digests(store: FaultStore, tmp_path: Path) -> None:
     store.objects = {"m/a": b"A", "m/b": b"B", "solo": b"S"}
     one = hashlib.sha256(b"S").hexdigest()
-    assert await fetch(store, tmp_path, "s3://bucket/solo", sha256=one)
+    assert await fetched(store.env, tmp_path, "s3://bucket/solo", sha256=one)
     many = listing_sha256({name: hashlib.sha256(name.upper().encode()).hexdigest() for name in "ab"})
-    assert await fetch(store, tmp_path, "s3://bucket/m", sha256=many)
-    with pytest.raises(StorageError) as caught:
-        await fetch(store, tmp_path, "s3://bucket/m", sha256=one)
-    assert caught.value.reason == "DigestMismatch"
+    assert await fetched(store.env, tmp_path, "s3://bucket/m", sha256=many)
+    with refused("DigestMismatch"):
+        await fetched(store.env, tmp_path, "s3://bucket/m", sha256=one)
 
 
 async def test_the_digest_of_many_files_is_what_sha256sum_makes(tmp_path: Path) -> None:
@@ -212,15 +171,15 @@ async def test_bad_content_is_fetched_twice_and_then_not_until_it_is_replaced(
 ) -> None:
     digest = hashlib.sha256(b"right").hexdigest()
     store.objects[name] = b"wrong"
-    run = await prepared(store, tmp_path, f"s3://bucket/{name}", sha256=digest if name == "m.bin" else "")
+    fetch = fetch_of(store.env, tmp_path, f"s3://bucket/{name}", sha256=digest if name == "m.bin" else "")
     for _ in range(5):
         with pytest.raises(StorageError) as caught:
-            await run()
+            await files_of(fetch)
         assert caught.value.reason in ("DigestMismatch", "BadArchive")
     assert store.gets[name] == 2
     right = {"m.tar": tarred(FILES), "m.zip": zipped(FILES), "m.bin": b"right"}[name]
     store.objects[name] = right
-    assert await run() == ({"m.bin": b"right"} if name == "m.bin" else FILES)
+    assert await files_of(fetch) == ({"m.bin": b"right"} if name == "m.bin" else FILES)
 
 
 class Azure(FaultStore):
@@ -255,8 +214,8 @@ async def test_azure_blobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base
     }
     monkeypatch.setattr(Azure, "env", env)
     try:
-        assert await fetch(azure, tmp_path, f"{base}/m") == {"a": b"A"}
-        assert await fetch(azure, tmp_path, f"{base}/m.tar") == {"b": b"B"}
+        assert await fetched(azure.env, tmp_path, f"{base}/m") == {"a": b"A"}
+        assert await fetched(azure.env, tmp_path, f"{base}/m.tar") == {"b": b"B"}
     finally:
         await azure.stop()
 
@@ -265,14 +224,14 @@ async def test_google_storage(store: FaultStore, tmp_path: Path, monkeypatch: py
     store.objects = {"m/a": b"A", "m.tar": tarred({"b": b"B"})}
     base = FaultStore.env.fget(store)  # type: ignore[attr-defined]
     monkeypatch.setattr(FaultStore, "env", base | {"STORAGE_EMULATOR_HOST": store.url})
-    assert await fetch(store, tmp_path, "gs://bucket/m") == {"a": b"A"}
-    assert await fetch(store, tmp_path, "gs://bucket/m.tar") == {"b": b"B"}
+    assert await fetched(store.env, tmp_path, "gs://bucket/m") == {"a": b"A"}
+    assert await fetched(store.env, tmp_path, "gs://bucket/m.tar") == {"b": b"B"}
 
 
 async def test_max_disk_is_asked_before_anything_is_fetched(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m/a"] = bytes(MB)
     with pytest.raises(StorageError, match=r"1\.0 MiB do not fit"):
-        await fetch(store, tmp_path, "s3://bucket/m", max_disk=MB - 1)
+        await fetched(store.env, tmp_path, "s3://bucket/m", max_disk=MB - 1)
     assert store.gets["m/a"] == 0
 
 
@@ -288,9 +247,8 @@ async def test_a_refusal_has_its_reason(tmp_path: Path, status: int, reason: str
     await store.start()
     try:
         for uri in ("s3://bucket/m", f"{store.url}/web/m?sig=secret"):
-            with pytest.raises(StorageError) as caught:
-                await fetch(store, tmp_path, uri)
-            assert caught.value.reason == reason
+            with refused(reason) as caught:
+                await fetched(store.env, tmp_path, uri)
             assert "secret" not in str(caught.value)
     finally:
         await store.stop()
@@ -331,9 +289,9 @@ async def test_a_hub_repository_at_one_commit(tmp_path: Path, monkeypatch: pytes
     await hub.start()
     monkeypatch.setattr(Hub, "env", property(lambda self: FaultStore.env.fget(self) | {"HF_TOKEN": "hf_x"}))  # type: ignore[attr-defined]
     try:
-        assert await fetch(hub, tmp_path, "hf://org/model:v1") == FILES
+        assert await fetched(hub.env, tmp_path, "hf://org/model:v1") == FILES
         assert set(hub.tokens) == {"Bearer hf_x"}
-        assert await fetch(hub, tmp_path, "hf://org/model:v1", files=("*.json",)) == {
+        assert await fetched(hub.env, tmp_path, "hf://org/model:v1", files=("*.json",)) == {
             "sub/config.json": b"{}"
         }
     finally:
@@ -356,17 +314,7 @@ def test_globs_and_kinds() -> None:
     assert archive_kind("x", "application/zip") == "zip"
 
 
-# What a failed attempt leaves on disk and in the budget.
-
-
-def sharing(store: FaultStore, tmp_path: Path, budget: DiskBudget, *uris: str) -> list[Fetch]:
-    """Fetches of several models with one budget."""
-    storage = Storage(store.env, LIMITS, budget, tmp_path / "claims", asyncio.Semaphore(4))
-    fetches = []
-    for number, uri in enumerate(uris):
-        (tmp_path / f"staging{number}").mkdir()
-        fetches.append(Fetch(ModelSpec(f"m{number}", uri), tmp_path / f"staging{number}", storage))
-    return fetches
+# Files and reservations after a failed attempt.
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -376,9 +324,8 @@ def files_in(directory: Path) -> list[Path]:
 @pytest.mark.parametrize("name", ["m.tar", "m.zip", "m.bin"])
 async def test_bad_content_does_not_stay_on_the_disk(store: FaultStore, tmp_path: Path, name: str) -> None:
     store.objects[name] = b"wrong"
-    budget = DiskBudget(tmp_path)
-    (one,) = sharing(store, tmp_path, budget, f"s3://bucket/{name}")
-    one.spec = replace(one.spec, sha256="0" * 64)
+    one = fetch_of(store.env, tmp_path, f"s3://bucket/{name}", sha256="0" * 64)
+    budget = one.storage.budget
     for _ in range(3):
         with pytest.raises(StorageError):
             await one.run()
@@ -389,9 +336,8 @@ async def test_bad_content_does_not_stay_on_the_disk(store: FaultStore, tmp_path
 async def test_a_broken_download_holds_what_it_has_and_no_more(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m/a"] = bytes(3 * MB)
     store.cuts, store.cut_after = 1000, 1 << 19
-    budget = DiskBudget(tmp_path)
-    (one,) = sharing(store, tmp_path, budget, "s3://bucket/m")
-    one.storage = replace(one.storage, limits=replace(LIMITS, retry_timeout=0.0))
+    one = fetch_of(store.env, tmp_path, "s3://bucket/m", replace(LIMITS, retry_timeout=0.0))
+    budget = one.storage.budget
     with pytest.raises(StorageError):
         await one.run()
     assert 0 < budget.used == one.progress.done < 3 * MB
@@ -406,13 +352,14 @@ async def test_archives_that_do_not_fit_together_do_not_lock_each_other_out(
     """Both grow until the disk is full; then one of them must get it all."""
     for name in ("a.tar.gz", "b.tar.gz"):
         store.objects[name] = gzip.compress(tarred({"w": bytes(6 * MB)}))
-    budget = DiskBudget(tmp_path, 10 * MB)
-    a, b = sharing(store, tmp_path, budget, "s3://bucket/a.tar.gz", "s3://bucket/b.tar.gz")
-    budget.set_used("m1/", 5 * MB)  # b is half way
+    a = fetch_of(store.env, tmp_path, "s3://bucket/a.tar.gz", max_disk=10 * MB)
+    b = Fetch(ModelSpec("b", "s3://bucket/b.tar.gz"), tmp_path / "b", a.storage)
+    budget = a.storage.budget
+    budget.set_used(b.key, 5 * MB)  # b is half way
     with pytest.raises(StorageError, match="do not fit"):
         await a.run()
     assert budget.used == 5 * MB
-    budget.set_used("m0/", 5 * MB)  # a is half way, too
+    budget.set_used(a.key, 5 * MB)  # a is half way, too
     with pytest.raises(StorageError, match="do not fit"):
         await b.run()
     await a.run()
@@ -449,7 +396,7 @@ async def test_files_dropped_for_lack_of_room_count_as_missing_again(
         return really(descriptor, data, offset)
 
     monkeypatch.setattr("os.pwrite", pwrite)
-    (one,) = sharing(store, tmp_path, DiskBudget(tmp_path), "s3://bucket/m")
+    one = fetch_of(store.env, tmp_path, "s3://bucket/m")
     with pytest.raises(StorageError, match="No space left"):
         await one.run()
     assert files_in(one.staging) == []

@@ -6,11 +6,9 @@ import asyncio
 import gzip
 import io
 import json
-import os
 import tarfile
-import tempfile
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,11 @@ import pytest
 import zstandard
 
 from puller.reasons import Reason
-from puller.spec import ModelSpec
-from puller.storage.base import DiskBudget, Limits, StorageError
-from puller.storage.fetch import Fetch, Storage
+from puller.storage.base import StorageError
 from puller.storage.registry_auth import credentials
+from tests.puller.errors import refused
 from tests.puller.fakes import tarred
+from tests.puller.storage.fetching import FILES, LIMITS, MB, fetch_of, fetched, files_of
 from tests.puller.storage.registries import (
     IMAGE_CONFIG,
     IMAGE_LAYER,
@@ -34,10 +32,6 @@ from tests.puller.storage.registries import (
     digest_of,
 )
 
-MB = 1 << 20
-LIMITS = Limits(part_size=MB, chunk_size=1 << 16, retry_initial=0.01, retry_max=0.05)
-Tree = dict[str, bytes]
-
 
 @pytest.fixture
 async def registry() -> AsyncIterator[FakeRegistry]:
@@ -47,38 +41,16 @@ async def registry() -> AsyncIterator[FakeRegistry]:
     await made.stop()
 
 
-def prepared(
-    tmp_path: Path, uri: str, env: dict[str, str] | None = None, limits: Limits = LIMITS, **spec: Any
-) -> Callable[[], Awaitable[Tree]]:
-    staging = Path(tempfile.mkdtemp(dir=tmp_path)) / "m"
-    budget = DiskBudget(tmp_path, spec.pop("max_disk", 0))
-    storage = Storage(env or {}, limits, budget, tmp_path / "claims", asyncio.Semaphore(4))
-    fetch = Fetch(ModelSpec("m", uri, **spec), staging, storage)
-
-    async def run() -> Tree:
-        tree = await fetch.run()
-        return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-
-    return run
-
-
-async def fetch(tmp_path: Path, uri: str, env: dict[str, str] | None = None, **spec: Any) -> Tree:
-    return await prepared(tmp_path, uri, env, **spec)()
-
-
 def image(registry: FakeRegistry, *layers: bytes, kind: str = f"{IMAGE_LAYER}+gzip") -> bytes:
     described = [registry.blobs.add(gzip.compress(layer), kind) for layer in layers]
     return registry.blobs.manifest(described, IMAGE_CONFIG)
 
 
-FILES = {"model.safetensors": os.urandom(3 * MB + 17), "sub/config.json": b"{}", "empty": b""}
-
-
 async def test_modelpack_with_raw_layers(registry: FakeRegistry, tmp_path: Path) -> None:
     layers = [registry.blobs.file(path, content) for path, content in FILES.items()]
     uri = registry.push("team/m:v1", registry.blobs.manifest(layers))
-    assert await fetch(tmp_path, uri) == FILES
-    assert await fetch(tmp_path, uri, files=("*.json",)) == {"sub/config.json": b"{}"}
+    assert await fetched({}, tmp_path, uri) == FILES
+    assert await fetched({}, tmp_path, uri, files=("*.json",)) == {"sub/config.json": b"{}"}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +66,8 @@ async def test_modelpack_with_archives_and_files(
     ]
     layers.append(registry.blobs.file("README.md", b"read me"))
     uri = registry.push("m:v1", registry.blobs.manifest(layers))
-    assert await fetch(tmp_path, uri) == FILES | {"README.md": b"read me"}
-    assert await fetch(tmp_path, uri, files=("sub/*",)) == {"sub/config.json": b"{}"}
+    assert await fetched({}, tmp_path, uri) == FILES | {"README.md": b"read me"}
+    assert await fetched({}, tmp_path, uri, files=("sub/*",)) == {"sub/config.json": b"{}"}
 
 
 async def test_files_and_directories_of_oras(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -112,28 +84,28 @@ async def test_files_and_directories_of_oras(registry: FakeRegistry, tmp_path: P
         blobs.add(b"{}", "application/vnd.oci.empty.v1+json"),
     ]
     uri = registry.push("m:v1", blobs.manifest(layers, "application/vnd.oci.empty.v1+json"))
-    assert await fetch(tmp_path, uri) == {"w.bin": b"weights", "d/x": b"X"}
+    assert await fetched({}, tmp_path, uri) == {"w.bin": b"weights", "d/x": b"X"}
 
 
 async def test_an_image_gives_what_is_in_models(registry: FakeRegistry, tmp_path: Path) -> None:
     base = tarred({"bin/sh": b"shell", "models2/no": b"no", "./models/a": b"1", "models/old/x": b"x"})
     top = tarred({"models/a": b"2", "/models/b/c": b"3", "models/.wh.old": b"", "etc/.wh.passwd": b""})
     uri = registry.push("car:1", image(registry, base, top))
-    assert await fetch(tmp_path, uri) == {"a": b"2", "b/c": b"3"}
-    assert await fetch(tmp_path, uri, files=("b/*",)) == {"b/c": b"3"}
+    assert await fetched({}, tmp_path, uri) == {"a": b"2", "b/c": b"3"}
+    assert await fetched({}, tmp_path, uri, files=("b/*",)) == {"b/c": b"3"}
 
 
 async def test_an_opaque_directory_hides_lower_layers_only(registry: FakeRegistry, tmp_path: Path) -> None:
     base = tarred({"models/d/old": b"1", "models/d/sub/old": b"1", "models/e": b"e"})
     top = tarred({"models/d/new": b"2", "models/d/.wh..wh..opq": b""})
-    assert await fetch(tmp_path, registry.push("car:1", image(registry, base, top))) == {
+    assert await fetched({}, tmp_path, registry.push("car:1", image(registry, base, top))) == {
         "d/new": b"2",
         "e": b"e",
     }
     whole = tarred({"models/new": b"2", ".wh..wh..opq": b""})
-    assert await fetch(tmp_path, registry.push("car:2", image(registry, base, whole))) == {"new": b"2"}
+    assert await fetched({}, tmp_path, registry.push("car:2", image(registry, base, whole))) == {"new": b"2"}
     gone = tarred({".wh.models": b"", "models/new": b"2"})
-    assert await fetch(tmp_path, registry.push("car:3", image(registry, base, gone))) == {"new": b"2"}
+    assert await fetched({}, tmp_path, registry.push("car:3", image(registry, base, gone))) == {"new": b"2"}
 
 
 def linked(*links: tuple[str, str], **files: bytes) -> bytes:
@@ -148,28 +120,25 @@ def linked(*links: tuple[str, str], **files: bytes) -> bytes:
 
 async def test_links_of_an_image_stay_inside(registry: FakeRegistry, tmp_path: Path) -> None:
     inside = linked(("models/s/link", "/models/a"), ("models/near", "a"), ("bin/x", "/etc/passwd"), a=b"A")
-    assert await fetch(tmp_path, registry.push("car:1", image(registry, inside))) == {
+    assert await fetched({}, tmp_path, registry.push("car:1", image(registry, inside))) == {
         "a": b"A",
         "s/link": b"A",
         "near": b"A",
     }
     for n, target in enumerate(("/etc/passwd", "../etc/passwd", "/models/../etc/passwd")):
         uri = registry.push(f"bad:{n}", image(registry, linked(("models/link", target))))
-        with pytest.raises(StorageError) as raised:
-            await fetch(tmp_path, uri)
-        assert raised.value.reason is Reason.HOSTILE_ARCHIVE
+        with refused(Reason.HOSTILE_ARCHIVE):
+            await fetched({}, tmp_path, uri)
     # A link of one layer, and a file below it in the next.
     uri = registry.push("bad:9", image(registry, linked(("models/d", "/tmp")), tarred({"models/d/x": b""})))
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri)
-    assert raised.value.reason is Reason.HOSTILE_ARCHIVE
+    with refused(Reason.HOSTILE_ARCHIVE):
+        await fetched({}, tmp_path, uri)
 
 
 async def test_an_image_without_models_is_not_found(registry: FakeRegistry, tmp_path: Path) -> None:
     uri = registry.push("car:1", image(registry, tarred({"bin/sh": b"shell"})))
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri)
-    assert raised.value.reason is Reason.NOT_FOUND
+    with refused(Reason.NOT_FOUND):
+        await fetched({}, tmp_path, uri)
 
 
 async def test_an_index_leads_to_a_manifest(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -180,7 +149,7 @@ async def test_an_index_leads_to_a_manifest(registry: FakeRegistry, tmp_path: Pa
         {"digest": digest_of(manifest), "platform": {"os": "linux", "architecture": "riscv64"}},
     ]
     uri = registry.push("m:v1", json.dumps({"mediaType": INDEX, "manifests": entries}).encode())
-    assert await fetch(tmp_path, uri) == {"a": b"A"}
+    assert await fetched({}, tmp_path, uri) == {"a": b"A"}
 
 
 # --- digests ---------------------------------------------------------------------------------------
@@ -190,15 +159,13 @@ async def test_a_reference_by_digest_and_the_configs_sha256(registry: FakeRegist
     manifest = registry.blobs.manifest([registry.blobs.file("a", b"A")])
     uri = registry.push("m:v1", manifest)
     digest = digest_of(manifest)
-    assert await fetch(tmp_path, uri.replace(":v1", f"@{digest}")) == {"a": b"A"}
-    assert await fetch(tmp_path, uri, sha256=digest.removeprefix("sha256:")) == {"a": b"A"}
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri, sha256="0" * 64)
-    assert raised.value.reason is Reason.DIGEST_MISMATCH
+    assert await fetched({}, tmp_path, uri.replace(":v1", f"@{digest}")) == {"a": b"A"}
+    assert await fetched({}, tmp_path, uri, sha256=digest.removeprefix("sha256:")) == {"a": b"A"}
+    with refused(Reason.DIGEST_MISMATCH):
+        await fetched({}, tmp_path, uri, sha256="0" * 64)
     registry.manifests[f"m@{digest}"] = registry.blobs.manifest([registry.blobs.file("a", b"B")])
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri.replace(":v1", f"@{digest}"))
-    assert raised.value.reason is Reason.DIGEST_MISMATCH
+    with refused(Reason.DIGEST_MISMATCH):
+        await fetched({}, tmp_path, uri.replace(":v1", f"@{digest}"))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -211,9 +178,8 @@ async def test_other_bytes_than_the_manifest_lists_are_refused(
     )
     uri = registry.push("m:v1", registry.blobs.manifest([layer]))
     registry.blobs.content[layer["digest"]] = tarred({"a": b"B"})
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri)
-    assert raised.value.reason is Reason.DIGEST_MISMATCH
+    with refused(Reason.DIGEST_MISMATCH):
+        await fetched({}, tmp_path, uri)
 
 
 # --- broken transfers ------------------------------------------------------------------------------
@@ -222,29 +188,29 @@ async def test_other_bytes_than_the_manifest_lists_are_refused(
 @pytest.mark.parametrize("ranges", [True, False])
 async def test_a_broken_transfer_goes_on(registry: FakeRegistry, tmp_path: Path, ranges: bool) -> None:
     registry.ranges = ranges
-    layer = registry.blobs.file("model.bin", FILES["model.safetensors"])
+    layer = registry.blobs.file("model.bin", FILES["model.bin"])
     uri = registry.push("m:v1", registry.blobs.manifest([layer]))
     registry.cuts, registry.cut_after = 2 if ranges else 0, 300_000
-    assert await fetch(tmp_path, uri) == {"model.bin": FILES["model.safetensors"]}
+    assert await fetched({}, tmp_path, uri) == {"model.bin": FILES["model.bin"]}
 
 
 async def test_an_archive_goes_on_too(registry: FakeRegistry, tmp_path: Path) -> None:
     layer = registry.blobs.add(tarred(FILES), f"{WEIGHT}.tar")
     uri = registry.push("m:v1", registry.blobs.manifest([layer]))
     registry.cuts, registry.cut_after = 3, 300_000
-    assert await fetch(tmp_path, uri) == FILES
+    assert await fetched({}, tmp_path, uri) == FILES
 
 
 async def test_archives_are_not_fetched_again_for_a_file(registry: FakeRegistry, tmp_path: Path) -> None:
     archive = registry.blobs.add(tarred({"a": b"A"}), f"{WEIGHT}.tar")
-    file = registry.blobs.file("model.bin", FILES["model.safetensors"])
+    file = registry.blobs.file("model.bin", FILES["model.bin"])
     uri = registry.push("m:v1", registry.blobs.manifest([archive, file]))
     held = registry.blobs.content.pop(file["digest"])
-    run = prepared(tmp_path, uri, limits=replace(LIMITS, chunk_size=8 * MB, part_size=8 * MB))
+    fetch = fetch_of({}, tmp_path, uri, limits=replace(LIMITS, chunk_size=8 * MB, part_size=8 * MB))
     with pytest.raises(StorageError):
-        await run()
+        await files_of(fetch)
     registry.blobs.content[file["digest"]] = held
-    assert await run() == {"a": b"A", "model.bin": held}
+    assert await files_of(fetch) == {"a": b"A", "model.bin": held}
     assert registry.asked[f"/v2/m/blobs/{archive['digest']}"] == 1
 
 
@@ -254,9 +220,8 @@ async def test_what_does_not_fit_is_refused(registry: FakeRegistry, tmp_path: Pa
         registry.blobs.file("b", b"B" * MB),
     ]
     uri = registry.push("m:v1", registry.blobs.manifest(layers))
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri, max_disk=MB + MB // 2)
-    assert raised.value.reason is Reason.OVER_MAX_DISK
+    with refused(Reason.OVER_MAX_DISK):
+        await fetched({}, tmp_path, uri, max_disk=MB + MB // 2)
     assert registry.asked[f"/v2/m/blobs/{layers[1]['digest']}"] <= 1
 
 
@@ -288,7 +253,7 @@ async def test_a_token_is_got_with_the_usual_files(
     if where == "auth":
         (home / "auth.json").write_text(text)
         env = {"REGISTRY_AUTH_FILE": str(home / "auth.json")}
-    assert await fetch(tmp_path, uri, env) == {"a": b"A"}
+    assert await fetched(env, tmp_path, uri) == {"a": b"A"}
 
 
 async def test_a_token_that_runs_out_is_renewed(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -297,7 +262,7 @@ async def test_a_token_that_runs_out_is_renewed(registry: FakeRegistry, tmp_path
     uri = registry.push("m:v1", registry.blobs.manifest(layers))
     env = {"DOCKER_AUTH_CONFIG": config_of(registry.name)}
     limits = replace(LIMITS, connections=1)
-    assert await prepared(tmp_path, uri, env, limits)() == {
+    assert await fetched(env, tmp_path, uri, limits=limits) == {
         path: text for path, text in FILES.items() if text
     }
     assert registry.asked["/token"] > 1
@@ -306,7 +271,7 @@ async def test_a_token_that_runs_out_is_renewed(registry: FakeRegistry, tmp_path
 async def test_basic_authentication(registry: FakeRegistry, tmp_path: Path) -> None:
     registry.password, registry.basic = "secret", True
     uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
-    assert await fetch(tmp_path, uri, {"DOCKER_AUTH_CONFIG": config_of(registry.name)}) == {"a": b"A"}
+    assert await fetched({"DOCKER_AUTH_CONFIG": config_of(registry.name)}, tmp_path, uri) == {"a": b"A"}
 
 
 @pytest.mark.parametrize("basic", [True, False])
@@ -317,9 +282,8 @@ async def test_refused_credentials_say_so(
     registry.password, registry.basic = "secret", basic
     uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
     env = {"DOCKER_AUTH_CONFIG": config_of(registry.name, password)} if password else {}
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri, env)
-    assert raised.value.reason is Reason.ACCESS_DENIED
+    with refused(Reason.ACCESS_DENIED) as raised:
+        await fetched(env, tmp_path, uri)
     assert "wrong" not in str(raised.value)
 
 
@@ -327,32 +291,29 @@ async def test_a_registry_that_trickles_is_late(registry: FakeRegistry, tmp_path
     """Not the model directory's fault: asyncio's TimeoutError is an OSError."""
     registry.gate = asyncio.Event()
     limits = replace(LIMITS, stall_timeout=0.05)
-    with pytest.raises(StorageError) as raised:
-        await prepared(tmp_path, f"oci://{registry.name}/m:v1", limits=limits)()
-    assert raised.value.reason is Reason.STORAGE_TIMEOUT
+    with refused(Reason.STORAGE_TIMEOUT):
+        await fetched({}, tmp_path, f"oci://{registry.name}/m:v1", limits=limits)
     registry.gate.set()
 
 
 @pytest.mark.parametrize("realm", ["http://[", "https://:x/", "https:///t", "ftp://h/t", "/token"])
 async def test_a_token_server_at_no_address(registry: FakeRegistry, tmp_path: Path, realm: str) -> None:
     registry.challenge = f'Bearer realm="{realm}"'
-    with pytest.raises(StorageError, match="token server") as raised:
-        await fetch(tmp_path, f"oci://{registry.name}/m:v1")
-    assert raised.value.reason is Reason.STORAGE_UNAVAILABLE
+    with refused(Reason.STORAGE_UNAVAILABLE, "token server"):
+        await fetched({}, tmp_path, f"oci://{registry.name}/m:v1")
 
 
 @pytest.mark.parametrize("listed", [5, "sha256", {}, None, [5, {"platform": 5}, {"digest": 5}]])
 async def test_an_index_of_garbage(registry: FakeRegistry, tmp_path: Path, listed: Any) -> None:
     uri = registry.push("m:v1", json.dumps({"mediaType": INDEX, "manifests": listed}).encode())
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, uri)
-    assert raised.value.reason is Reason.BAD_MANIFEST
+    with refused(Reason.BAD_MANIFEST):
+        await fetched({}, tmp_path, uri)
 
 
 async def test_a_registry_that_refuses_ranges(registry: FakeRegistry, tmp_path: Path) -> None:
     registry.ranges_status = 416
     uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"x" * (1 << 17))]))
-    assert await fetch(tmp_path, uri) == {"a": b"x" * (1 << 17)}
+    assert await fetched({}, tmp_path, uri) == {"a": b"x" * (1 << 17)}
 
 
 @pytest.mark.parametrize(
@@ -419,22 +380,19 @@ async def test_a_hostile_manifest_is_refused(
     body = (
         manifest if isinstance(manifest, bytes) else json.dumps({"mediaType": MANIFEST} | manifest).encode()
     )
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, registry.push("m:v1", body))
-    assert raised.value.reason is reason
+    with refused(reason):
+        await fetched({}, tmp_path, registry.push("m:v1", body))
 
 
 async def test_a_tag_that_is_not_there(registry: FakeRegistry, tmp_path: Path) -> None:
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, f"oci://{registry.name}/team/m:none")
-    assert raised.value.reason is Reason.NOT_FOUND
+    with refused(Reason.NOT_FOUND):
+        await fetched({}, tmp_path, f"oci://{registry.name}/team/m:none")
 
 
 async def test_a_registry_elsewhere_is_asked_over_https(tmp_path: Path) -> None:
     """On this host only, and where the flag says so, over http."""
     uri = "oci://127.1:1/m"  # the same host in a spelling that is not taken for it
     with pytest.raises(StorageError):
-        await fetch(tmp_path, uri)
-    with pytest.raises(StorageError) as raised:
-        await fetch(tmp_path, "oci://169.254.169.254/m")
-    assert raised.value.reason is Reason.ADDRESS_BLOCKED
+        await fetched({}, tmp_path, uri)
+    with refused(Reason.ADDRESS_BLOCKED):
+        await fetched({}, tmp_path, "oci://169.254.169.254/m")
