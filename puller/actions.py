@@ -12,7 +12,7 @@ from pathlib import Path
 
 from puller.plan import Loaded, Model, Step, same_content
 from puller.reasons import Reason
-from puller.servers.base import ModelServer, Pauses, ServerError
+from puller.servers.base import ModelServer, ServerError, poll
 from puller.spec import ModelSpec
 from puller.storage.base import in_thread
 from puller.storage.fetch import Fetch, Storage
@@ -150,10 +150,11 @@ class Actions:
         if load is None:
             return False
         observable = not model.available and load.digest == _digest(model)
-        ready = False
-        pauses = Pauses(self.load_wait)
-        while not ready and await pauses.more():
-            ready = observable and await self.server.ready(model.name)
+
+        async def succeeded() -> bool:
+            return observable and await self.server.ready(model.name)
+
+        ready = await poll(succeeded, self.load_wait)
         self._unfinished.pop(model.name, None)
         return ready
 

@@ -21,7 +21,6 @@ from puller.options import Options
 from puller.reconcile import Reconciler
 from puller.servers.base import ModelServer, Timeouts
 from puller.servers.lora import LoraServer, SglangServer
-from puller.servers.none import NoServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
 from puller.spec import SCHEMES, quantity
@@ -79,7 +78,7 @@ def storage_of(options: Options, env: Mapping[str, str]) -> Storage:
 def server_of(options: Options) -> ModelServer:
     """The client for `--server`."""
     if options.server == "none":
-        return NoServer()
+        return ModelServer()
     server_dir = options.server_model_dir or options.model_dir
     if options.server in ("vllm", "sglang"):
         adapters = LoraServer if options.server == "vllm" else SglangServer

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -25,14 +26,6 @@ _IDLE_TIMEOUT = 75.0
 _MAX_CONNECTIONS = 128
 """Connections at a time. A further one closes the oldest, so idle clients cannot lock kubelet out."""
 _TEXT = "text/plain; charset=utf-8"
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Response:
     def encoded(self, *, close: bool, head_only: bool) -> bytes:
         """The bytes to send. `close`: the connection ends with this response."""
         lines = [
-            f"HTTP/1.1 {self.status} {_REASONS[self.status]}",
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             f"Content-Type: {self.content_type}",
             f"Content-Length: {len(self.body)}",
             f"Connection: {'close' if close else 'keep-alive'}",

@@ -54,6 +54,14 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
+class StepError(Exception):
+    """A step that failed for a known reason. The message is one sentence."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 BAD_CONTENT = frozenset(
     {
         Reason.DIGEST_MISMATCH,

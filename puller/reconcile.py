@@ -22,11 +22,11 @@ from puller.actions import Actions
 from puller.log import logger
 from puller.options import Options
 from puller.plan import NEVER, Failure, InFlight, Loaded, Model, Step, next_step, wake_at
-from puller.reasons import SERVER_SILENT, Reason
-from puller.servers.base import Health, ModelServer, ServerError
+from puller.reasons import SERVER_SILENT, Reason, StepError
+from puller.servers.base import Health, ModelServer
 from puller.spec import LIST_KEY, Desired, carry_over, parse
 from puller.status import Status
-from puller.storage.base import StorageError, in_thread
+from puller.storage.base import in_thread
 from puller.storage.fetch import Storage
 from puller.store import ModelStore, StoreBusyError
 from puller.workqueue import Timers, WorkQueue
@@ -215,7 +215,7 @@ class Reconciler:
     async def _run_step(self, step: Step, model: Model) -> Failure | None:
         try:
             await self.actions.run(step, model)
-        except (StorageError, ServerError) as error:
+        except StepError as error:
             return self._failure(step, model, error.reason, str(error))
         except OSError as error:
             return self._failure(step, model, Reason.MODEL_DIR_UNUSABLE, str(error))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from puller.reasons import Reason
+from puller.reasons import Reason, StepError
 from puller.servers.client import MAX_BODY, Client, ConnectionLostError, NotListeningError
 
 
@@ -21,44 +22,42 @@ class Health(enum.Enum):
     HUNG = "hung"
 
 
-class ServerError(Exception):
-    """A call that failed. The message is one sentence.
+class ServerError(StepError):
+    """A call that failed.
 
     ServerUnavailable: no process listens; the model may be good. ServerLost: the connection broke during the
     call, perhaps because of the call. ServerTimeout: no response in time.
     """
 
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
+class ModelServer:
+    """The interface to a model server. Every call has a timeout. `declarative`: the server needs the whole
+    set of models, by `declare`, before each load or unload.
 
-class ModelServer(Protocol):
-    """Every call has a timeout. A model is loaded if `ready` returns True. `declarative`: the server needs
-    the whole set of models, by `declare`, before each load or unload."""
+    This class itself is for `--server none`: a model on disk counts as loaded.
+    """
 
-    declarative: bool
+    declarative = False
 
-    async def health(self) -> Health: ...
+    async def health(self) -> Health:
+        return Health.UP
 
     async def ready(self, name: str) -> bool:
         """Whether the server can answer requests for the model. Raises ServerError if unknown."""
-        ...
+        return True
 
     async def load(self, name: str, *, was_ready: bool) -> None:
         """Load the tree on disk, or load it again. Returns once the model is ready. `was_ready`: the model
         was ready before, perhaps from another tree. Raises ServerError."""
-        ...
 
     async def unload(self, name: str) -> None:
         """Returns once the model is not ready. Raises ServerError."""
-        ...
 
     async def declare(self, names: frozenset[str]) -> None:
         """Set the whole set of models. Raises ServerError."""
-        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +69,8 @@ class Timeouts:
     unload: float = 60.0
 
 
-class HttpServer:
-    """The HTTP client that the protocols share."""
-
-    declarative = False
+class HttpServer(ModelServer):
+    """A model server with an HTTP API."""
 
     def __init__(self, url: str, timeouts: Timeouts, key: str = "") -> None:
         """`key`: an API key, sent as a bearer token."""
@@ -110,9 +107,6 @@ class HttpServer:
             return Health.DOWN if error.reason is Reason.SERVER_UNAVAILABLE else Health.HUNG
         return Health.UP
 
-    async def declare(self, names: frozenset[str]) -> None:
-        """Only declarative servers need it."""
-
     async def close(self) -> None:
         await self._client.close()
 
@@ -126,17 +120,14 @@ def json_object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class Pauses:
-    """Growing pauses between polls, from 20 ms to a second, for `limit` s."""
-
-    def __init__(self, limit: float) -> None:
-        self._end = asyncio.get_running_loop().time() + limit
-        self._next = 0.02
-
-    async def more(self) -> bool:
-        """Pause; False once the time is over."""
-        if asyncio.get_running_loop().time() >= self._end:
+async def poll(condition: Callable[[], Awaitable[bool]], limit: float) -> bool:
+    """Wait until the condition is true; False if it is not within `limit` s. The pauses grow from 20 ms to
+    a second."""
+    clock = asyncio.get_running_loop().time
+    end, pause = clock() + limit, 0.02
+    while not await condition():
+        if clock() >= end:
             return False
-        await asyncio.sleep(self._next)
-        self._next = min(self._next * 1.6, 1.0)
-        return True
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.6, 1.0)
+    return True

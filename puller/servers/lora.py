@@ -24,7 +24,7 @@ import orjson
 
 from puller.log import logger
 from puller.reasons import Reason
-from puller.servers.base import Health, HttpServer, Pauses, ServerError, Timeouts, json_object
+from puller.servers.base import Health, HttpServer, ServerError, Timeouts, json_object, poll
 from puller.store import MARKER, WORK, remove_tree
 
 ADAPTER = "adapter_config.json"
@@ -92,12 +92,12 @@ class LoraServer(HttpServer):
             await self._try_version(name, path)
             await self._unload_adapter(name, next_path=path)
         await self._load_adapter(name, path)
-        pauses = Pauses(self.timeouts.load)
-        while await self._loaded_path(name) != path:
-            if not await pauses.more():
-                raise ServerError(
-                    Reason.NOT_READY, f"loaded, but not listed within {self.timeouts.load:g} s."
-                )
+
+        async def listed() -> bool:
+            return await self._loaded_path(name) == path
+
+        if not await poll(listed, self.timeouts.load):
+            raise ServerError(Reason.NOT_READY, f"loaded, but not listed within {self.timeouts.load:g} s.")
 
     async def _try_version(self, name: str, path: str) -> None:
         """Raises ServerError for a version that the server cannot load; the previous one stays."""
@@ -124,14 +124,16 @@ class LoraServer(HttpServer):
     async def _unload_adapter(self, name: str, next_path: str = "") -> None:
         """Unload an adapter. `next_path`: the version that is loaded next."""
         status, answer = await self._post(self.unload_path, {"lora_name": name}, self.timeouts.unload)
-        pauses = Pauses(self.timeouts.unload)
-        while await self._loaded_path(name):
-            if not 200 <= status < 300:
-                raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, answer))
-            if not await pauses.more():
-                raise ServerError(
-                    Reason.UNLOAD_FAILED, f"still listed {self.timeouts.unload:g} s after the unload."
-                )
+
+        async def unloaded() -> bool:
+            return not await self._loaded_path(name)
+
+        if not 200 <= status < 300 and not await unloaded():
+            raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, answer))
+        if not await poll(unloaded, self.timeouts.unload):
+            raise ServerError(
+                Reason.UNLOAD_FAILED, f"still listed {self.timeouts.unload:g} s after the unload."
+            )
 
     async def _post(self, path: str, body: dict[str, Any], timeout: float) -> tuple[int, bytes]:  # noqa: ASYNC109
         try:

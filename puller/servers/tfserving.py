@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from puller.reasons import Reason
-from puller.servers.base import Health, HttpServer, Pauses, ServerError, Timeouts, json_object
+from puller.servers.base import Health, HttpServer, ServerError, Timeouts, json_object, poll
 from puller.store import write_atomically
 
 CONFIG_NAME = "models.config"
@@ -77,16 +77,16 @@ class TfServing(HttpServer):
 
     async def _until(self, name: str, wanted: frozenset[int], limit: float) -> None:
         """Wait until all `wanted` versions are available, or without any, until no version is."""
-        pauses = Pauses(limit)
-        while True:
+
+        async def reached() -> bool:
             available = await self._available(name)
-            if wanted <= available if wanted else not available:
-                return
-            if not await pauses.more():
-                verb = "loaded" if wanted else "unloaded"
-                raise ServerError(
-                    Reason.NOT_READY, f"not {verb} within {limit:g} s; does the server poll its config file?"
-                )
+            return wanted <= available if wanted else not available
+
+        if not await poll(reached, limit):
+            verb = "loaded" if wanted else "unloaded"
+            raise ServerError(
+                Reason.NOT_READY, f"not {verb} within {limit:g} s; does the server poll its config file?"
+            )
 
     async def _available(self, name: str) -> frozenset[int]:
         status, body = await self.call("GET", f"/v1/models/{quote(name)}", self.timeouts.probe)

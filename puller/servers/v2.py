@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from puller.reasons import Reason
-from puller.servers.base import Health, HttpServer, Pauses, ServerError, json_object
+from puller.servers.base import Health, HttpServer, ServerError, json_object, poll
 
 
 class V2Server(HttpServer):
@@ -31,24 +31,24 @@ class V2Server(HttpServer):
             if not was_ready and await self.ready(name):
                 return
             raise ServerError(Reason.LOAD_FAILED, self._explain(status, body))
-        pauses = Pauses(self.timeouts.load)
-        while not await self.ready(name):
-            if not await pauses.more():
-                raise ServerError(Reason.NOT_READY, f"loaded, but not ready within {self.timeouts.load:g} s.")
+        if not await poll(lambda: self.ready(name), self.timeouts.load):
+            raise ServerError(Reason.NOT_READY, f"loaded, but not ready within {self.timeouts.load:g} s.")
 
     async def unload(self, name: str) -> None:
         path = f"/v2/repository/models/{quote(name)}/unload"
         status, body = await self.call("POST", path, self.timeouts.unload)
         if status == 404:
             return
-        pauses = Pauses(self.timeouts.unload)
-        while await self.ready(name):
-            if not 200 <= status < 300:
-                raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, body))
-            if not await pauses.more():
-                raise ServerError(
-                    Reason.UNLOAD_FAILED, f"still ready {self.timeouts.unload:g} s after the unload."
-                )
+
+        async def unloaded() -> bool:
+            return not await self.ready(name)
+
+        if not 200 <= status < 300 and not await unloaded():
+            raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, body))
+        if not await poll(unloaded, self.timeouts.unload):
+            raise ServerError(
+                Reason.UNLOAD_FAILED, f"still ready {self.timeouts.unload:g} s after the unload."
+            )
 
     def _explain(self, status: int, body: bytes) -> str:
         answer = json_object(body)

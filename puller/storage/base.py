@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 from puller.quantities import human
-from puller.reasons import Reason
+from puller.reasons import Reason, StepError
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 
-class StorageError(Exception):
-    """A fetch that failed. The message is one sentence. Every failure is retried in a later attempt, a
-    `transient` one also within the attempt."""
+class StorageError(StepError):
+    """A fetch that failed. Every failure is retried in a later attempt, a `transient` one also within the
+    attempt."""
 
     def __init__(self, reason: Reason, message: str, *, transient: bool = False) -> None:
-        super().__init__(message)
-        self.reason = reason
+        super().__init__(reason, message)
         self.transient = transient
 
 

@@ -68,19 +68,23 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
         bucket, _, key = unquote(parts.path).strip("/").partition("/")
     key = key.strip("/")
     name = key.rsplit("/", 1)[-1]
-    client = _client(limits)
+    config: dict[str, Any]
+    kind: Any = S3Store
+    verify_tls = True
     try:
         if parts.scheme == "s3":
             found = s3.settings(env)
-            return Location(_s3(bucket, found, client), key, name, s3.address(found, bucket))
-        if parts.scheme == "gs":
-            emulator = env.get("STORAGE_EMULATOR_HOST", "")
-            return Location(_gcs(bucket, emulator, client), key, name, emulator)
-        options = _azure_env(env)
-        endpoint = dict(options).get("endpoint", "")
-        account = azure_account(uri)
-        sas = parts.query if account else ""
-        return Location(_azure(bucket, account, sas, options, client), key, name, endpoint)
+            verify_tls, endpoint = found.verify_tls, s3.address(found, bucket)
+            config = _s3_config(found, endpoint)
+        elif parts.scheme == "gs":
+            kind, endpoint = GCSStore, env.get("STORAGE_EMULATOR_HOST", "")
+            config = _gcs_config(endpoint)
+        else:
+            kind, config = AzureStore, _azure_config(uri, env)
+            endpoint = config.get("endpoint", "")
+        plain = endpoint != "" and not endpoint.startswith("https://")
+        store = _store(kind, bucket, tuple(config.items()), limits.connect_timeout, plain, verify_tls)
+        return Location(store, key, name, endpoint)
     except (BaseError, ValueError) as error:
         why = str(error).strip().partition("\n")[0][:200]  # no server was asked: the text is the library's
         raise StorageError(Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {why}") from None
@@ -114,66 +118,58 @@ def storage_error(error: Exception) -> StorageError:
     )
 
 
-def _client(limits: Limits) -> tuple[tuple[str, Any], ...]:
-    # The timeout of a whole request is only a fallback: transfers may be slow, as long as they do not stall.
-    return (("connect_timeout", f"{limits.connect_timeout:g}s"), ("timeout", "6h"))
-
-
-_RETRY: Any = {"max_retries": 0}
-"""transfer.py retries: without end, and it resumes."""
-
-
 @lru_cache(maxsize=64)
-def _s3(bucket: str, found: s3.S3Settings, client: tuple[tuple[str, Any], ...]) -> S3Store:
+def _store(
+    kind: Any,
+    bucket: str,
+    config: tuple[tuple[str, Any], ...],
+    connect_timeout: float,
+    allow_http: bool,
+    verify_tls: bool,
+) -> Store:
+    """The client of a store, which keeps its connections."""
+    options = {
+        "connect_timeout": f"{connect_timeout:g}s",
+        # Only a fallback: transfers may be slow, as long as they do not stall.
+        "timeout": "6h",
+        "allow_http": allow_http,
+        "allow_invalid_certificates": not verify_tls,
+    }
+    # transfer.py retries: without end, and it resumes.
+    store: Store = kind(bucket, config=dict(config), client_options=options, retry_config={"max_retries": 0})
+    return store
+
+
+def _s3_config(found: s3.S3Settings, endpoint: str) -> dict[str, Any]:
     config: dict[str, Any] = {"region": found.region, "virtual_hosted_style_request": found.virtual_host}
-    if found.endpoint:
-        config["endpoint"] = s3.address(found, bucket)
+    if endpoint:
+        config["endpoint"] = endpoint
     if found.access_key:
         config |= {"access_key_id": found.access_key, "secret_access_key": found.secret_key}
         if found.session_token:
             config["session_token"] = found.session_token
     if found.anonymous:
         config["skip_signature"] = True
-    options: Any = dict(client) | {
-        "allow_http": found.endpoint.startswith("http://"),
-        "allow_invalid_certificates": not found.verify_tls,
+    return config
+
+
+def _gcs_config(emulator: str) -> dict[str, Any]:
+    if not emulator:
+        return {}
+    account = {
+        "gcs_base_url": emulator if "://" in emulator else f"http://{emulator}",
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
     }
-    return S3Store(bucket, config=config, client_options=options, retry_config=_RETRY)  # type: ignore[arg-type]
+    return {"service_account_key": json.dumps(account)}
 
 
-@lru_cache(maxsize=64)
-def _gcs(bucket: str, emulator: str, client: tuple[tuple[str, Any], ...]) -> GCSStore:
-    config: dict[str, Any] = {}
-    if emulator:
-        base = emulator if "://" in emulator else f"http://{emulator}"
-        account = {
-            "gcs_base_url": base,
-            "disable_oauth": True,
-            "client_email": "",
-            "private_key": "",
-            "private_key_id": "",
-        }
-        config = {"service_account_key": json.dumps(account)}
-    options: Any = dict(client) | {"allow_http": emulator != ""}
-    return GCSStore(bucket, config=config, client_options=options, retry_config=_RETRY)  # type: ignore[arg-type]
-
-
-def _azure_env(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((option, env[name]) for name, option in _AZURE_NAMES.items() if env.get(name))
-
-
-@lru_cache(maxsize=64)
-def _azure(
-    container: str,
-    account: str,
-    sas: str,
-    found: tuple[tuple[str, str], ...],
-    client: tuple[tuple[str, Any], ...],
-) -> AzureStore:
-    config: dict[str, Any] = dict(found)
-    if account:
+def _azure_config(uri: str, env: Mapping[str, str]) -> dict[str, str]:
+    config = {option: env[variable] for variable, option in _AZURE_NAMES.items() if env.get(variable)}
+    if account := azure_account(uri):
         config["account_name"] = account
-    if sas:
-        config["sas_key"] = sas
-    options: Any = dict(client) | {"allow_http": str(config.get("endpoint", "")).startswith("http://")}
-    return AzureStore(container, config=config, client_options=options, retry_config=_RETRY)  # type: ignore[arg-type]
+        if query := urlsplit(uri).query:
+            config["sas_key"] = query
+    return config

@@ -7,17 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from puller.servers.base import ServerError
-from puller.storage.base import StorageError
-
-Caught = pytest.ExceptionInfo[StorageError | ServerError]
+from puller.reasons import StepError
 
 
 @contextmanager
-def refused(
-    reason: str, match: str | None = None
-) -> Iterator[pytest.ExceptionInfo[StorageError | ServerError]]:
+def refused(reason: str, match: str | None = None) -> Iterator[pytest.ExceptionInfo[StepError]]:
     """The block raises a StorageError or ServerError with this reason."""
-    with pytest.raises((StorageError, ServerError), match=match) as caught:
+    with pytest.raises(StepError, match=match) as caught:
         yield caught
     assert caught.value.reason == reason

@@ -18,7 +18,7 @@ import pytest
 from puller import http
 from puller.cli import main, options_of, parser, server_of
 from puller.options import Options
-from puller.servers.none import NoServer
+from puller.servers.base import ModelServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
 from tests.puller.conftest import World
@@ -119,7 +119,7 @@ def test_nonsense_in_the_environment_is_refused_too(variable: str) -> None:
         ("kserve", V2Server),
         ("triton", TritonServer),
         ("tfserving", TfServing),
-        ("none", NoServer),
+        ("none", ModelServer),
     ],
 )
 async def test_each_server_has_its_protocol(name: str, kind: type) -> None:

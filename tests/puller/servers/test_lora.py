@@ -1,4 +1,4 @@
-"""LoRA adapters, in a server that lists them: what the puller sends, and what it takes for loaded."""
+"""LoRA adapters: the calls of the puller, and the adapters that count as loaded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pytest
 
@@ -22,21 +24,22 @@ from tests.puller.fakes import tree_bytes, until
 from tests.puller.servers.lora_server import FakeLoraServer, FakeSglangServer
 
 PATIENT = Timeouts(probe=60.0, load=60.0, unload=60.0)
+Fake = TypeVar("Fake", bound=FakeLoraServer)
 KINDS = {"vllm": FakeLoraServer, "sglang": FakeSglangServer}
 
 
 @dataclass
-class Loads:
-    """A server, the puller's side of it, and a model directory."""
+class Loads(Generic[Fake]):
+    """A fake server, its client, and a model directory."""
 
-    fake: FakeLoraServer
+    fake: Fake
     models: Path
-    server: LoraServer = field(init=False)
+    server: LoraServer
 
-    async def start(self, key: str = "") -> None:
-        await self.fake.start()
-        kind = SglangServer if isinstance(self.fake, FakeSglangServer) else LoraServer
-        self.server = kind(self.fake.url, PATIENT, self.models, self.models, key)
+    async def load(self, name: str, weights: str, *, was_ready: bool = False) -> bytes:
+        content = self.adapter(name, weights)
+        await self.server.load(name, was_ready=was_ready)
+        return content
 
     def adapter(self, name: str, weights: str) -> bytes:
         """Install an adapter as the store does: in a new directory with a marker."""
@@ -49,25 +52,35 @@ class Loads:
         return tree_bytes(directory) or b""
 
 
+@asynccontextmanager
+async def loading(fake: Fake, models: Path, key: str = "") -> AsyncIterator[Loads[Fake]]:
+    await fake.start()
+    client = SglangServer if isinstance(fake, FakeSglangServer) else LoraServer
+    server = client(fake.url, PATIENT, models, models, key)
+    yield Loads(fake, models, server)
+    await server.close()
+    await fake.stop()
+
+
 @pytest.fixture(params=list(KINDS))
-async def loads(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Loads]:
-    made = Loads(KINDS[request.param](), tmp_path)
-    await made.start()
-    yield made
-    await made.server.close()
-    await made.fake.stop()
+async def loads(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Loads[FakeLoraServer]]:
+    async with loading(KINDS[request.param](), tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
-async def sglang(tmp_path: Path) -> AsyncIterator[Loads]:
-    made = Loads(FakeSglangServer(), tmp_path)
-    await made.start()
-    yield made
-    await made.server.close()
-    await made.fake.stop()
+async def vllm(tmp_path: Path) -> AsyncIterator[Loads[FakeLoraServer]]:
+    async with loading(FakeLoraServer(), tmp_path) as made:
+        yield made
 
 
-async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads) -> None:
+@pytest.fixture
+async def sglang(tmp_path: Path) -> AsyncIterator[Loads[FakeSglangServer]]:
+    async with loading(FakeSglangServer(), tmp_path) as made:
+        yield made
+
+
+async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads[FakeLoraServer]) -> None:
     server, fake = loads.server, loads.fake
     assert await server.health() is Health.UP
     first = loads.adapter("a", "1")
@@ -88,43 +101,36 @@ async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads) -> None:
     assert not await server.ready("a")
 
 
-async def test_what_is_loaded_already_is_not_loaded_again(loads: Loads) -> None:
-    loads.adapter("a", "1")
-    await loads.server.load("a", was_ready=False)
+async def test_what_is_loaded_already_is_not_loaded_again(loads: Loads[FakeLoraServer]) -> None:
+    await loads.load("a", "1")
     count = loads.fake.calls[f"POST {loads.server.load_path}"]
     await loads.server.load("a", was_ready=True)
     assert loads.fake.calls[f"POST {loads.server.load_path}"] == count
 
 
-async def test_an_adapter_that_does_not_load_leaves_a_reason(loads: Loads) -> None:
+async def test_an_adapter_that_does_not_load_leaves_a_reason(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.broken.add(loads.adapter("a", "1"))
     with refused(Reason.LOAD_FAILED, "bad weights"):
         await loads.server.load("a", was_ready=False)
 
 
-async def test_a_bad_version_does_not_replace_a_good_one(tmp_path: Path) -> None:
-    loads = Loads(FakeLoraServer(), tmp_path)
-    await loads.start()
-    good = loads.adapter("a", "1")
-    await loads.server.load("a", was_ready=False)
+async def test_a_bad_version_does_not_replace_a_good_one(vllm: Loads[FakeLoraServer]) -> None:
+    loads = vllm
+    good = await loads.load("a", "1")
     loads.fake.broken.add(loads.adapter("a", "2"))
     with pytest.raises(ServerError, match="bad weights"):
         await loads.server.load("a", was_ready=True)
     assert loads.fake.serving == {"a": good}
     # A puller that was killed during a trial left it in the server.
     loads.fake.adapters["a.next"] = loads.fake.adapters["a"]
-    better = loads.adapter("a", "3")
-    await loads.server.load("a", was_ready=True)
+    better = await loads.load("a", "3", was_ready=True)
     assert loads.fake.serving == {"a": better}
-    await loads.server.close()
-    await loads.fake.stop()
 
 
-async def test_old_versions_go_after_a_while_or_with_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_old_versions_are_deleted_after_a_while_or_when_the_server_stops(
+    vllm: Loads[FakeLoraServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads = Loads(FakeLoraServer(), tmp_path)
-    await loads.start()
+    loads = vllm
     monkeypatch.setattr(lora_module, "_SWEEP_INTERVAL", -1.0)
 
     def kept() -> int:
@@ -145,10 +151,11 @@ async def test_old_versions_go_after_a_while_or_with_the_server(
     await loads.fake.stop()
     assert await loads.server.health() is Health.DOWN
     assert kept() == 0
-    await loads.server.close()
 
 
-async def test_a_file_system_without_hard_links(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_without_hard_links(
+    loads: Loads[FakeLoraServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def link(source: str, target: str) -> None:
         raise OSError(1, "Operation not permitted")
 
@@ -158,14 +165,14 @@ async def test_a_file_system_without_hard_links(loads: Loads, monkeypatch: pytes
     assert loads.fake.serving == {"a": content}
 
 
-async def test_a_tree_that_is_no_adapter_is_not_sent(loads: Loads) -> None:
+async def test_a_tree_that_is_no_adapter_is_not_sent(loads: Loads[FakeLoraServer]) -> None:
     (loads.models / "a").mkdir()
     with pytest.raises(ServerError, match=r"no adapter_config\.json"):
         await loads.server.load("a", was_ready=False)
     assert loads.fake.calls[f"POST {loads.server.load_path}"] == 0
 
 
-async def test_what_the_server_has_from_elsewhere_stays(loads: Loads) -> None:
+async def test_what_the_server_has_from_elsewhere_stays(loads: Loads[FakeLoraServer]) -> None:
     """The base model, and adapters that the server's own arguments name."""
     loads.fake.adapters["theirs"] = ("/adapters/theirs", b"theirs")
     for name in ("base", "theirs"):
@@ -177,75 +184,65 @@ async def test_what_the_server_has_from_elsewhere_stays(loads: Loads) -> None:
     assert loads.fake.serving == {"theirs": b"theirs"}
 
 
-async def test_the_switch_is_named_where_it_is_off(loads: Loads) -> None:
+async def test_the_switch_is_named_where_it_is_off(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.enabled = False
     loads.adapter("a", "1")
     with pytest.raises(ServerError, match="--enable-lora"):
         await loads.server.load("a", was_ready=False)
 
 
-async def test_a_list_that_cannot_be_had_is_no_empty_list(loads: Loads) -> None:
+async def test_a_list_that_cannot_be_had_is_no_empty_list(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.key = "secret"
     with pytest.raises(ServerError, match="CHASSIS_PULLER_SERVER_API_KEY"):
         await loads.server.ready("a")
 
 
 async def test_the_key_is_sent(tmp_path: Path) -> None:
-    loads = Loads(FakeLoraServer(key="secret"), tmp_path)
-    await loads.start("secret")
-    loads.adapter("a", "1")
-    await loads.server.load("a", was_ready=False)
-    assert list(loads.fake.serving) == ["a"]
-    await loads.server.close()
-    await loads.fake.stop()
+    async with loading(FakeLoraServer(key="secret"), tmp_path, "secret") as loads:
+        await loads.load("a", "1")
+        assert list(loads.fake.serving) == ["a"]
 
 
-async def test_a_long_list_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_list_is_read_whole_and_once(
+    vllm: Loads[FakeLoraServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lora_module, "_LIST_TTL", 60.0)
-    loads = Loads(FakeLoraServer(), tmp_path)
-    await loads.start()
-    loads.fake.adapters |= {f"x{n}": (str(tmp_path / f".puller/adapters/x{n}/1"), b"") for n in range(5000)}
-    assert await loads.server.ready("x4999")
-    assert await loads.server.ready("x0")
-    assert loads.fake.calls["GET /v1/models"] == 1, "one list answers for many adapters"
-    await loads.server.close()
-    await loads.fake.stop()
+    root = vllm.models / ".puller/adapters"
+    vllm.fake.adapters |= {f"x{n}": (str(root / f"x{n}/1"), b"") for n in range(5000)}
+    assert await vllm.server.ready("x4999")
+    assert await vllm.server.ready("x0")
+    assert vllm.fake.calls["GET /v1/models"] == 1
 
 
 # --- SGLang, which loads again what a request names -----------------------------------------------
 
 
-async def test_an_update_ends_although_requests_come_all_the_time(sglang: Loads) -> None:
+async def test_an_update_ends_although_requests_come_all_the_time(sglang: Loads[FakeSglangServer]) -> None:
     """They would load the version before again, between the unload and the load."""
     fake = sglang.fake
-    assert isinstance(fake, FakeSglangServer)
-    sglang.adapter("a", "1")
-    await sglang.server.load("a", was_ready=False)
+    await sglang.load("a", "1")
     fake.wanted.add("a")
-    second = sglang.adapter("a", "2")
-    await sglang.server.load("a", was_ready=True)
+    second = await sglang.load("a", "2", was_ready=True)
     assert await fake.request("a") == second
 
 
-async def test_a_removed_adapter_does_not_come_back_with_a_request(sglang: Loads) -> None:
+async def test_a_removed_adapter_does_not_come_back_with_a_request(sglang: Loads[FakeSglangServer]) -> None:
     fake = sglang.fake
-    assert isinstance(fake, FakeSglangServer)
-    sglang.adapter("a", "1")
-    await sglang.server.load("a", was_ready=False)
+    await sglang.load("a", "1")
     fake.wanted.add("a")
     await sglang.server.unload("a")
     with pytest.raises(LookupError):
         await fake.request("a")
     assert fake.serving == {}
-    content = sglang.adapter("a", "1")
-    await sglang.server.load("a", was_ready=False)
+    content = await sglang.load("a", "1")
     assert await fake.request("a") == content
 
 
-async def test_an_adapter_that_was_put_away_for_others_is_not_loaded_again(sglang: Loads) -> None:
+async def test_an_adapter_that_was_put_away_for_others_is_not_loaded_again(
+    sglang: Loads[FakeSglangServer],
+) -> None:
     """Each load would put away another one, for ever."""
     fake = sglang.fake
-    assert isinstance(fake, FakeSglangServer)
     fake.most = 2
     contents = {name: sglang.adapter(name, name) for name in "abcde"}
     for name in contents:
@@ -260,9 +257,8 @@ async def test_an_adapter_that_was_put_away_for_others_is_not_loaded_again(sglan
         await fake.request("a")
 
 
-async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads) -> None:
+async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads[FakeSglangServer]) -> None:
     fake = sglang.fake
-    assert isinstance(fake, FakeSglangServer)
     fake.most = 1
     for name in "ab":
         sglang.adapter(name, name)
@@ -275,9 +271,8 @@ async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads) -> None
     await fake.start()
 
 
-async def test_a_load_that_left_parts_in_the_server_succeeds_later(sglang: Loads) -> None:
+async def test_a_load_that_left_parts_in_the_server_succeeds_later(sglang: Loads[FakeSglangServer]) -> None:
     fake = sglang.fake
-    assert isinstance(fake, FakeSglangServer)
     content = sglang.adapter("a", "1")
     fake.partial.add("a")
     with pytest.raises(ServerError, match="out of memory"):
@@ -286,15 +281,14 @@ async def test_a_load_that_left_parts_in_the_server_succeeds_later(sglang: Loads
     assert fake.serving == {"a": content}
 
 
-async def test_replicas_of_the_model_in_one_server_are_explained(sglang: Loads) -> None:
-    assert isinstance(sglang.fake, FakeSglangServer)
+async def test_replicas_of_the_model_in_one_server_are_explained(sglang: Loads[FakeSglangServer]) -> None:
     sglang.fake.data_parallel = 2
     sglang.adapter("a", "1")
     with pytest.raises(ServerError, match="--dp-size 1"):
         await sglang.server.load("a", was_ready=False)
 
 
-async def test_asking_whether_sglang_is_alive_writes_no_warning(sglang: Loads) -> None:
+async def test_asking_whether_sglang_is_alive_writes_no_warning(sglang: Loads[FakeSglangServer]) -> None:
     """It logs a warning for each GET /get_model_info, and generates a token for /health."""
     assert await sglang.server.health() is Health.UP
     assert list(sglang.fake.calls) == ["GET /model_info"]
@@ -323,21 +317,15 @@ async def test_adapters_follow_the_config(world: World, lora: FakeLoraServer) ->
     world.config.write({"a": adapter(world, "a", "A"), "b": adapter(world, "b", "B")})
     world.start()
     await world.serves({"a": "{}A", "b": "{}B"})
+    gets = sum(world.store.gets.values())
+    await lora.restart()
+    await world.serves({"a": "{}A", "b": "{}B"})
+    assert sum(world.store.gets.values()) == gets, "not downloaded again"
     world.config.write({"a": {"storageUri": adapter(world, "a2", "A2"), "version": "2"}})
     await world.serves({"a": "{}A2"})
     world.config.write({})
     await world.serves({})
     assert all(tree_bytes(Path(path)) for path in lora.paths), "vLLM may read any of them again"
-
-
-async def test_a_server_that_restarts_gets_its_adapters_back(world: World, lora: FakeLoraServer) -> None:
-    world.config.write({"a": adapter(world, "a", "A"), "b": adapter(world, "b", "B")})
-    world.start()
-    await world.serves({"a": "{}A", "b": "{}B"})
-    gets = sum(world.store.gets.values())
-    await lora.restart()
-    await world.serves({"a": "{}A", "b": "{}B"})
-    assert sum(world.store.gets.values()) == gets, "nothing is downloaded again"
 
 
 async def test_a_bad_adapter_is_tried_again_and_keeps_no_other(world: World, lora: FakeLoraServer) -> None:

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from puller.servers.base import Health, ServerError, Timeouts
-from puller.servers.none import NoServer
+from puller.servers.base import Health, ModelServer, ServerError, Timeouts
 from puller.servers.tfserving import CONFIG_NAME, TfServing, render
 from puller.servers.v2 import TritonServer, V2Server
 from tests.puller.errors import refused
-from tests.puller.fakes import until
+from tests.puller.fakes import Listening, until
 
 PATIENT = Timeouts(probe=60.0, load=60.0, unload=60.0)
 QUICK = Timeouts(probe=0.3, load=0.3, unload=0.3)
@@ -25,13 +24,14 @@ QUICK = Timeouts(probe=0.3, load=0.3, unload=0.3)
 Answer = Callable[[web.Request], Any]
 
 
-class Scripted:
-    """Answers by method and path: a status, a (status, JSON) pair, a list of these in turn, or a function."""
+class Scripted(Listening):
+    """Responses by method and path: a status, a (status, JSON) pair, a list of these in turn, or a
+    function."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.answers: dict[str, Any] = {}
         self.calls: list[str] = []
-        self.url = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         call = f"{request.method} {request.path}"
@@ -50,14 +50,9 @@ class Scripted:
 @pytest.fixture
 async def server() -> AsyncIterator[Scripted]:
     scripted = Scripted()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", scripted.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.05)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await scripted.start()
     yield scripted
-    await runner.cleanup()
+    await scripted.stop()
 
 
 @pytest.fixture
@@ -215,7 +210,7 @@ async def test_triton_in_the_wrong_mode_gets_a_hint(server: Scripted) -> None:
 
 
 async def test_no_server_is_always_content() -> None:
-    none = NoServer()
+    none = ModelServer()
     assert await none.health() is Health.UP
     assert await none.ready("m")
     await none.load("m", was_ready=False)

@@ -149,7 +149,8 @@ async def test_a_few_interim_responses_are_skipped() -> None:
     async with listening(Answers(HINT * 10_000 + OK)) as url:
         with refused("StorageUnavailable") as caught:
             await content(WebClient(LIMITS), url)
-    assert caught.value.transient  # type: ignore[union-attr]
+    assert isinstance(caught.value, StorageError)
+    assert caught.value.transient
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
@@ -292,7 +293,8 @@ async def test_a_proxys_refusal_is_reported_without_its_text(monkeypatch: pytest
         monkeypatch.setenv("https_proxy", url)
         with refused("StorageUnavailable") as caught:
             await content(WebClient(LIMITS), "https://store.example/m")
-    assert caught.value.transient  # type: ignore[union-attr]
+    assert isinstance(caught.value, StorageError)
+    assert caught.value.transient
     assert "s3cret" not in str(caught.value)
 
 
