@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,59 +30,47 @@ def options(*arguments: str, **env: str) -> Options:
     return options_of(parser(env).parse_args(arguments))
 
 
-def test_without_flags_the_contract_holds() -> None:
+def test_defaults() -> None:
     assert options() == Options()
     assert (Options.config_dir, Options.model_dir) == (Path("/mnt/configs"), Path("/mnt/models"))
     assert (Options.server, Options.server_url, Options.port) == ("v2", "http://127.0.0.1:8080", 9081)
 
 
-def test_kserves_agent_flags_are_taken() -> None:
-    taken = options(
-        "--enable-puller", "--config-dir", "/c", "--model-dir=/m", "--workers", "7", "--component-port=8085"
-    )
-    assert (taken.config_dir, taken.model_dir, taken.num_workers) == (Path("/c"), Path("/m"), 7)
-    assert taken.server_url == "http://127.0.0.1:8085"
-    assert options("--enable-puller=true", "--num-workers=2").num_workers == 2
-
-
-def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
-    env = {
-        "CHASSIS_PULLER_NUM_WORKERS": "9",
-        "CHASSIS_PULLER_MAX_DISK": "2Gi",
-        "CHASSIS_PULLER_SERVER": "none",
-    }
-    taken = options("--num-workers", "3", **env)
-    assert (taken.num_workers, taken.max_disk, taken.server) == (3, 2 << 30, "none")
-
-
 @pytest.mark.parametrize(
-    ("flag", "value", "field", "expected"),
+    ("arguments", "field", "expected"),
     [
-        ("--max-disk", "1.5Gi", "max_disk", 3 << 29),
-        ("--max-memory", "7516192768", "max_memory", 7 << 30),
-        ("--ready-when", "first", "ready_when", "first"),
-        ("--resync", "30s", "resync", 30.0),
-        ("--load-workers", "2", "load_workers", 2),
-        ("--grace", "5", "grace", 5.0),
-        ("--pvc-dir", "/x", "pvc_dir", Path("/x")),
-        ("--server-model-dir", "/y", "server_model_dir", Path("/y")),
-        ("--server-url", "http://127.0.0.1:1", "server_url", "http://127.0.0.1:1"),
+        ("--max-disk 1.5Gi", "max_disk", 3 << 29),
+        ("--max-memory 7516192768", "max_memory", 7 << 30),
+        ("--ready-when first", "ready_when", "first"),
+        ("--resync 30s", "resync", 30.0),
+        ("--load-workers 2", "load_workers", 2),
+        ("--grace 5", "grace", 5.0),
+        ("--pvc-dir /x", "pvc_dir", Path("/x")),
+        ("--server-model-dir /y", "server_model_dir", Path("/y")),
+        ("--server-url http://127.0.0.1:1", "server_url", "http://127.0.0.1:1"),
+        ("--probe-timeout=1", "timeouts.probe", 1),
+        ("--load-timeout=2", "timeouts.load", 2),
+        ("--unload-timeout=3", "timeouts.unload", 3),
+        ("--connections=4", "limits.connections", 4),
+        ("--connect-timeout=5", "limits.connect_timeout", 5),
+        ("--stall-timeout=6", "limits.stall_timeout", 6),
+        ("--max-archive-entries=7", "limits.max_entries", 7),
+        ("--max-archive-expansion=8", "limits.max_expansion", 8),
+        # KServe's agent
+        ("--enable-puller --config-dir /c", "config_dir", Path("/c")),
+        ("--model-dir=/m --enable-puller=true", "model_dir", Path("/m")),
+        ("--workers 7", "num_workers", 7),
+        ("--component-port=8085", "server_url", "http://127.0.0.1:8085"),
+        # the environment, below
+        ("", "max_disk", 2 << 30),
+        ("", "server", "none"),
+        ("--num-workers 3", "num_workers", 3),
     ],
 )
-def test_each_flag_lands_in_its_option(flag: str, value: str, field: str, expected: Any) -> None:
-    assert getattr(options(flag, value), field) == expected
-
-
-def test_timeouts_and_limits() -> None:
-    taken = options(
-        "--probe-timeout=1", "--load-timeout=2", "--unload-timeout=3",
-        "--connections=4", "--connect-timeout=5", "--stall-timeout=6",
-        "--max-archive-entries=7", "--max-archive-expansion=8",
-    )  # fmt: skip
-    assert (taken.timeouts.probe, taken.timeouts.load, taken.timeouts.unload) == (1, 2, 3)
-    limits = taken.limits
-    assert (limits.connections, limits.connect_timeout, limits.stall_timeout) == (4, 5, 6)
-    assert (limits.max_entries, limits.max_expansion) == (7, 8)
+def test_each_flag_sets_its_option(arguments: str, field: str, expected: Any) -> None:
+    env = {"MAX_DISK": "2Gi", "SERVER": "none", "NUM_WORKERS": "9"}
+    variables = {f"CHASSIS_PULLER_{name}": value for name, value in env.items()}
+    assert attrgetter(field)(options(*arguments.split(), **variables)) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,7 +86,7 @@ def test_timeouts_and_limits() -> None:
         ("--no",),
     ],
 )
-def test_nonsense_is_refused_with_status_2(
+def test_invalid_flags_exit_with_status_2(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -107,7 +96,7 @@ def test_nonsense_is_refused_with_status_2(
 
 
 @pytest.mark.parametrize("variable", ["SERVER", "READY_WHEN", "NUM_WORKERS"])
-def test_nonsense_in_the_environment_is_refused_too(variable: str) -> None:
+def test_invalid_variables_are_refused(variable: str) -> None:
     with pytest.raises(SystemExit):
         options(**{f"CHASSIS_PULLER_{variable}": "nonsense"})
 
@@ -171,7 +160,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Running, ConfigVolume, 
     await store.stop()
 
 
-async def test_a_life(running: tuple[Running, ConfigVolume, FaultStore], tmp_path: Path) -> None:
+async def test_the_whole_process(running: tuple[Running, ConfigVolume, FaultStore], tmp_path: Path) -> None:
     """Started, configured, ready, asked about everything, stopped."""
     puller, _, _ = running
     await puller.line(event="model", model="m", state="Loaded")

@@ -29,13 +29,13 @@ def test_a_plain_directory_is_read_too(tmp_path: Path) -> None:
     assert read(tmp_path) == {"models.json": "[]"}
 
 
-def test_an_empty_directory_wants_nothing_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_directory_has_no_models_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
     assert read(tmp_path) == {}
     with pytest.raises(ConfigUnreadableError, match="there is no directory"):
         read(tmp_path / "none")
 
 
-def test_pipes_odd_bytes_and_giants_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_files_are_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "MAX_BYTES", 100)
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff{}")
@@ -46,7 +46,7 @@ def test_pipes_odd_bytes_and_giants_do_no_harm(tmp_path: Path, monkeypatch: pyte
     assert orjson.dumps([str(error) for error in parse(found).errors])
 
 
-def test_a_read_is_of_one_moment_while_the_volume_is_swapped(tmp_path: Path) -> None:
+def test_a_read_is_consistent_while_the_volume_is_swapped(tmp_path: Path) -> None:
     """Both keys always have the same number."""
     volume = ConfigVolume(tmp_path / "c")
     volume.write_files({"a.json": "0", "b.json": "0"})
@@ -74,7 +74,7 @@ def test_a_read_is_of_one_moment_while_the_volume_is_swapped(tmp_path: Path) -> 
         writer.join()
 
 
-async def test_a_swap_is_heard_of_long_before_the_poll(tmp_path: Path) -> None:
+async def test_a_swap_is_noticed_before_the_poll(tmp_path: Path) -> None:
     volume = ConfigVolume(tmp_path / "c")
     volume.write_files({"models.json": "[]"})
     heard = changes(volume.path, poll=60)

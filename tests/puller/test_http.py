@@ -52,7 +52,7 @@ async def test_each_request_is_answered(port: http.Port, request_: bytes, status
     assert got == body
 
 
-async def test_models_can_be_asked_for_by_state_and_number(
+async def test_models_are_filtered_by_state_and_number(
     port: http.Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = {"a": "Loaded", "b": "Pending", "c": "Failed", "d": "Failed"}
@@ -83,7 +83,7 @@ async def test_a_connection_takes_request_after_request(port: http.Port) -> None
     assert answers.count(b"Connection: keep-alive") == 2
 
 
-async def test_a_bug_costs_only_its_own_request(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_fails_only_its_request(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
@@ -92,12 +92,12 @@ async def test_a_bug_costs_only_its_own_request(port: http.Port, monkeypatch: py
     assert b" 200 " in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
 
 
-async def test_a_silent_caller_is_disconnected(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_time_out(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_IDLE_TIMEOUT", 0.05)
     assert await said(port, b"GET /hea") == b""
 
 
-async def test_closing_ends_connections_that_are_kept(port: http.Port) -> None:
+async def test_closing_the_port_closes_idle_connections(port: http.Port) -> None:
     reader, writer = await asyncio.open_connection(*port.address)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert await reader.readuntil(b"ok\n")
@@ -106,9 +106,7 @@ async def test_closing_ends_connections_that_are_kept(port: http.Port) -> None:
     writer.close()
 
 
-async def test_who_holds_connections_keeps_nobody_out(
-    port: http.Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_clients_cannot_lock_others_out(port: http.Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 3)
     held = [await asyncio.open_connection(*port.address) for _ in range(3)]
     await until(lambda: len(port._connections) == 3)

@@ -23,7 +23,7 @@ LATER = (
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_what_a_sidecar_listens_without(name: str) -> None:
+def test_the_sidecar_starts_without_importing(name: str) -> None:
     """Each costs every pod's start some of its CPU: clients come with the first URI that needs them."""
     code = f"import sys\nfrom puller import cli\nassert {name!r} not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The heart: every state of one model has a next step, and following the steps leads home."""
+"""The next step in every state of one model, and the convergence of all sequences of steps."""
 
 from __future__ import annotations
 
@@ -44,60 +44,34 @@ def every_model() -> Iterator[Model]:
 EVERY = [(model, health) for model in every_model() for health in Health]
 
 
-@pytest.mark.parametrize("health", Health)
-def test_a_download_starts_exactly_when_the_wanted_tree_is_not_there(health: Health) -> None:
-    for model in every_model():
+def test_each_step_is_due_only_in_its_states() -> None:
+    for model, health in EVERY:
+        case = (model, health)
+        step = next_step(model, health, 0)
         missing = model.desired is not None and model.stored is not model.desired
-        assert (next_step(model, health, 0) is Step.DOWNLOAD) == missing, model
-
-
-def test_files_never_go_while_the_server_may_have_the_model() -> None:
-    for model, health in EVERY:
-        if next_step(model, health, 0) is Step.DELETE:
-            assert not model.listed, model
-            assert health is Health.DOWN or (model.checked and not model.available), (model, health)
-
-
-def test_the_rest_of_an_unwanted_download_goes_first() -> None:
-    for model, health in EVERY:
-        left = model.staged and (model.desired is None or model.stored is model.desired)
-        assert (next_step(model, health, 0) is Step.DISCARD) == left, (model, health)
-
-
-def test_wanted_and_held_models_are_neither_unloaded_nor_deleted() -> None:
-    for model, health in EVERY:
-        if model.listed:
-            assert next_step(model, health, 0) not in (Step.UNLOAD, Step.DELETE, Step.FORGET), (model, health)
-
-
-def test_the_server_is_only_spoken_to_when_it_answers() -> None:
-    for model, health in EVERY:
-        if next_step(model, health, 0) in (Step.LOAD, Step.UNLOAD, Step.CHECK):
-            assert health is Health.UP, (model, health)
-
-
-def test_only_a_complete_tree_that_is_not_known_to_be_served_is_loaded() -> None:
-    for model, health in EVERY:
-        if next_step(model, health, 0) is Step.LOAD:
-            assert model.stored is not None, model
-            assert model.current or model.retained, model
-            assert model.checked, model
-            assert model.loaded is not Loaded.YES, model
-
-
-def test_nothing_is_done_exactly_at_the_goal_or_when_only_the_server_can_change_things() -> None:
-    for model, health in EVERY:
-        if next_step(model, health, 0) is None:
-            served = model.loaded is Loaded.YES and model.checked
-            arrived = model.listed and (served or model.stored is None)
-            assert arrived or health is not Health.UP, (model, health)
-
-
-def test_a_model_is_forgotten_when_no_part_of_it_is_left() -> None:
-    for model, health in EVERY:
-        if next_step(model, health, 0) is Step.FORGET:
-            assert (model.stored, model.staged, model.checked) == (None, False, True), (model, health)
-            assert not model.available or health is Health.DOWN, (model, health)
+        unwanted = model.staged and (model.desired is None or model.stored is model.desired)
+        assert (step is Step.DISCARD) == unwanted, case
+        assert (step is Step.DOWNLOAD) == missing, case
+        if step in (Step.LOAD, Step.UNLOAD, Step.CHECK):
+            assert health is Health.UP, case
+        if step in (Step.UNLOAD, Step.DELETE, Step.FORGET):
+            assert not model.listed, case
+        match step:
+            case Step.LOAD:
+                assert model.stored is not None, case
+                assert model.current or model.retained, case
+                assert model.checked, case
+                assert model.loaded is not Loaded.YES, case
+            case Step.DELETE:
+                assert health is Health.DOWN or (model.checked and not model.available), case
+            case Step.FORGET:
+                assert (model.stored, model.staged, model.checked) == (None, False, True), case
+                assert not model.available or health is Health.DOWN, case
+            case None:
+                done = model.listed and (
+                    model.stored is None or (model.loaded is Loaded.YES and model.checked)
+                )
+                assert done or health is not Health.UP, case
 
 
 @pytest.mark.parametrize("act", [Step.LOAD, Step.UNLOAD, Step.CHECK, Step.DELETE, Step.CANCEL])
@@ -109,7 +83,7 @@ def test_a_step_in_flight_is_waited_for(act: Step) -> None:
         model.in_flight = None
 
 
-def test_a_download_is_cancelled_at_once_when_the_model_goes() -> None:
+def test_the_download_of_a_removed_model_is_cancelled_at_once() -> None:
     assert next_step(Model("m", in_flight=InFlight(Step.DOWNLOAD, A)), Health.UP, 0) is Step.CANCEL
 
 
@@ -120,7 +94,7 @@ def test_an_outdated_download_is_cancelled_after_its_grace() -> None:
     assert next_step(model, Health.UP, 100.0 + plan.SUPERSEDED_GRACE) is Step.CANCEL
 
 
-def test_a_download_that_is_wanted_again_goes_on() -> None:
+def test_a_download_continues_after_an_edit_is_reverted() -> None:
     model = Model("m", desired=A, in_flight=InFlight(Step.DOWNLOAD, A))
     assert next_step(model, Health.UP, INF) is None or wake_at(model, Health.UP) == INF
 
@@ -137,7 +111,7 @@ def test_a_failed_step_waits_out_its_backoff() -> None:
     assert state(model) is State.FAILED
 
 
-def test_an_edit_does_not_wait_for_the_backoff_of_what_it_replaces() -> None:
+def test_an_edit_does_not_wait_for_the_backoff_of_the_old_spec() -> None:
     model = Model("m", desired=B, failure=failed(Step.DOWNLOAD, A))
     assert next_step(model, Health.UP, 0) is Step.DOWNLOAD
 
@@ -147,7 +121,7 @@ def test_a_failed_load_does_not_hold_up_a_download() -> None:
     assert next_step(model, Health.UP, 0) is Step.DOWNLOAD
 
 
-def test_a_failure_is_outlived_by_another_goal_but_not_by_a_check() -> None:
+def test_a_failure_is_obsolete_if_another_step_is_due_except_a_check() -> None:
     loaded = Model("m", desired=A, stored=A, loaded=Loaded.YES, checked=True, failure=failed(Step.UNLOAD, A))
     assert plan.failure_obsolete(loaded, Health.UP)
     assert not plan.failure_obsolete(loaded, Health.HUNG)
@@ -189,11 +163,10 @@ def test_memory_counts_loaded_and_loading_models_at_the_larger_spec() -> None:
 
 
 class OneModel(RuleBasedStateMachine):
-    """One model in a world that does as it likes: edits, crashes of either side, hangs, failures.
+    """One model under any sequence of edits, crashes of either side, hangs and failures.
 
-    The world is the truth (`disk`, `noted`, `serves`); `model` is what the puller believes of it. The
-    machine carries steps out as the puller's actions do. However it went before, `settle` must lead to
-    the wanted content, or to nothing.
+    `disk`, `recorded` and `serves` are the actual state; `model` is the puller's view of it. The machine
+    carries steps out as `Actions` does. After any sequence, `teardown` must converge to the desired content.
     """
 
     def __init__(self) -> None:
@@ -201,7 +174,7 @@ class OneModel(RuleBasedStateMachine):
         self.desired: ModelSpec | None = None
         self.held = False
         self.disk: ModelSpec | None = None
-        self.noted = False
+        self.recorded = False
         self.serves: ModelSpec | None = None
         self.alive = True
         self.health = Health.HUNG
@@ -210,7 +183,7 @@ class OneModel(RuleBasedStateMachine):
         self.step: Step | None = None
         self.orphaned = False
 
-    # What the world does.
+    # Events outside of the puller.
 
     @rule(spec=st.sampled_from([A, B, None]), held=st.booleans())
     def edit(self, spec: ModelSpec | None, held: bool) -> None:
@@ -223,7 +196,7 @@ class OneModel(RuleBasedStateMachine):
 
     @rule(reads_disk=st.booleans())
     def server_starts(self, reads_disk: bool) -> None:
-        """Some servers load at their start all that lies on disk."""
+        """Some servers load all models on disk when they start."""
         if not self.alive:
             self.alive = True
             self.serves = self.disk if reads_disk else None
@@ -239,8 +212,8 @@ class OneModel(RuleBasedStateMachine):
 
     @rule()
     def puller_crashes(self) -> None:
-        """All belief is lost; the note on disk is not. What the server took from a tree that is gone
-        since, can be known any more."""
+        """Only the record on disk is left. If the server has a model without files, nobody knows it any
+        more."""
         self.orphaned = self.orphaned or (self.disk is None and self.serves is not None)
         self.step, self.health = None, Health.HUNG
         self.model = Model("m", retained=True, stored=self.disk) if self.disk else None
@@ -250,10 +223,10 @@ class OneModel(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    # What the puller does.
+    # The puller.
 
     @rule()
-    def look(self) -> None:
+    def take_step(self) -> None:
         if self.model is None:
             return
         if plan.failure_obsolete(self.model, self.health):
@@ -271,16 +244,16 @@ class OneModel(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 6))
     def work(self, steps: int) -> None:
-        """Several steps in a row go well."""
+        """Several successful steps in a row."""
         for _ in range(steps):
-            self.look()
+            self.take_step()
             if self.step is not None:
                 self.finish("done")
 
     @precondition(lambda self: self.step is not None)
     @rule(outcome=st.sampled_from(["done", "done", "failed", "failed after all"]))
     def finish(self, outcome: str) -> None:
-        """The step in flight ends: well, badly, or badly but carried out."""
+        """The step in flight succeeds, fails, or fails although it was carried out."""
         model, step = self.model, self.step
         assert model is not None
         assert step is not None
@@ -288,38 +261,38 @@ class OneModel(RuleBasedStateMachine):
         assert doing is not None
         reachable = self.alive or step in (Step.DOWNLOAD, Step.DELETE, Step.DISCARD)
         if reachable and outcome != "failed":
-            self.carry_out(model, step, doing, believed=outcome == "done")
+            self.carry_out(model, step, doing, seen=outcome == "done")
         model.in_flight = None
-        well = reachable and outcome == "done"
-        if not well:
+        succeeded = reachable and outcome == "done"
+        if not succeeded:
             model.failure = Failure(step, model.desired, 1, self.now + 1, Reason.SERVER_TIMEOUT, "")
         elif model.failure is not None and model.failure.step is step:
             model.failure = None
         if step is Step.UNLOAD:
-            model.checked = well
+            model.checked = succeeded
 
-    def carry_out(self, model: Model, step: Step, doing: InFlight, *, believed: bool) -> None:
+    def carry_out(self, model: Model, step: Step, doing: InFlight, *, seen: bool) -> None:
         if step is Step.DOWNLOAD:
             model.staged = True
-            if believed and model.desired and doing.spec and model.desired.content == doing.spec.content:
+            if seen and model.desired and doing.spec and model.desired.content == doing.spec.content:
                 self.disk = model.stored = doing.spec
-                self.noted = model.staged = False
+                self.recorded = model.staged = False
                 model.loaded = Loaded.STALE if model.loaded is Loaded.YES else model.loaded
         elif step is Step.DISCARD:
-            model.staged = not believed
-        elif step is Step.CHECK and believed:
-            yes = Loaded.YES if self.noted else Loaded.STALE
+            model.staged = not seen
+        elif step is Step.CHECK and seen:
+            yes = Loaded.YES if self.recorded else Loaded.STALE
             model.loaded, model.checked = (yes if self.serves else Loaded.NO), True
         elif step is Step.LOAD:
             self.serves = self.disk
-            if believed:
-                self.noted, model.loaded = True, Loaded.YES
+            if seen:
+                self.recorded, model.loaded = True, Loaded.YES
         elif step is Step.UNLOAD:
             self.serves = None
-            if believed:
+            if seen:
                 model.loaded = Loaded.NO
-        elif step is Step.DELETE and believed:
-            self.disk, model.stored, self.noted = None, None, False
+        elif step is Step.DELETE and seen:
+            self.disk, model.stored, self.recorded = None, None, False
 
     def apply(self) -> None:
         if self.model is None and self.desired is not None:
@@ -348,13 +321,13 @@ class OneModel(RuleBasedStateMachine):
         assert (in_flight is None) == (self.step is None)
 
     @invariant()
-    def a_note_tells_the_truth(self) -> None:
-        """A server that serves while the tree on disk is noted serves that tree."""
-        if self.noted and self.serves is not None:
+    def a_recorded_tree_is_served(self) -> None:
+        """If the tree on disk is recorded as loaded and the server has the model, it has this tree."""
+        if self.recorded and self.serves is not None:
             assert self.serves == self.disk
 
     def teardown(self) -> None:
-        """Faults end. The puller's regular looks at the server lead home in a few steps."""
+        """Faults end. With the regular checks of the server, a few steps lead to the desired state."""
         self.server_starts(reads_disk=False)
         self.see(Health.UP)
         for _ in range(2):
@@ -364,7 +337,7 @@ class OneModel(RuleBasedStateMachine):
                 if self.step is not None:
                     self.finish("done")
                 self.now += 1000
-                self.look()
+                self.take_step()
         if self.desired is not None:
             assert self.disk is not None
             assert self.disk.content == self.desired.content

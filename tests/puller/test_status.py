@@ -51,11 +51,13 @@ def test_when_it_is_ready(when: str, models: dict[str, Model], ready: bool) -> N
 
 
 async def test_first_stays_ready_and_all_does_not(tmp_path: Path) -> None:
-    for when, later in (("first", True), ("all", False)):
+    for when, later in (("first", True), ("all", False), ("any", False)):
         status = Status(Options(ready_when=when, model_dir=tmp_path))
         status.configured(Desired({"a": spec("a")}))
         await status.publish({"a": model("a", Loaded.YES)}, {})
         assert status.ready(NONE)[0] is later, when
+        status.configured(Desired(unreadable=frozenset({"models.json"})))
+        assert status.ready({})[0] is later, when
 
 
 def test_the_reason_names_the_missing_models() -> None:
@@ -64,7 +66,7 @@ def test_the_reason_names_the_missing_models() -> None:
     assert status.ready(ONE)[1] == "1 of 2 models are not loaded: b"
 
 
-def test_a_refused_entry_does_not_count_but_a_list_that_cannot_be_read_does() -> None:
+def test_refused_entries_do_not_count_for_readiness_but_an_unreadable_list_does() -> None:
     status = Status(Options())
     status.configured(parse({"models.json": '[{"modelName": "bad", "modelSpec": {}}]'}))
     assert status.ready({})[0]
@@ -94,7 +96,7 @@ def test_a_stuck_loop_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has not run for 61 s" in why
 
 
-def test_a_failure_is_reported_with_its_words() -> None:
+def test_a_failure_is_reported() -> None:
     status = Status(Options())
     failed = model("a")
     failed.failure = Failure(
@@ -121,7 +123,7 @@ async def test_bytes_are_counted_while_they_come(world: World) -> None:
     assert world.entry("m")["bytes"] == 3 << 20
 
 
-def test_the_version_is_that_of_the_files_on_disk() -> None:
+def test_the_status_shows_the_version_on_disk() -> None:
     status = Status(Options())
     updated = Model("a", desired=ModelSpec("a", "s3://b/a", version="2"), loaded=Loaded.YES)
     updated.stored, updated.size = ModelSpec("a", "s3://b/a", version="1"), 7
@@ -129,7 +131,7 @@ def test_the_version_is_that_of_the_files_on_disk() -> None:
     assert (entry["version"], entry["bytes"]) == ("1", 7)
 
 
-async def test_a_person_at_a_terminal_sees_a_line_when_something_moves(
+async def test_a_terminal_gets_a_line_for_each_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = Status(Options(model_dir=tmp_path))

@@ -8,14 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from puller.__main__ import _supervised
-from puller.spec import Desired
-from puller.status import Status
 from puller.store import ModelStore
 from tests.e2e.puller.sidecar import Sidecar
 from tests.puller.conftest import World
@@ -82,14 +79,14 @@ def program() -> Iterator[Program]:
 
 
 @pytest.mark.parametrize("status", [0, 1, 2])
-def test_a_regular_end_is_the_end(program: Program, status: int) -> None:
+def test_a_regular_exit_is_not_restarted(program: Program, status: int) -> None:
     program.begun()
     program.say(str(status))
     assert program.process.wait(20) == status
 
 
 @pytest.mark.parametrize("end", ["raise", f"kill {int(signal.SIGKILL)}", f"kill {int(signal.SIGSEGV)}"])
-def test_a_death_is_followed_by_another_life(program: Program, end: str) -> None:
+def test_a_crash_is_restarted(program: Program, end: str) -> None:
     first = program.begun()
     program.say(end)
     assert program.begun() != first
@@ -99,7 +96,7 @@ def test_a_death_is_followed_by_another_life(program: Program, end: str) -> None
     assert '"event": "puller died"' in program.process.stderr.read()
 
 
-def test_a_stop_is_passed_on(program: Program) -> None:
+def test_sigterm_is_forwarded(program: Program) -> None:
     program.begun()
     program.say("wait")
     assert program.process.stdout is not None
@@ -108,7 +105,7 @@ def test_a_stop_is_passed_on(program: Program) -> None:
     assert program.process.wait(20) == 7
 
 
-def test_a_stop_in_a_pause_ends_it(program: Program) -> None:
+def test_sigterm_ends_a_pause(program: Program) -> None:
     for _ in range(2):  # the second death is followed by a pause
         program.begun()
         program.say("raise")
@@ -128,7 +125,7 @@ def test_the_child_does_not_outlive_its_parent(program: Program) -> None:
     assert ended.returncode == 0
 
 
-async def test_a_ready_puller_is_ready_at_once_in_the_next_life(tmp_path: Path) -> None:
+async def test_a_restarted_puller_stays_ready(tmp_path: Path) -> None:
     """Killed, it comes back within the same process tree, and is ready though a listed model is missing."""
     store = FaultStore()
     await store.start()
@@ -157,7 +154,7 @@ async def test_a_ready_puller_is_ready_at_once_in_the_next_life(tmp_path: Path) 
         await store.stop()
 
 
-async def test_only_the_pod_that_was_ready_is(world: World) -> None:
+async def test_readiness_is_kept_only_for_the_same_pod(world: World) -> None:
     """A claim may outlive the pod: another one has a model server that has loaded nothing."""
     world.set(ready_when="first", pod_uid="one")
     world.config.write({"m": world.put("m", "M")})
@@ -183,14 +180,6 @@ def test_an_unreadable_note_is_ignored(tmp_path: Path) -> None:
     (tmp_path / ".puller" / "ready").unlink()
     (tmp_path / ".puller" / "ready").mkdir()
     assert not store.was_ready("one")
-
-
-def test_first_stays_ready_and_all_does_not(world: World) -> None:
-    for when, expected in (("first", True), ("all", False), ("any", False)):
-        status = Status(replace(world.options, ready_when=when))
-        status.was_ready = True
-        status.configured(Desired(unreadable=frozenset({"models.json"})))
-        assert status.ready({})[0] is expected
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ async def test_a_connection_that_ends_as_it_is_used(lines: Lines, client: Client
         assert len(lines.requests) == 2
 
 
-async def test_a_call_that_is_given_up_leaves_no_half_answer(lines: Lines, client: Client) -> None:
+async def test_a_cancelled_call_closes_its_connection(lines: Lines, client: Client) -> None:
     lines.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", OK]
     call = asyncio.create_task(client.call("GET", "/x"))
     await until(lambda: lines.requests)

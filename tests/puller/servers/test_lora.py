@@ -101,14 +101,14 @@ async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads[FakeLoraS
     assert not await server.ready("a")
 
 
-async def test_what_is_loaded_already_is_not_loaded_again(loads: Loads[FakeLoraServer]) -> None:
+async def test_a_loaded_adapter_is_not_loaded_again(loads: Loads[FakeLoraServer]) -> None:
     await loads.load("a", "1")
     count = loads.fake.calls[f"POST {loads.server.load_path}"]
     await loads.server.load("a", was_ready=True)
     assert loads.fake.calls[f"POST {loads.server.load_path}"] == count
 
 
-async def test_an_adapter_that_does_not_load_leaves_a_reason(loads: Loads[FakeLoraServer]) -> None:
+async def test_a_failed_load_of_an_adapter_is_reported(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.broken.add(loads.adapter("a", "1"))
     with refused(Reason.LOAD_FAILED, "bad weights"):
         await loads.server.load("a", was_ready=False)
@@ -165,14 +165,14 @@ async def test_a_file_system_without_hard_links(
     assert loads.fake.serving == {"a": content}
 
 
-async def test_a_tree_that_is_no_adapter_is_not_sent(loads: Loads[FakeLoraServer]) -> None:
+async def test_a_tree_without_adapter_config_is_refused(loads: Loads[FakeLoraServer]) -> None:
     (loads.models / "a").mkdir()
     with pytest.raises(ServerError, match=r"no adapter_config\.json"):
         await loads.server.load("a", was_ready=False)
     assert loads.fake.calls[f"POST {loads.server.load_path}"] == 0
 
 
-async def test_what_the_server_has_from_elsewhere_stays(loads: Loads[FakeLoraServer]) -> None:
+async def test_adapters_of_the_server_itself_stay(loads: Loads[FakeLoraServer]) -> None:
     """The base model, and adapters that the server's own arguments name."""
     loads.fake.adapters["theirs"] = ("/adapters/theirs", b"theirs")
     for name in ("base", "theirs"):
@@ -184,14 +184,14 @@ async def test_what_the_server_has_from_elsewhere_stays(loads: Loads[FakeLoraSer
     assert loads.fake.serving == {"theirs": b"theirs"}
 
 
-async def test_the_switch_is_named_where_it_is_off(loads: Loads[FakeLoraServer]) -> None:
+async def test_a_missing_server_flag_is_reported(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.enabled = False
     loads.adapter("a", "1")
     with pytest.raises(ServerError, match="--enable-lora"):
         await loads.server.load("a", was_ready=False)
 
 
-async def test_a_list_that_cannot_be_had_is_no_empty_list(loads: Loads[FakeLoraServer]) -> None:
+async def test_a_refused_list_is_an_error(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.key = "secret"
     with pytest.raises(ServerError, match="CHASSIS_PULLER_SERVER_API_KEY"):
         await loads.server.ready("a")
@@ -238,7 +238,7 @@ async def test_a_removed_adapter_does_not_come_back_with_a_request(sglang: Loads
     assert await fake.request("a") == content
 
 
-async def test_an_adapter_that_was_put_away_for_others_is_not_loaded_again(
+async def test_an_evicted_adapter_is_not_loaded_again(
     sglang: Loads[FakeSglangServer],
 ) -> None:
     """Each load would put away another one, for ever."""
@@ -257,7 +257,7 @@ async def test_an_adapter_that_was_put_away_for_others_is_not_loaded_again(
         await fake.request("a")
 
 
-async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads[FakeSglangServer]) -> None:
+async def test_no_adapter_counts_as_evicted_after_a_restart(sglang: Loads[FakeSglangServer]) -> None:
     fake = sglang.fake
     fake.most = 1
     for name in "ab":
@@ -271,7 +271,7 @@ async def test_after_a_restart_nothing_counts_as_put_away(sglang: Loads[FakeSgla
     await fake.start()
 
 
-async def test_a_load_that_left_parts_in_the_server_succeeds_later(sglang: Loads[FakeSglangServer]) -> None:
+async def test_a_partial_load_succeeds_later(sglang: Loads[FakeSglangServer]) -> None:
     fake = sglang.fake
     content = sglang.adapter("a", "1")
     fake.partial.add("a")
@@ -281,14 +281,14 @@ async def test_a_load_that_left_parts_in_the_server_succeeds_later(sglang: Loads
     assert fake.serving == {"a": content}
 
 
-async def test_replicas_of_the_model_in_one_server_are_explained(sglang: Loads[FakeSglangServer]) -> None:
+async def test_data_parallel_servers_are_explained(sglang: Loads[FakeSglangServer]) -> None:
     sglang.fake.data_parallel = 2
     sglang.adapter("a", "1")
     with pytest.raises(ServerError, match="--dp-size 1"):
         await sglang.server.load("a", was_ready=False)
 
 
-async def test_asking_whether_sglang_is_alive_writes_no_warning(sglang: Loads[FakeSglangServer]) -> None:
+async def test_the_health_check_of_sglang_logs_no_warning(sglang: Loads[FakeSglangServer]) -> None:
     """It logs a warning for each GET /get_model_info, and generates a token for /health."""
     assert await sglang.server.health() is Health.UP
     assert list(sglang.fake.calls) == ["GET /model_info"]
@@ -328,7 +328,9 @@ async def test_adapters_follow_the_config(world: World, lora: FakeLoraServer) ->
     assert all(tree_bytes(Path(path)) for path in lora.paths), "vLLM may read any of them again"
 
 
-async def test_a_bad_adapter_is_tried_again_and_keeps_no_other(world: World, lora: FakeLoraServer) -> None:
+async def test_a_bad_adapter_is_retried_and_does_not_affect_others(
+    world: World, lora: FakeLoraServer
+) -> None:
     lora.broken.add(b"{}B")
     world.config.write({"bad": adapter(world, "bad", "B"), "good": adapter(world, "good", "G")})
     world.start()

@@ -75,7 +75,7 @@ CONTENT = {"sub/model.bin": b"weights", "run.sh": b"#!"}
     ("kind", "compress"),
     [("tar", bytes), ("tar.gz", gzip.compress), ("tar.zst", zstandard.ZstdCompressor().compress)],
 )
-def test_a_tree_comes_out_without_anything_that_passes_for_our_notes(
+def test_a_tree_is_unpacked_without_reserved_names(
     tmp_path: Path, form: int, kind: str, compress: Callable[[bytes], bytes]
 ) -> None:
     assert untar(tmp_path / "m", compress(tarred(*PLAIN, form=form)), kind) == CONTENT
@@ -118,7 +118,7 @@ def test_a_long_name_is_kept(tmp_path: Path) -> None:
     ],
     ids=lambda info: f"{info.name[:12]!r}-{info.type.decode()}-{info.linkname}",
 )
-def test_an_entry_that_leads_outside_or_is_no_file_is_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
+def test_entries_that_lead_outside_or_are_devices_are_refused(tmp_path: Path, bad: tarfile.TarInfo) -> None:
     (tmp_path / "outside").write_text("untouched")
     with pytest.raises(StorageError) as caught:
         untar(tmp_path / "m", tarred((entry("good"), b"x"), (bad, b"")))
@@ -126,33 +126,21 @@ def test_an_entry_that_leads_outside_or_is_no_file_is_refused(tmp_path: Path, ba
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "outside"]
 
 
-def test_a_file_cannot_be_written_through_a_link(tmp_path: Path) -> None:
-    for name in ("door", "door/evil"):
-        with pytest.raises(StorageError, match="door"):
-            untar(
-                tmp_path / "m",
-                tarred(
-                    (entry("door", tarfile.SYMTYPE, "sub"), b""),
-                    (entry("sub/x"), b""),
-                    (entry("door/evil"), b""),
-                ),
-            )
-        assert not (tmp_path / "m" / "sub" / "evil").exists(), name
-
-
-def test_a_link_below_a_link_is_refused(tmp_path: Path) -> None:
-    chain = (entry("a", tarfile.SYMTYPE, "."), b""), (entry("a/b", tarfile.SYMTYPE, ".."), b"")
-    with pytest.raises(StorageError, match="path of another entry"):
-        untar(tmp_path / "m", tarred((entry("x"), b""), *chain))
-
-
-def test_a_chain_of_links_that_ends_outside_is_refused(tmp_path: Path) -> None:
-    chain = (
-        (entry("d/up", tarfile.SYMTYPE, ".."), b""),
-        (entry("evil", tarfile.SYMTYPE, "d/up/../outside"), b""),
-    )
-    with refused("HostileArchive"):
-        untar(tmp_path / "m", tarred((entry("x"), b""), *chain))
+@pytest.mark.parametrize(
+    ("chain", "match"),
+    [
+        ([("door", "sub"), ("sub/x", None), ("door/evil", None)], "door"),
+        ([("a", "."), ("a/b", "..")], "path of another entry"),
+        ([("d/up", ".."), ("evil", "d/up/../outside")], "leads out"),
+        # The tree is renamed later: this path would then lead into another model.
+        ([("evil", "../m/x")], "leads out"),
+    ],
+)
+def test_hostile_links_are_refused(tmp_path: Path, chain: list[tuple[str, str | None]], match: str) -> None:
+    entries = [entry(name) if to is None else entry(name, tarfile.SYMTYPE, to) for name, to in chain]
+    with refused("HostileArchive", match):
+        untar(tmp_path / "m", tarred((entry("x"), b""), *((each, b"") for each in entries)))
+    assert not (tmp_path / "m" / "sub" / "evil").exists()
 
 
 def test_links_inside_the_tree_are_kept(tmp_path: Path) -> None:
@@ -195,7 +183,7 @@ def test_a_bomb_is_stopped_by_its_ratio(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in (tmp_path / "m").iterdir()) <= 3 << 20
 
 
-def test_a_small_archive_of_zeros_is_no_bomb(tmp_path: Path) -> None:
+def test_a_small_archive_of_zeros_is_allowed(tmp_path: Path) -> None:
     data = gzip.compress(tarred((entry("zeros"), bytes(8 << 20))))
     assert untar(tmp_path / "m", data, "tar.gz", consumed=len(data)) == {"zeros": bytes(8 << 20)}
 
@@ -228,7 +216,7 @@ def test_a_map_of_holes_cannot_fill_the_memory(tmp_path: Path) -> None:
         unpacker(tmp_path / "m").tar(endless, "tar")
 
 
-def test_a_sparse_file_comes_out_whole(tmp_path: Path) -> None:
+def test_sparse_files_are_unpacked(tmp_path: Path) -> None:
     """As GNU tar packs one, in both of its formats."""
     with (tmp_path / "holes").open("wb") as file:
         for offset in (0, 1 << 20, 3 << 20, 5 << 20, 7 << 20, 9 << 20):
@@ -245,7 +233,7 @@ def test_a_sparse_file_comes_out_whole(tmp_path: Path) -> None:
         assert (tmp_path / form / "holes").read_bytes() == (tmp_path / "holes").read_bytes()
 
 
-def test_the_disk_budget_is_asked_as_an_archive_grows(tmp_path: Path) -> None:
+def test_disk_space_is_reserved_as_an_archive_grows(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     claims: list[int] = []
 
@@ -289,7 +277,7 @@ def zipped(path: Path, *entries: tuple[str, bytes, int]) -> Path:
     return path
 
 
-def test_a_zip_comes_out(tmp_path: Path) -> None:
+def test_a_zip_is_unpacked(tmp_path: Path) -> None:
     path = zipped(
         tmp_path / "a.zip",
         ("sub/", b"", stat.S_IFDIR | 0o755),
@@ -397,7 +385,7 @@ def test_a_zip_of_a_million_entries_is_refused_in_little_memory(tmp_path: Path, 
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_a_count_of_64_bits_is_believed_at_once(tmp_path: Path) -> None:
+def test_a_large_declared_count_is_refused_at_once(tmp_path: Path) -> None:
     end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1 << 40, 1 << 40, 0, 0)
     locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
     (tmp_path / "a.zip").write_bytes(end + locator + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0))
@@ -405,7 +393,7 @@ def test_a_count_of_64_bits_is_believed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [b"", b"#!/bin/sh\n" * 9], ids=["", "something before it"])
-def test_a_zip_of_many_entries_comes_out_slice_by_slice(tmp_path: Path, before: bytes) -> None:
+def test_a_zip_of_many_entries_is_unpacked_by_slices(tmp_path: Path, before: bytes) -> None:
     path = zipped(
         tmp_path / "a.zip", *((f"d{index % 7}/f{index}", b"%d" % index, 0) for index in range(2500))
     )
@@ -416,7 +404,7 @@ def test_a_zip_of_many_entries_comes_out_slice_by_slice(tmp_path: Path, before: 
     assert found["d1/f2493"] == b"2493"
 
 
-def test_an_entry_that_wants_a_large_dictionary_is_refused(tmp_path: Path) -> None:
+def test_a_large_lzma_dictionary_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("x", b"weights" * 9)
@@ -467,7 +455,7 @@ def test_skipped_entries_count_as_expansion(tmp_path: Path) -> None:
     assert read < 10 << 20
 
 
-def test_hostile_extended_headers_are_not_searched_again_and_again(tmp_path: Path) -> None:
+def test_hostile_extended_headers_take_linear_time(tmp_path: Path) -> None:
     """tarfile's own expressions take a step for each pair of digits: hours for a megabyte."""
     info = entry("x")
     info.pax_headers = {"comment": "1" * 900_000}
@@ -512,15 +500,10 @@ def test_a_chain_of_links_is_followed_as_far_as_the_kernel_would(tmp_path: Path)
     assert reason_of(lambda: untar(tmp_path / "b", chain(41))) == "HostileArchive"
 
 
-def test_links_that_multiply_are_given_up(tmp_path: Path) -> None:
+def test_links_that_take_exponential_time_are_refused(tmp_path: Path) -> None:
     """Each leads twice through the one before: 2^n steps."""
     doubling = [("l0", "d"), *((f"l{index}", f"l{index - 1}/../l{index - 1}") for index in range(1, 39))]
     assert reason_of(lambda: untar(tmp_path / "m", links(*doubling))) == "HostileArchive"
     many = [("a", "b/" + "./" * 2000), *((f"l{index}", "./" * 2000) for index in range(100))]
     limits = replace(LIMITS, max_entries=102)
     assert reason_of(lambda: untar(tmp_path / "n", links(*many), limits=limits)) == "ArchiveBomb"
-
-
-def test_a_link_that_leaves_and_comes_back_is_refused(tmp_path: Path) -> None:
-    """The tree gets another name later: `../m/x` would then lead into another model."""
-    assert reason_of(lambda: untar(tmp_path / "m", links(("evil", "../m/x")))) == "HostileArchive"

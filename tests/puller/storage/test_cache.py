@@ -50,7 +50,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_what_one_puts_another_takes(tmp_path: Path) -> None:
+def test_one_puller_fills_the_cache_for_another(tmp_path: Path) -> None:
     made = tree(tmp_path / "made", a="A", sub__b="B")
     assert not take(Cache(tmp_path / "cache"), tmp_path / "none")
     assert Cache(tmp_path / "cache").put(SPEC, made, going)
@@ -63,7 +63,7 @@ def test_what_one_puts_another_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["marker", "size", "missing", "no-marker", "more"])
-def test_a_damaged_entry_is_passed_over_and_replaced(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_ignored_and_replaced(tmp_path: Path, damage: str) -> None:
     cache = Cache(tmp_path / "cache")
     made = tree(tmp_path / "made", a="A", b="B")
     cache.put(SPEC, made, going)
@@ -90,28 +90,19 @@ def test_a_damaged_entry_is_passed_over_and_replaced(tmp_path: Path, damage: str
 
 def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     one, two = Cache(tmp_path), Cache(tmp_path)
-    held = one.lock(SPEC)
-    assert held is not None
-    assert two.lock(SPEC) is None
-    held.release()
-    again = two.lock(SPEC)
-    assert again is not None
-    held.release()
-    assert one.lock(SPEC) is None, "a lock is given back by its holder only"
-
-
-def test_a_lock_that_was_waited_for_is_forgotten(tmp_path: Path) -> None:
-    shared, holder = Cache(tmp_path), Cache(tmp_path)
-    lock = holder.lock(SPEC)
+    lock = one.lock(SPEC)
     assert lock is not None
-    assert shared.lock(SPEC) is None
-    assert shared._waiting
+    assert lock.path.parent == tmp_path, "NFS clients then read the entries again"
+    assert two.lock(SPEC) is None
+    assert two._waiting
     lock.release()
-    assert shared.lock(SPEC) is not None
-    assert not shared._waiting
+    assert two.lock(SPEC) is not None
+    assert not two._waiting
+    lock.release()
+    assert one.lock(SPEC) is None, "only its holder releases a lock"
 
 
-def test_the_lock_of_a_holder_that_died_is_taken_over(tmp_path: Path) -> None:
+def test_the_lock_of_a_dead_holder_is_taken_over(tmp_path: Path) -> None:
     clock = Clock()
     dead, waiting, third = Cache(tmp_path), Cache(tmp_path, clock=clock), Cache(tmp_path, clock=clock)
     held = dead.lock(SPEC)
@@ -155,7 +146,9 @@ def test_of_two_waiters_one_takes_a_dead_holders_lock_over(
     assert slow.lock(SPEC) is not None
 
 
-def test_a_lock_whose_answer_was_lost_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_held_if_the_response_of_nfs_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An NFS client asks again, and the server refuses to make the link that it has made."""
     link = os.link
 
@@ -165,13 +158,6 @@ def test_a_lock_whose_answer_was_lost_is_held(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "link", twice)
     assert Cache(tmp_path).lock(SPEC) is not None
-
-
-def test_a_lock_is_in_the_directory_of_the_entries(tmp_path: Path) -> None:
-    """A client that made the lock asks the server for this directory's names again."""
-    held = Cache(tmp_path).lock(SPEC)
-    assert held is not None
-    assert held.path.parent == tmp_path
 
 
 def test_a_complete_entry_is_not_replaced(tmp_path: Path) -> None:
@@ -184,7 +170,7 @@ def test_a_complete_entry_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "cache" / SPEC.digest).stat().st_ino == before
 
 
-def test_a_server_that_only_says_no_to_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_may_fail_without_a_specific_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SFTP has one error for a name that is taken and all else."""
     cache, rename = Cache(tmp_path / "cache"), Path.rename
 
@@ -201,7 +187,7 @@ def test_a_server_that_only_says_no_to_a_rename(tmp_path: Path, monkeypatch: pyt
     assert take(cache, tmp_path / "got")
 
 
-def test_the_copy_of_a_holder_that_died_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_the_copy_of_a_dead_holder_is_removed(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     left = tree(tmp_path / "cache" / ".work" / f"{SPEC.digest}.0123" / "files", a="x" * 1000)
     others = tree(tmp_path / "cache" / ".work" / f"{'0' * 64}.0123" / "files", a="x" * 1000)
@@ -223,7 +209,7 @@ def test_only_entries_make_room(tmp_path: Path) -> None:
     assert (outside / "a").exists()
 
 
-def test_entries_that_cannot_be_removed_make_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irremovable_entries_make_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path / "cache", limit=350)
     made = tree(tmp_path / "made", a="x" * 100)
     assert cache.put(ModelSpec("m", "s3://bucket/0"), made, going)
@@ -270,7 +256,7 @@ async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch:
     assert world.store.bytes_sent == 3_000_000
 
 
-async def test_a_holder_that_is_cancelled_gives_way(
+async def test_a_cancelled_holder_releases_the_lock(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
@@ -287,7 +273,7 @@ async def test_a_holder_that_is_cancelled_gives_way(
 
 @pytest.mark.parametrize("garbage", ["bytes", "pipe", "directory", "link"])
 @pytest.mark.parametrize("place", ["lock", "marker"])
-async def test_garbage_in_the_cache_keeps_no_model_away(
+async def test_models_are_downloaded_in_spite_of_garbage_in_the_cache(
     world: World, tmp_path: Path, place: str, garbage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
@@ -310,7 +296,7 @@ async def test_garbage_in_the_cache_keeps_no_model_away(
     assert ((await fetch.run()) / "model.bin").read_bytes() == b"content"
 
 
-def test_an_entry_that_leads_elsewhere_is_not_used(tmp_path: Path) -> None:
+def test_an_entry_with_a_link_is_not_used(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     cache.put(SPEC, tree(tmp_path / "made", a="A"), going)
     files = tmp_path / "cache" / SPEC.digest / "files"
@@ -320,7 +306,7 @@ def test_an_entry_that_leads_elsewhere_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["file", "read-only", "full"])
-async def test_a_cache_that_cannot_be_used_keeps_no_model_away(
+async def test_models_are_downloaded_if_the_cache_is_unusable(
     world: World, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.put("m", b"content")

@@ -21,6 +21,7 @@ from puller.storage.base import DiskBudget, StorageError, safe_path
 from puller.storage.fetch import Fetch
 from puller.storage.objects import archive_kind, selected
 from puller.storage.transfer import listing_sha256
+from puller.store import archive_dir
 from tests.puller.errors import refused
 from tests.puller.fakes import FaultStore, tarred
 from tests.puller.storage.fetching import FILES, LIMITS, MB, fetch_of, fetched, files_of, zipped
@@ -34,7 +35,7 @@ async def store() -> AsyncIterator[FaultStore]:
     await found.stop()
 
 
-async def test_a_prefix_comes_whole_over_several_pages(store: FaultStore, tmp_path: Path) -> None:
+async def test_a_prefix_is_fetched_over_several_pages(store: FaultStore, tmp_path: Path) -> None:
     store.page = 2
     store.objects = {f"deep/m/{name}": content for name, content in FILES.items()} | {"deep/m2/x": b"other"}
     assert await fetched(store.env, tmp_path, "s3://bucket/deep/m/") == FILES
@@ -43,20 +44,26 @@ async def test_a_prefix_comes_whole_over_several_pages(store: FaultStore, tmp_pa
     }
 
 
-async def test_a_whole_bucket_is_a_prefix_too(store: FaultStore, tmp_path: Path) -> None:
-    store.objects = {"a": b"A", "b/c": b"C"}
-    assert await fetched(store.env, tmp_path, "s3://bucket") == {"a": b"A", "b/c": b"C"}
-
-
-async def test_directory_placeholders_are_passed_over(store: FaultStore, tmp_path: Path) -> None:
-    store.objects = {"m/": b"", "m/sub/": b"", "m/sub/x": b"X"}
-    assert await fetched(store.env, tmp_path, "s3://bucket/m") == {"sub/x": b"X"}
-
-
-async def test_keys_with_odd_characters(store: FaultStore, tmp_path: Path) -> None:
-    odd = {"a b+c%20d#e~f.bin": b"1", "ü/ñ.txt": b"2", "q?x=1&y": b"3"}
-    store.objects = {f"m/{name}": content for name, content in odd.items()}
-    assert await fetched(store.env, tmp_path, "s3://bucket/m") == odd
+@pytest.mark.parametrize(
+    ("uri", "keys", "paths"),
+    [
+        ("s3://bucket", ["a", "b/c"], ["a", "b/c"]),
+        ("s3://bucket/m", ["m/", "m/sub/", "m/sub/x"], ["sub/x"]),
+        (
+            "s3://bucket/m",
+            ["m/a b+c%20d#e~f.bin", "m/ü/ñ.txt", "m/q?x=1&y"],
+            ["a b+c%20d#e~f.bin", "q?x=1&y", "ü/ñ.txt"],
+        ),
+    ],
+    ids=["bucket", "directory placeholders", "odd characters"],
+)
+async def test_the_files_of_a_prefix(
+    store: FaultStore, tmp_path: Path, uri: str, keys: list[str], paths: list[str]
+) -> None:
+    store.objects = {key: b"" if key.endswith("/") else key.encode() for key in keys}
+    found = await fetched(store.env, tmp_path, uri)
+    assert sorted(found) == paths
+    assert all(content.decode().endswith(path) for path, content in found.items())
 
 
 @pytest.mark.parametrize(
@@ -86,9 +93,7 @@ async def test_archives_are_unpacked_and_not_kept(
         await fetched(store.env, tmp_path, uri, sha256="0" * 64)
 
 
-async def test_an_archive_that_breaks_off_again_and_again_is_resumed(
-    store: FaultStore, tmp_path: Path
-) -> None:
+async def test_a_broken_archive_download_resumes(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m.tar"] = tarred(FILES)
     store.cuts, store.cut_after = 6, MB // 2
     assert await fetched(store.env, tmp_path, "s3://bucket/m.tar") == FILES
@@ -96,9 +101,7 @@ async def test_an_archive_that_breaks_off_again_and_again_is_resumed(
     assert store.bytes_sent < 4.5 * MB
 
 
-async def test_an_archive_that_cannot_be_got_at_all_fails_and_comes_later(
-    store: FaultStore, tmp_path: Path
-) -> None:
+async def test_an_archive_is_fetched_in_a_later_attempt(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m.tar"] = tarred(FILES)
     limits = replace(LIMITS, retry_timeout=0.1)
     fetch = fetch_of(store.env, tmp_path, "s3://bucket/m.tar", limits)
@@ -130,10 +133,11 @@ async def test_a_url_without_ranges_starts_over(store: FaultStore, tmp_path: Pat
     assert await files_of(fetch) == {"model.bin": FILES["model.bin"]}
 
 
-async def test_a_content_type_identifies_an_archive(store: FaultStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("uri", ["{}/web/download", "s3://bucket/download"])
+async def test_a_content_type_identifies_an_archive(store: FaultStore, tmp_path: Path, uri: str) -> None:
     store.objects["download"] = gzip.compress(tarred(FILES))
     store.types["download"] = "application/gzip; charset=binary"
-    assert await fetched(store.env, tmp_path, f"{store.url}/web/download") == FILES
+    assert await fetched(store.env, tmp_path, uri.format(store.url)) == FILES
 
 
 async def test_an_empty_object(store: FaultStore, tmp_path: Path) -> None:
@@ -152,7 +156,7 @@ async def test_digests(store: FaultStore, tmp_path: Path) -> None:
         await fetched(store.env, tmp_path, "s3://bucket/m", sha256=one)
 
 
-async def test_the_digest_of_many_files_is_what_sha256sum_makes(tmp_path: Path) -> None:
+async def test_the_digest_of_many_files_is_that_of_sha256sum(tmp_path: Path) -> None:
     (tmp_path / "t" / "sub").mkdir(parents=True)
     (tmp_path / "t" / "a").write_text("A")
     (tmp_path / "t" / "sub" / "b").write_text("B")
@@ -165,8 +169,12 @@ async def test_the_digest_of_many_files_is_what_sha256sum_makes(tmp_path: Path) 
     assert said.split()[0].decode() == listing_sha256(digests)
 
 
+def files_in(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
 @pytest.mark.parametrize("name", ["m.tar", "m.zip", "m.bin"])
-async def test_bad_content_is_fetched_twice_and_then_not_until_it_is_replaced(
+async def test_bad_content_is_fetched_twice_and_again_after_it_was_replaced(
     store: FaultStore, tmp_path: Path, name: str
 ) -> None:
     digest = hashlib.sha256(b"right").hexdigest()
@@ -176,6 +184,8 @@ async def test_bad_content_is_fetched_twice_and_then_not_until_it_is_replaced(
         with pytest.raises(StorageError) as caught:
             await files_of(fetch)
         assert caught.value.reason in ("DigestMismatch", "BadArchive")
+        assert fetch.storage.budget.used == 0
+        assert files_in(fetch.staging) == files_in(archive_dir(fetch.staging)) == []
     assert store.gets[name] == 2
     right = {"m.tar": tarred(FILES), "m.zip": zipped(FILES), "m.bin": b"right"}[name]
     store.objects[name] = right
@@ -228,7 +238,7 @@ async def test_google_storage(store: FaultStore, tmp_path: Path, monkeypatch: py
     assert await fetched(store.env, tmp_path, "gs://bucket/m.tar") == {"b": b"B"}
 
 
-async def test_max_disk_is_asked_before_anything_is_fetched(store: FaultStore, tmp_path: Path) -> None:
+async def test_max_disk_is_checked_before_the_download(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m/a"] = bytes(MB)
     with pytest.raises(StorageError, match=r"1\.0 MiB do not fit"):
         await fetched(store.env, tmp_path, "s3://bucket/m", max_disk=MB - 1)
@@ -317,23 +327,7 @@ def test_globs_and_kinds() -> None:
 # Files and reservations after a failed attempt.
 
 
-def files_in(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize("name", ["m.tar", "m.zip", "m.bin"])
-async def test_bad_content_does_not_stay_on_the_disk(store: FaultStore, tmp_path: Path, name: str) -> None:
-    store.objects[name] = b"wrong"
-    one = fetch_of(store.env, tmp_path, f"s3://bucket/{name}", sha256="0" * 64)
-    budget = one.storage.budget
-    for _ in range(3):
-        with pytest.raises(StorageError):
-            await one.run()
-        assert budget.used == 0
-        assert files_in(one.staging) == []
-
-
-async def test_a_broken_download_holds_what_it_has_and_no_more(store: FaultStore, tmp_path: Path) -> None:
+async def test_a_broken_download_reserves_only_its_bytes_on_disk(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m/a"] = bytes(3 * MB)
     store.cuts, store.cut_after = 1000, 1 << 19
     one = fetch_of(store.env, tmp_path, "s3://bucket/m", replace(LIMITS, retry_timeout=0.0))
@@ -346,7 +340,7 @@ async def test_a_broken_download_holds_what_it_has_and_no_more(store: FaultStore
     assert budget.used == 3 * MB
 
 
-async def test_archives_that_do_not_fit_together_do_not_lock_each_other_out(
+async def test_two_archives_that_do_not_fit_together_do_not_block_each_other(
     store: FaultStore, tmp_path: Path
 ) -> None:
     """Both grow until the disk is full; then one of them must get it all."""
@@ -365,7 +359,7 @@ async def test_archives_that_do_not_fit_together_do_not_lock_each_other_out(
     await a.run()
 
 
-def test_what_downloads_in_flight_are_still_to_get_is_not_free(
+def test_pending_bytes_of_other_downloads_are_not_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage("/")
@@ -380,7 +374,7 @@ def test_what_downloads_in_flight_are_still_to_get_is_not_free(
     budget.reserve("b/", 10 * MB, lambda: 0)
 
 
-async def test_files_dropped_for_lack_of_room_count_as_missing_again(
+async def test_files_deleted_on_a_full_disk_are_reserved_again(
     store: FaultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.objects["m/a"] = bytes(3 * MB)

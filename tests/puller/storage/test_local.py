@@ -38,16 +38,14 @@ def test_a_link_to_a_directory_elsewhere_or_in_a_circle_is_refused(tmp_path: Pat
         paths(root)
 
 
-def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+def test_a_broken_link_is_reported(tmp_path: Path) -> None:
     root = tree_at(tmp_path / "m")
     (root / "gone").symlink_to("nothing")
     with refused("NotFound", r"m/nothing"):
         paths(root)
 
 
-def test_a_directory_that_cannot_be_read_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree_at(tmp_path / "m")
     really = os.scandir
 
@@ -62,7 +60,7 @@ def test_a_directory_that_cannot_be_read_is_not_passed_over(
 
 
 @pytest.mark.parametrize("in_kernel", [True, False])
-def test_a_copy_is_whole_or_an_error_and_can_be_stopped(
+def test_a_copy_is_complete_or_an_error_and_can_be_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
 ) -> None:
     """Between most file systems the kernel does not copy by itself, and files cannot be linked."""

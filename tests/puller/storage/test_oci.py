@@ -87,7 +87,7 @@ async def test_files_and_directories_of_oras(registry: FakeRegistry, tmp_path: P
     assert await fetched({}, tmp_path, uri) == {"w.bin": b"weights", "d/x": b"X"}
 
 
-async def test_an_image_gives_what_is_in_models(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_the_directory_models_of_an_image_is_unpacked(registry: FakeRegistry, tmp_path: Path) -> None:
     base = tarred({"bin/sh": b"shell", "models2/no": b"no", "./models/a": b"1", "models/old/x": b"x"})
     top = tarred({"models/a": b"2", "/models/b/c": b"3", "models/.wh.old": b"", "etc/.wh.passwd": b""})
     uri = registry.push("car:1", image(registry, base, top))
@@ -141,7 +141,7 @@ async def test_an_image_without_models_is_not_found(registry: FakeRegistry, tmp_
         await fetched({}, tmp_path, uri)
 
 
-async def test_an_index_leads_to_a_manifest(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_an_index_is_resolved_to_a_manifest(registry: FakeRegistry, tmp_path: Path) -> None:
     manifest = registry.blobs.manifest([registry.blobs.file("a", b"A")])
     registry.push("m:part", manifest)
     entries = [
@@ -186,7 +186,7 @@ async def test_other_bytes_than_the_manifest_lists_are_refused(
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-async def test_a_broken_transfer_goes_on(registry: FakeRegistry, tmp_path: Path, ranges: bool) -> None:
+async def test_a_broken_transfer_resumes(registry: FakeRegistry, tmp_path: Path, ranges: bool) -> None:
     registry.ranges = ranges
     layer = registry.blobs.file("model.bin", FILES["model.bin"])
     uri = registry.push("m:v1", registry.blobs.manifest([layer]))
@@ -194,7 +194,7 @@ async def test_a_broken_transfer_goes_on(registry: FakeRegistry, tmp_path: Path,
     assert await fetched({}, tmp_path, uri) == {"model.bin": FILES["model.bin"]}
 
 
-async def test_an_archive_goes_on_too(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_an_archive_resumes(registry: FakeRegistry, tmp_path: Path) -> None:
     layer = registry.blobs.add(tarred(FILES), f"{WEIGHT}.tar")
     uri = registry.push("m:v1", registry.blobs.manifest([layer]))
     registry.cuts, registry.cut_after = 3, 300_000
@@ -214,7 +214,7 @@ async def test_archives_are_not_fetched_again_for_a_file(registry: FakeRegistry,
     assert registry.asked[f"/v2/m/blobs/{archive['digest']}"] == 1
 
 
-async def test_what_does_not_fit_is_refused(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_an_artifact_that_does_not_fit_is_refused(registry: FakeRegistry, tmp_path: Path) -> None:
     layers = [
         registry.blobs.add(tarred({"a": b"A" * MB}), f"{WEIGHT}.tar"),
         registry.blobs.file("b", b"B" * MB),
@@ -232,13 +232,14 @@ def config_of(host: str, password: str = "secret") -> str:
     return json.dumps({"auths": {host: {"auth": b64encode(f"user:{password}".encode()).decode()}}})
 
 
+@pytest.mark.parametrize("basic", [True, False])
 @pytest.mark.parametrize(
     "where", ["DOCKER_AUTH_CONFIG", ".dockerconfigjson", "file", "secret", "home", "auth"]
 )
-async def test_a_token_is_got_with_the_usual_files(
-    registry: FakeRegistry, tmp_path: Path, where: str
+async def test_credentials_are_read_from_the_usual_files(
+    registry: FakeRegistry, tmp_path: Path, where: str, basic: bool
 ) -> None:
-    registry.password = "secret"
+    registry.password, registry.basic = "secret", basic
     uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
     text = config_of(registry.name)
     home = tmp_path / "home"
@@ -256,7 +257,7 @@ async def test_a_token_is_got_with_the_usual_files(
     assert await fetched(env, tmp_path, uri) == {"a": b"A"}
 
 
-async def test_a_token_that_runs_out_is_renewed(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_an_expired_token_is_renewed(registry: FakeRegistry, tmp_path: Path) -> None:
     registry.password, registry.uses = "secret", 3
     layers = [registry.blobs.file(path, content) for path, content in FILES.items() if content]
     uri = registry.push("m:v1", registry.blobs.manifest(layers))
@@ -268,15 +269,9 @@ async def test_a_token_that_runs_out_is_renewed(registry: FakeRegistry, tmp_path
     assert registry.asked["/token"] > 1
 
 
-async def test_basic_authentication(registry: FakeRegistry, tmp_path: Path) -> None:
-    registry.password, registry.basic = "secret", True
-    uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
-    assert await fetched({"DOCKER_AUTH_CONFIG": config_of(registry.name)}, tmp_path, uri) == {"a": b"A"}
-
-
 @pytest.mark.parametrize("basic", [True, False])
 @pytest.mark.parametrize("password", ["", "wrong"])
-async def test_refused_credentials_say_so(
+async def test_refused_credentials_are_reported(
     registry: FakeRegistry, tmp_path: Path, basic: bool, password: str
 ) -> None:
     registry.password, registry.basic = "secret", basic
@@ -287,7 +282,7 @@ async def test_refused_credentials_say_so(
     assert "wrong" not in str(raised.value)
 
 
-async def test_a_registry_that_trickles_is_late(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_a_slow_registry_is_a_storage_timeout(registry: FakeRegistry, tmp_path: Path) -> None:
     """Not the model directory's fault: asyncio's TimeoutError is an OSError."""
     registry.gate = asyncio.Event()
     limits = replace(LIMITS, stall_timeout=0.05)
@@ -297,14 +292,14 @@ async def test_a_registry_that_trickles_is_late(registry: FakeRegistry, tmp_path
 
 
 @pytest.mark.parametrize("realm", ["http://[", "https://:x/", "https:///t", "ftp://h/t", "/token"])
-async def test_a_token_server_at_no_address(registry: FakeRegistry, tmp_path: Path, realm: str) -> None:
+async def test_a_token_server_with_an_invalid_url(registry: FakeRegistry, tmp_path: Path, realm: str) -> None:
     registry.challenge = f'Bearer realm="{realm}"'
     with refused(Reason.STORAGE_UNAVAILABLE, "token server"):
         await fetched({}, tmp_path, f"oci://{registry.name}/m:v1")
 
 
 @pytest.mark.parametrize("listed", [5, "sha256", {}, None, [5, {"platform": 5}, {"digest": 5}]])
-async def test_an_index_of_garbage(registry: FakeRegistry, tmp_path: Path, listed: Any) -> None:
+async def test_an_invalid_index_is_refused(registry: FakeRegistry, tmp_path: Path, listed: Any) -> None:
     uri = registry.push("m:v1", json.dumps({"mediaType": INDEX, "manifests": listed}).encode())
     with refused(Reason.BAD_MANIFEST):
         await fetched({}, tmp_path, uri)
@@ -346,7 +341,7 @@ def test_the_longest_path_wins() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"auths": 1}', '{"auths": {"r.io": {"auth": "?"}}}', '{"auths": {"r.io": 1}}']
 )
-def test_a_file_that_makes_no_sense_is_passed_over(text: str) -> None:
+def test_invalid_credential_files_are_ignored(text: str) -> None:
     assert credentials("r.io", "m", {"DOCKER_AUTH_CONFIG": text}) is None
 
 
@@ -384,12 +379,12 @@ async def test_a_hostile_manifest_is_refused(
         await fetched({}, tmp_path, registry.push("m:v1", body))
 
 
-async def test_a_tag_that_is_not_there(registry: FakeRegistry, tmp_path: Path) -> None:
+async def test_a_missing_tag(registry: FakeRegistry, tmp_path: Path) -> None:
     with refused(Reason.NOT_FOUND):
         await fetched({}, tmp_path, f"oci://{registry.name}/team/m:none")
 
 
-async def test_a_registry_elsewhere_is_asked_over_https(tmp_path: Path) -> None:
+async def test_other_registries_are_called_over_https(tmp_path: Path) -> None:
     """On this host only, and where the flag says so, over http."""
     uri = "oci://127.1:1/m"  # the same host in a spelling that is not taken for it
     with pytest.raises(StorageError):

@@ -13,7 +13,7 @@ from puller.storage.s3 import S3Settings, settings
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
-def test_nothing_given() -> None:
+def test_default_settings() -> None:
     assert settings({}) == S3Settings()
 
 
@@ -74,9 +74,7 @@ def test_a_delegated_identity_wins_over_a_file(tmp_path: Path) -> None:
     assert settings(env | {"AWS_WEB_IDENTITY_TOKEN_FILE": "/t"}).access_key == ""
 
 
-def test_a_home_that_cannot_be_entered_holds_no_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_inaccessible_home_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user's, where a pod sets runAsUser."""
 
     def refused(*_: Any, **__: Any) -> Any:
@@ -88,7 +86,7 @@ def test_a_home_that_cannot_be_entered_holds_no_files(
 
 
 @pytest.mark.parametrize("text", ["no section", "[default]\n[default]\n", "\x00\xff"])
-def test_a_broken_file_is_no_file(tmp_path: Path, text: str) -> None:
+def test_broken_files_are_ignored(tmp_path: Path, text: str) -> None:
     file = tmp_path / "credentials"
     file.write_bytes(text.encode("latin-1"))
     assert settings({"AWS_SHARED_CREDENTIALS_FILE": str(file), "HOME": str(tmp_path)}) == S3Settings()

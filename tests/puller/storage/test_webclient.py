@@ -113,7 +113,7 @@ async def test_a_connection_is_kept_only_after_a_complete_response(extra: bytes)
     assert answers.connections == 2
 
 
-async def test_an_idle_connection_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers()
     client = WebClient(LIMITS, linger=60)
     async with listening(answers) as url:
@@ -124,7 +124,7 @@ async def test_an_idle_connection_is_not_kept_for_ever(monkeypatch: pytest.Monke
         client.close()
 
 
-async def test_a_body_that_breaks_at_its_first_byte_leaves_the_head() -> None:
+async def test_a_body_may_break_after_the_head() -> None:
     """The caller resumes from there, for example with a range."""
     answers = Answers(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", limit=1)
     client = WebClient(LIMITS)
@@ -155,9 +155,7 @@ async def test_a_few_interim_responses_are_skipped() -> None:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
 @pytest.mark.parametrize("begins", [HINT, b"HTTP/1.1 200 OK\r\n", b"HT"])
-async def test_a_head_that_comes_byte_by_byte_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, begins: bytes, tls: bool
-) -> None:
+async def test_a_slow_head_times_out(monkeypatch: pytest.MonkeyPatch, begins: bytes, tls: bool) -> None:
     """Each byte comes well within the stall timeout: only the time for the whole head ends it."""
     refused = tls and begins == HINT  # no proxy answers CONNECT so
     limits = Limits(stall_timeout=3600.0, connect_timeout=3600.0, head_timeout=60.0 if refused else 0.3)
@@ -199,7 +197,7 @@ async def test_a_body_may_take_longer_than_a_head() -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\nx"])
-async def test_giving_up_does_not_wait(head: bytes) -> None:
+async def test_cancelling_does_not_wait_for_the_server(head: bytes) -> None:
     """The thread that waits for a silent server ends at once, long before the stall timeout."""
     asked = asyncio.Event()
 
@@ -220,7 +218,7 @@ async def test_giving_up_does_not_wait(head: bytes) -> None:
                 await task
 
 
-async def test_a_name_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_does_not_wait_for_name_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asyncio.Event()
     blocked = threading.Event()
 
@@ -325,7 +323,7 @@ async def test_a_proxy_at_a_blocked_address_is_not_connected_to(monkeypatch: pyt
     ],
 )
 @pytest.mark.parametrize("redirected", [False, True])
-async def test_no_proxy_is_asked_for_a_blocked_address_however_it_is_written(
+async def test_no_form_of_a_blocked_address_is_sent_to_a_proxy(
     monkeypatch: pytest.MonkeyPatch, host: str, scheme: str, redirected: bool
 ) -> None:
     target = f"{scheme}://{host}/latest"
