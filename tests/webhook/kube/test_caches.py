@@ -12,6 +12,7 @@ from policies.core.annotations import MODEL_CONFIG
 from policies.core.listing import Listing
 from policies.core.resources import Resource, resource_kinds
 from policies.kube.json import Json
+from tests.webhook.kube.filled import fill, stores_of
 from webhook.kube import caches as facts
 from webhook.kube.caches import ClusterCache, Interner, Store
 from webhook.kube.errors import ApiError
@@ -20,18 +21,8 @@ from webhook.kube.errors import ApiError
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
-    return {
-        "metadata": {"name": name, "namespace": namespace, "annotations": {"big": "x" * 100}, "uid": "u"},
-        "spec": {"selector": {"app": name}, "ports": [{"port": 80}], **spec},
-        "status": {"loadBalancer": {}},
-    }
-
-
-def listed(store: Store, *items: Json) -> None:
-    store.begin()
-    for item in items:
-        store.put(item)
-    store.commit()
+    metadata = {"name": name, "namespace": namespace, "annotations": {"big": "x" * 100}, "uid": "u"}
+    return {"metadata": metadata, "spec": {"selector": {"app": name}, "ports": [{"port": 80}], **spec}}
 
 
 def names(listing: Listing | None) -> list[str]:
@@ -44,29 +35,28 @@ def store() -> Store:
     return Store(SERVICES)
 
 
-def test_only_the_fields_that_rules_read_are_kept(store: Store) -> None:
-    listed(store, service("a", clusterIP="None"))
-    assert list(store.listing("ml")) == [
-        {
-            "metadata": {"name": "a", "namespace": "ml"},
-            "spec": {"selector": {"app": "a"}, "clusterIP": "None"},
-        }
-    ]
+PORTS = [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8081}, {"port": 82}, "odd"]
 
 
-def test_of_the_ports_of_a_service_only_the_names_that_it_sends_to_are_kept() -> None:
-    store = Store(next(known for known in resource_kinds() if known.resource is Resource.SERVICES))
-    ports = [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8081}, {"port": 82}, "odd"]
-    store.begin()
-    store.put({"metadata": {"name": "a"}, "spec": {"clusterIP": "10.0.0.1", "ports": ports}})
-    store.put({"metadata": {"name": "b"}, "spec": {"ports": ports[1:]}})
-    store.put({"metadata": {"name": "c"}, "spec": "odd"})
-    store.commit()
-    assert [item.get("spec") for item in store.listing(None)] == [
-        {"clusterIP": "10.0.0.1", "ports": [{"targetPort": "http"}]},
-        None,
-        None,
-    ]
+@pytest.mark.parametrize(
+    ("spec", "stored"),
+    [
+        (
+            {"selector": {"app": "a"}, "clusterIP": "None", "sessionAffinity": "None"},
+            {"selector": {"app": "a"}, "clusterIP": "None"},
+        ),
+        (
+            {"clusterIP": "10.0.0.1", "ports": PORTS},
+            {"clusterIP": "10.0.0.1", "ports": [{"targetPort": "http"}]},
+        ),
+        ({"ports": PORTS[1:]}, None),
+        ("odd", None),
+    ],
+)
+def test_only_the_fields_that_rules_read_are_stored(store: Store, spec: Any, stored: Json | None) -> None:
+    metadata = {"name": "a", "namespace": "ml"}
+    fill(store, {"metadata": {**metadata, "uid": "u"}, "spec": spec, "status": {"loadBalancer": {}}})
+    assert list(store.listing("ml")) == [{"metadata": metadata, **({"spec": stored} if stored else {})}]
 
 
 def test_every_resource_has_a_source_and_each_kept_object_is_recognisable() -> None:
@@ -74,14 +64,14 @@ def test_every_resource_has_a_source_and_each_kept_object_is_recognisable() -> N
     for known in resource_kinds():
         store = Store(known)
         labels = {known.label: "true"} if known.label else {}
-        listed(store, {"metadata": {"name": "a", "labels": labels}})
+        fill(store, {"metadata": {"name": "a", "labels": labels}})
         (item,) = store.listing(None)
         assert item["metadata"]["name"] == "a"
         assert item.get("kind", known.group_kind.kind) == known.group_kind.kind
 
 
 def test_a_listing_stays_the_same_object_until_something_in_its_namespace_changes(store: Store) -> None:
-    listed(store, service("a"), service("b", "other"))
+    fill(store, service("a"), service("b", "other"))
     ml, other, everything = store.listing("ml"), store.listing("other"), store.listing(None)
     store.put({**service("a"), "status": {"loadBalancer": {"ingress": []}}})
     assert store.listing("ml") is ml, "a change of what is not kept is no change"
@@ -94,45 +84,30 @@ def test_a_listing_stays_the_same_object_until_something_in_its_namespace_change
 
 
 def test_removing_the_last_object_of_a_namespace_forgets_the_namespace(store: Store) -> None:
-    listed(store, service("a"), service("b", "other"))
+    fill(store, service("a"), service("b", "other"))
     store.remove(service("b", "other"))
     store.remove(service("never there", "other"))
     assert names(store.listing(None)) == ["a"]
-    assert len(store) == 1
-    assert names(store.listing("other")) == []
+    assert (len(store), names(store.listing("other"))) == (1, [])
 
 
-def test_a_fresh_list_drops_missing_objects_in_one_step(store: Store) -> None:
-    listed(store, service("a"), service("b"))
-    store.begin()
-    store.put(service("b"))
-    store.put(service("c"))
-    assert names(store.listing("ml")) == ["a", "b"]
-    store.commit()
-    assert names(store.listing("ml")) == ["b", "c"]
-
-
-def test_a_fresh_list_of_the_same_objects_keeps_the_listings(store: Store) -> None:
-    listed(store, service("a"), service("b"), service("c", "other"))
+def test_a_new_list_drops_missing_objects_in_one_step_and_keeps_equal_listings(store: Store) -> None:
+    fill(store, service("a"), service("b"), service("c", "other"))
     ml, everything = store.listing("ml"), store.listing(None)
-    listed(store, service("c", "other"), service("b"), service("a"))
+    fill(store, service("c", "other"), service("b"), service("a"))
     assert store.listing("ml") is ml
     assert store.listing(None) is everything
-    listed(store, service("a"), service("c", "other"))
-    assert names(store.listing("ml")) == ["a"]
-    assert names(store.listing(None)) == ["a", "c"]
+    store.begin()
+    store.put(service("b"))
+    store.put(service("d"))
+    assert names(store.listing("ml")) == ["a", "b"]
+    store.commit()
+    assert names(store.listing("ml")) == ["b", "d"]
+    assert names(store.listing(None)) == ["b", "d"]
 
 
-def test_a_listing_is_another_one_after_a_time_without_rights(store: Store) -> None:
-    listed(store, service("a"))
-    before = store.listing("ml")
-    store.lost(ApiError(403, "", ""))
-    listed(store, service("a"))
-    assert store.listing("ml") is not before
-
-
-def test_a_broken_off_list_keeps_the_last_picture(store: Store) -> None:
-    listed(store, service("a"))
+def test_an_interrupted_list_keeps_the_last_state(store: Store) -> None:
+    fill(store, service("a"))
     store.begin()
     store.put(service("b"))
     store.lost(ApiError(0, "Unreachable", "gone"))
@@ -148,19 +123,22 @@ def test_a_broken_off_list_keeps_the_last_picture(store: Store) -> None:
 def test_forbidden_objects_are_unknown_during_an_outage_they_are_not(
     store: Store, status: int, known: bool
 ) -> None:
-    listed(store, service("a"))
+    fill(store, service("a"))
+    before = store.listing("ml")
     store.lost(ApiError(status, "", ""))
     assert store.synced is known
+    fill(store, service("a"))
+    assert (store.listing("ml") is before) is known, "decisions without the right are not used again"
 
 
 def test_a_kind_that_a_cluster_need_not_serve_is_known_to_have_no_objects() -> None:
     cache = ClusterCache()
-    stores(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
+    stores_of(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
     assert names(cache.listing(Resource.GROUPS, "ml")) == []
     everything = cache.listing(Resource.GROUPS)
-    stores(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
+    stores_of(cache)["LeaderWorkerSet"].lost(ApiError(404, "", "404 page not found"))
     assert cache.listing(Resource.GROUPS) is everything, "a retry changes nothing"
-    stores(cache)["Service"].lost(ApiError(404, "", "404 page not found"))
+    stores_of(cache)["Service"].lost(ApiError(404, "", "404 page not found"))
     assert cache.listing(Resource.SERVICES, "ml") is None
 
 
@@ -171,7 +149,7 @@ def test_cohorts_are_known_in_the_version_that_the_cluster_serves() -> None:
     assert set(served) == {"v1alpha1", "v1beta1"}
     served["v1beta1"].lost(ApiError(404, "", "404 page not found"))
     assert cache.listing(Resource.COHORTS) is None, "the other version is not listed yet"
-    listed(served["v1alpha1"], {"metadata": {"name": "ml"}, "spec": {"parent": "top"}})  # type: ignore[arg-type]
+    fill(served["v1alpha1"], {"metadata": {"name": "ml"}, "spec": {"parent": "top"}})  # type: ignore[arg-type]
     assert [item["spec"] for item in cache.listing(Resource.COHORTS) or ()] == [{"parent": "top"}]
 
 
@@ -182,19 +160,15 @@ def test_nothing_is_known_before_the_first_list_and_unknown_is_not_empty() -> No
     assert set(seen) == {(resource, False) for resource in Resource}
 
 
-def stores(cache: ClusterCache) -> dict[str, Store]:
-    return {store.kind: store for _, _, store in cache.sources if isinstance(store, Store)}
-
-
 def test_workloads_are_known_once_all_their_kinds_are() -> None:
     seen: list[bool] = []
     cache = ClusterCache(lambda resource, synced: seen.append(synced) if resource == "workloads" else None)
-    by_kind = stores(cache)
+    by_kind = stores_of(cache)
     deployment = {"metadata": {"name": "d", "namespace": "ml"}, "spec": {"replicas": 2}}
-    listed(by_kind["Deployment"], deployment)
-    listed(by_kind["StatefulSet"], {"metadata": {"name": "s", "namespace": "ml"}})
+    fill(by_kind["Deployment"], deployment)
+    fill(by_kind["StatefulSet"], {"metadata": {"name": "s", "namespace": "ml"}})
     assert cache.listing(Resource.WORKLOADS, "ml") is None
-    listed(by_kind["ReplicaSet"])
+    fill(by_kind["ReplicaSet"])
     found = cache.listing(Resource.WORKLOADS, "ml")
     assert found is not None
     assert [(item["kind"], item["metadata"]["name"]) for item in found] == [
@@ -213,25 +187,29 @@ def test_workloads_are_known_once_all_their_kinds_are() -> None:
     assert seen[-2:] == [True, False]
 
 
-def test_listings_of_namespaces_that_are_gone_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings_of_several_kinds_are_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "MERGED_KEPT", 10)
     cache = ClusterCache()
+    by_kind = stores_of(cache)
     for kind in ("Deployment", "StatefulSet", "ReplicaSet"):
-        listed(stores(cache)[kind])
+        fill(by_kind[kind])
     for n in range(100):
-        deployment = {"metadata": {"name": "d", "namespace": f"ci-{n}"}}
-        stores(cache)["Deployment"].put(deployment)
+        by_kind["Deployment"].put({"metadata": {"name": "d", "namespace": f"ci-{n}"}})
         assert names(cache.listing(Resource.WORKLOADS, f"ci-{n}")) == ["d"]
-        stores(cache)["Deployment"].remove(deployment)
-    assert len(cache._merged) <= 10
+    assert 0 < len(cache._merged) <= 10
+    by_kind["Deployment"].remove({"metadata": {"name": "d", "namespace": "ci-99"}})
+    assert (Resource.WORKLOADS, "ci-99") not in cache._merged
+    assert (Resource.WORKLOADS, "ci-98") in cache._merged
+    fill(by_kind["Deployment"])
+    assert not cache._merged
 
 
 def test_replica_sets_of_a_deployment_are_not_kept_and_leave_when_they_are_adopted() -> None:
-    store = stores(ClusterCache())["ReplicaSet"]
+    store = stores_of(ClusterCache())["ReplicaSet"]
     owner = {"kind": "Deployment", "name": "d", "controller": True}
     owned = {"metadata": {"name": "owned", "namespace": "ml", "ownerReferences": [owner]}}
     free = {"metadata": {"name": "free", "namespace": "ml"}}
-    listed(store, owned, free)
+    fill(store, owned, free)
     assert names(store.listing("ml")) == ["free"]
     store.put({"metadata": {**free["metadata"], "ownerReferences": [owner]}})
     assert names(store.listing("ml")) == []
@@ -255,7 +233,7 @@ def test_memory_is_bounded_by_the_fields_that_are_kept() -> None:
         spec = {"accessModes": ["ReadWriteOnce"], "volumeName": f"pvc-{n:036}", "storageClassName": "gp3"}
         return {"metadata": {"name": f"data-db-{n}", "namespace": f"ns-{n % 500}"}, "spec": spec}
 
-    by_kind = stores(ClusterCache())
+    by_kind = stores_of(ClusterCache())
     tracemalloc.start()
     try:
         for kind, make, count in (
@@ -287,43 +265,18 @@ def test_the_interner_shares_equal_strings_and_is_bounded_in_bytes(monkeypatch: 
 def test_two_thousand_edits_of_a_model_config_leave_the_memory_where_it_was() -> None:
     """100 KiB each: every old version is let go, though rules have read it."""
     cache = ClusterCache()
-    by_kind = stores(cache)
-    listed(by_kind["ConfigMap"])
-
-    def edit(n: int) -> None:
-        text = f"{n:08}" * (100 * 1024 // 8)
-        item = {
-            "metadata": {"name": "models", "namespace": "ml"},
-            "data": {"a.json": text, f"{n}.json": str(n)},
-        }
-        by_kind["ConfigMap"].put(item)
-        assert cache.listing(Resource.MODEL_CONFIGS, "ml") is not None
-
-    def versions(first: int, last: int) -> int:
-        tracemalloc.start()
-        try:
-            for n in range(first, last):
-                edit(n)
-            return tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-
-    assert versions(0, 2000) < 2_000_000
-
-
-def test_an_old_listing_of_several_kinds_is_let_go_when_one_of_them_changes() -> None:
-    cache = ClusterCache()
-    for kind in ("Deployment", "StatefulSet", "ReplicaSet"):
-        listed(stores(cache)[kind])
-    for n in range(50):
-        deployment = {"metadata": {"name": "d", "namespace": f"ns-{n}"}}
-        stores(cache)["Deployment"].put(deployment)
-        cache.listing(Resource.WORKLOADS, f"ns-{n}")
-    assert len(cache._merged) == 50
-    stores(cache)["Deployment"].remove({"metadata": {"name": "d", "namespace": "ns-7"}})
-    assert (Resource.WORKLOADS, "ns-7") not in cache._merged
-    listed(stores(cache)["Deployment"])
-    assert not cache._merged
+    store = stores_of(cache)["ConfigMap"]
+    fill(store)
+    metadata = {"name": "models", "namespace": "ml"}
+    tracemalloc.start()
+    try:
+        for n in range(2000):
+            text = f"{n:08}" * (100 * 1024 // 8)
+            store.put({"metadata": metadata, "data": {"a.json": text, f"{n}.json": str(n)}})
+            assert cache.listing(Resource.MODEL_CONFIGS, "ml") is not None
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
@@ -331,32 +284,29 @@ def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
 ) -> None:
     monkeypatch.setattr(facts, "STORE_BYTES", 100_000)
     cache = ClusterCache()
-    store = stores(cache)["ConfigMap"]
+    store = stores_of(cache)["ConfigMap"]
 
     def item(n: int, size: int = 30_000) -> Json:
-        labels = {MODEL_CONFIG: "true"}
-        return {
-            "metadata": {"name": f"m-{n}", "namespace": "ml", "labels": labels},
-            "data": {"a": "x" * size},
-        }
+        metadata = {"name": f"m-{n}", "namespace": "ml", "labels": {MODEL_CONFIG: "true"}}
+        return {"metadata": metadata, "data": {"a": "x" * size}}
 
-    listed(store, item(0), item(1), item(2))
+    def overflow(put: Json) -> None:
+        with pytest.raises(ApiError, match="so none is") as refused:
+            store.put(put)
+        store.lost(refused.value)  # as its reflector does
+        assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
+
+    fill(store, item(0), item(1), item(2))
     for _ in range(100):  # edits count once
         store.put(item(2, 29_000))
         store.put(item(2))
-    with pytest.raises(ApiError, match="so none is") as refused:
-        store.put(item(3))
-    store.lost(refused.value)  # as its reflector does
-    assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
+    overflow(item(3))
     assert len(store) == 0
     store.begin()
     for n in range(3):
         store.put(item(n))
-    with pytest.raises(ApiError, match="so none is"):
-        store.put(item(3))
-    store.lost(refused.value)
-    assert cache.listing(Resource.MODEL_CONFIGS, "ml") is None
-    listed(store, item(0))
+    overflow(item(3))
+    fill(store, item(0))
     assert names(cache.listing(Resource.MODEL_CONFIGS, "ml")) == ["m-0"]
     for n in range(100):
         store.put(item(n + 1))

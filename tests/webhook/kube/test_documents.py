@@ -39,12 +39,8 @@ def test_manifest_values(text: str, value: object) -> None:
     assert next(load_all(text))["mode"] == value
 
 
-def test_keys_are_text() -> None:
-    assert list(load_all("1: a\ntrue: b")) == [{"1": "a", "true": "b"}]
-
-
-def test_every_document_of_a_stream() -> None:
-    assert list(load_all("a: 1\n---\n---\nb: 2\n")) == [{"a": 1}, None, {"b": 2}]
+def test_keys_are_text_and_every_document_of_a_stream_is_read() -> None:
+    assert list(load_all("1: a\ntrue: b\n---\n---\nb: 2\n")) == [{"1": "a", "true": "b"}, None, {"b": 2}]
 
 
 BOMB = "".join(
@@ -66,12 +62,9 @@ def nested(inner: str = "", levels: int = 150) -> str:
         ("a: .nan", "line 1: .nan is not a number that JSON has"),
         ("a: 1e999", "line 1: 1e999 is not a number that JSON has"),
         ("a: [", "line 2: did not find expected node content"),
+        ("a:\n\tb: 1", "cannot start any token (a tab; YAML indents with spaces)"),
         (
-            "a:\n\tb: 1",
-            "cannot start any token (a tab; YAML indents with spaces)",
-        ),
-        (
-            "a: b\n{{- if .c }}\nd: 1\n{{- end }}",
+            "a: b\n{{- if .c }}\nd: 1",
             "line 3: could not find expected ':' (a template must be rendered first)",
         ),
         ("a: {{ .Values.b }}", "line 1: a key must be text (a template must be rendered first)"),
@@ -118,22 +111,21 @@ def test_a_policy_has_no_aliases_and_one_document() -> None:
         load_policy("a: 1\n---\nb: 2")
 
 
-@pytest.mark.parametrize("value", ["9e400", "12e4567", "1e3", "0o17", "0x1F", "1_0", ".5", "yes", "~", ""])
-def test_text_that_looks_like_something_else_is_written_so_that_it_stays_text(value: str) -> None:
-    assert list(load_all(dump({"metadata": {"annotations": {"a": value}}}))) == [
-        {"metadata": {"annotations": {"a": value}}}
-    ]
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("9e400", "12e4567", "1e3", "0o17", "0x1F", "1_0", ".5", "yes", "~", ""),
+        *(1, -7, 1.5, 1e20, 1e-7, True, None),
+        *("a: b\nc\n", "#x\n  y", " a\nb", "a \nb", "a\n\n", "\n", "a\r\nb", "-\n"),
+    ],
+)
+def test_written_values_are_read_back_with_their_types(value: object) -> None:
+    [read] = load_all(dump({"value": value, "list": [value]}))
+    assert typed(read) == typed({"value": value, "list": [value]})
 
 
-@pytest.mark.parametrize("value", [1, -7, 1.5, 1e20, 1e-7, True, None])
-def test_numbers_are_written_as_numbers(value: object) -> None:
-    assert list(load_all(dump({"a": value}))) == [{"a": value}]
-
-
-@pytest.mark.parametrize("text", ["a: b\nc\n", "#x\n  y", " a\nb", "a \nb", "a\n\n", "\n", "a\r\nb", "-\n"])
-def test_lines_are_written_as_lines_and_read_back(text: str) -> None:
-    assert list(load_all(dump({"script": [text]}))) == [{"script": [text]}]
-    assert ("|" in dump({"script": "set -e\nexec server\n"})) is True
+def test_lines_are_written_as_lines() -> None:
+    assert "|" in dump({"script": "set -e\nexec server\n"})
 
 
 # --- values built while parsing ------------------------------------------------------------------------
@@ -170,56 +162,12 @@ def test_every_manifest_of_the_project_means_the_same_both_ways() -> None:
     assert sum(plain) > 0.9 * len(plain), "few need PyYAML's nodes"
 
 
-PIECES = st.sampled_from(
-    (
-        *(
-            "a",
-            "b: 1",
-            "- ",
-            ": ",
-            "? ",
-            "\n",
-            "\n  ",
-            "\n- ",
-            "{",
-            "}",
-            "[",
-            "]",
-            ", ",
-            "&x ",
-            "*x",
-            "<<: *x",
-        ),
-        *(
-            "!!str ",
-            "! ",
-            "!!int ",
-            "1",
-            "012",
-            "0x1f",
-            "0o7",
-            "1_0",
-            "1.5",
-            "1e3",
-            ".inf",
-            ".nan",
-            "9" * 120,
-        ),
-        *("yes", "on: off", "true", "null", "~", "''", '"1"', "'yes'", "|\n  x", ">-\n  y", "# c\n", "---\n"),
-        *(
-            "...\n",
-            "%YAML 1.1\n---\n",
-            "a: 1\na: 2",
-            "1: x",
-            "1.5: x",
-            "null: x",
-            "=",
-            "2020-01-01",
-            "08",
-            "\t",
-        ),
-    )
+_PIECES = (
+    "a¦b: 1¦- ¦: ¦? ¦\n¦\n  ¦\n- ¦{¦}¦[¦]¦, ¦&x ¦*x¦<<: *x¦!!str ¦! ¦!!int ¦1¦012¦0x1f¦0o7¦1_0¦1.5¦1e3¦"
+    ".inf¦.nan¦yes¦on: off¦true¦null¦~¦''¦\"1\"¦'yes'¦|\n  x¦>-\n  y¦# c\n¦---\n¦...\n¦"
+    "%YAML 1.1\n---\n¦a: 1\na: 2¦1: x¦1.5: x¦null: x¦=¦2020-01-01¦08¦\t"
 )
+PIECES = st.sampled_from([*_PIECES.split("¦"), "9" * 120])
 
 
 @given(st.lists(PIECES, max_size=12).map("".join), st.sampled_from(LOADERS))

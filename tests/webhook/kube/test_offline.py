@@ -17,15 +17,18 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"
 
 
+def write(directory: Path, **files: str) -> None:
+    """Files by name, with `__` for a slash and `_` for a dot."""
+    for name, content in files.items():
+        path = directory / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+
+
 def test_files_directories_and_standard_input(tmp_path: Path) -> None:
-    (tmp_path / "b.yaml").write_text(f"---\n{POD}---\n{SERVICE}---\n")
-    (tmp_path / "values.yaml").write_text("replicas: 3\n")
-    (tmp_path / "notes.txt").write_text("nothing")
-    (tmp_path / ".hidden.yaml").write_text("a: [")
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "c.json").write_text(
-        '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}}'
-    )
+    write(tmp_path, b_yaml=f"---\n{POD}---\n{SERVICE}---\n", values_yaml="replicas: 3\n", notes_txt="nothing")
+    pod = '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}}'
+    write(tmp_path, _hidden_yaml="a: [", deep__c_json=pod)
     found = read([str(tmp_path), "-"], stdin=lambda: POD)
     assert [(Path(d.source).name, d.index, d.name) for d in found] == [
         ("b.yaml", 0, "a"),
@@ -36,11 +39,14 @@ def test_files_directories_and_standard_input(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(POD)
-    (tmp_path / "chart").mkdir()
-    (tmp_path / "chart" / "b.yaml").write_text('kind: Pod\nmetadata:\n  {{- include "labels" . }}\n')
-    (tmp_path / "chart" / "values.yaml").write_text("image: x\nimage: y\n")
-    (tmp_path / "z.yaml").write_text(SERVICE)
+    template = 'kind: Pod\nmetadata:\n  {{- include "labels" . }}\n'
+    write(
+        tmp_path,
+        a_yaml=POD,
+        chart__b_yaml=template,
+        chart__values_yaml="image: x\nimage: y\n",
+        z_yaml=SERVICE,
+    )
     absent = str(tmp_path / "absent.yaml")
     found, problems = read_all([str(tmp_path), absent, "-"], stdin=lambda: "a: [")
     assert [d.name for d in found] == ["a", "s"]
@@ -96,11 +102,6 @@ def test_a_named_file_must_hold_objects(tmp_path: Path, content: str | bytes, se
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="No such file"):
-        read([str(tmp_path / "none.yaml")])
-
-
 def test_what_the_input_does_not_hold_is_not_known() -> None:
     cluster = ManifestCluster([d.obj for d in read(["-"], stdin=lambda: f"{POD}---\n{SERVICE}")])
     assert cluster.listing(Resource.NODES) is None
@@ -132,8 +133,9 @@ def test_of_an_object_in_several_files_the_nearest_counts(monkeypatch: pytest.Mo
         "app/prod/patch.yaml": [patch],
         "other/c.yaml": [],
     }
-    written = [(source, obj) for source, objects in files.items() for obj in objects]
-    cluster = ManifestCluster([obj for _, obj in written], sources=[source for source, _ in written])
+    objects = [obj for each in files.values() for obj in each]
+    sources = [source for source, each in files.items() for _ in each]
+    cluster = ManifestCluster(objects, sources=sources)
 
     def replicas(source: str) -> list[int]:
         return [obj["spec"]["replicas"] for obj in cluster.near(source).listing(Resource.WORKLOADS) or ()]
@@ -147,18 +149,21 @@ def test_of_an_object_in_several_files_the_nearest_counts(monkeypatch: pytest.Mo
     single = ManifestCluster([deployment(1), patch], sources=["a.yaml", "b.yaml"])
     assert single.near("b.yaml") is single
     monkeypatch.setattr(offline, "MOST_COMPARED", 4 * 5 - 1)
-    many = ManifestCluster([obj for _, obj in written], sources=[source for source, _ in written])
+    many = ManifestCluster(objects, sources=sources)
     assert many.near("app/base/all.yaml") is many, "all versions count"
 
 
-def test_a_directory_without_manifests_is_a_slip(tmp_path: Path) -> None:
+def test_a_directory_without_manifests_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
         read([str(tmp_path)])
 
 
+NAMESPACE: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+
+
 class _Counted(list[Json]):
-    """Objects that count how often all of them are gone through."""
+    """Objects that count how often all of them are iterated."""
 
     passes = 0
 
@@ -167,34 +172,28 @@ class _Counted(list[Json]):
         return super().__iter__()
 
 
-def test_objects_are_not_gone_through_for_each_missing_name() -> None:
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": "reader", "namespace": "ml"},
-        "rules": [{"verbs": ["get"], "resources": ["services"]}],
-    }
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
-    objects = _Counted([namespace, role])
+def test_objects_are_not_iterated_for_each_missing_name() -> None:
+    objects = _Counted([NAMESPACE, maker("Role", rules=[{"verbs": ["get"], "resources": ["services"]}])])
     cluster = ManifestCluster(objects, whole=True)
     assert cluster.lacks(SERVICES, "ml", "first")
     passes = objects.passes
-    assert all(cluster.lacks(SERVICES, "ml", f"missing-{number}") for number in range(100))
-    assert all(cluster.lacks(CLAIM, "ml", f"missing-{number}") for number in range(100))
+    assert all(cluster.lacks(kind, "ml", f"missing-{n}") for kind in (SERVICES, CLAIM) for n in range(100))
     assert objects.passes == passes
+
+
+def maker(kind: str, **fields: object) -> Json:
+    version = "apps/v1" if kind == "StatefulSet" else "rbac.authorization.k8s.io/v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "maker", "namespace": "ml"}, **fields}
 
 
 @pytest.mark.parametrize(
     ("made_by", "kind"),
     [
-        ({"kind": "Role", "rules": [{"verbs": ["create"], "resources": ["services"]}]}, SERVICES),
-        ({"kind": "ClusterRole", "rules": [{"verbs": ["*"], "resources": ["*"]}]}, CLAIM),
-        ({"kind": "StatefulSet", "spec": {"volumeClaimTemplates": [{"metadata": {"name": "a"}}]}}, CLAIM),
+        (maker("Role", rules=[{"verbs": ["create"], "resources": ["services"]}]), SERVICES),
+        (maker("ClusterRole", rules=[{"verbs": ["*"], "resources": ["*"]}]), CLAIM),
+        (maker("StatefulSet", spec={"volumeClaimTemplates": [{"metadata": {"name": "a"}}]}), CLAIM),
     ],
 )
-def test_what_the_set_may_make_is_not_missing(made_by: Json, kind: GroupKind) -> None:
-    group = "apps/v1" if "spec" in made_by else "rbac.authorization.k8s.io/v1"
-    maker = {"apiVersion": group, "metadata": {"name": "maker", "namespace": "ml"}, **made_by}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
-    assert ManifestCluster([namespace], whole=True).lacks(kind, "ml", "gone")
-    assert not ManifestCluster([namespace, maker], whole=True).lacks(kind, "ml", "gone")
+def test_objects_that_the_set_may_create_are_not_missing(made_by: Json, kind: GroupKind) -> None:
+    assert ManifestCluster([NAMESPACE], whole=True).lacks(kind, "ml", "gone")
+    assert not ManifestCluster([NAMESPACE, made_by], whole=True).lacks(kind, "ml", "gone")

@@ -1,8 +1,9 @@
-"""The Lease of the uptime: who holds it, what it records, and what somebody may have made of it."""
+"""The Lease of the uptime: who holds it, which outages it records, and malformed contents."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ class Leases:
         self.clock = START
         self.fails: ApiError | None = None
         self.writes = 0
+        self.before_write: Callable[[], Awaitable[object]] | None = None
 
     def now(self) -> float:
         return self.clock
@@ -45,6 +47,9 @@ class Leases:
         return self.lease
 
     async def unless_conflict(self, method: str, path: str, body: Json, content_type: str = "") -> bool:
+        happens, self.before_write = self.before_write, None
+        if happens is not None:
+            await happens()
         version = self.lease["metadata"]["resourceVersion"] if self.lease else None
         if body["metadata"].get("resourceVersion") != version:
             return False
@@ -65,77 +70,68 @@ class Replica:
         return self.uptime.is_leader
 
 
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def one(leases: Leases) -> Replica:
+    return Replica(leases, "one")
+
+
 def recorded(leases: Leases) -> list[Outage]:
     assert leases.lease is not None
     return list(outages_in(leases.lease))
 
 
-async def test_one_of_two_holds_it_and_the_other_takes_over_without_an_outage() -> None:
-    leases = Leases()
-    one, two = Replica(leases, "one"), Replica(leases, "two")
-    assert await one.beat()
-    assert not await two.beat()
+async def test_one_of_two_holds_it_and_the_other_takes_over_without_an_outage(
+    leases: Leases, one: Replica
+) -> None:
+    two = Replica(leases, "two")
     for _ in range(5):
-        leases.clock += 10
         assert await one.beat()
         assert not await two.beat()
+        leases.clock += 10
     leases.clock += LAPSED_SECONDS + 1  # the first is gone, the second served all the time
     assert await two.beat()
     assert recorded(leases) == []
 
 
-async def test_a_time_in_which_none_was_ready_is_an_outage() -> None:
-    leases = Leases()
-    assert await Replica(leases, "one").beat()
-    leases.clock += 300
-    assert await Replica(leases, "two").beat()
-    assert recorded(leases) == [Outage(START, START + 300)]
-
-
-async def test_a_replica_that_was_not_ready_meanwhile_did_not_serve() -> None:
-    leases = Leases()
-    one = Replica(leases, "one")
-    assert await one.beat()
-    one.ready = False
-    leases.clock += 60
-    assert not await one.beat()
-    leases.clock += 60
-    one.ready = True
-    assert await one.beat()
-    assert recorded(leases) == [Outage(START, START + 120)]
-
-
-async def test_short_pauses_and_a_clock_that_jumps_are_no_outages() -> None:
-    leases = Leases()
-    one = Replica(leases, "one")
+async def test_only_a_time_without_a_ready_replica_is_an_outage(leases: Leases, one: Replica) -> None:
     assert await one.beat()
     leases.clock += 3600  # it was slow, or the API server's clock jumped: it was ready all the time
     assert await one.beat()
     leases.clock -= 7200  # a Lease from the future keeps nobody out
-    assert await Replica(leases, "two").beat()
+    two, began = Replica(leases, "two"), leases.clock
+    assert await two.beat()
     assert recorded(leases) == []
+    two.ready = False
+    leases.clock += 60
+    assert not await two.beat()
+    leases.clock += 60
+    two.ready = True
+    assert await two.beat()
+    assert recorded(leases) == [Outage(began, began + 120)]
+    leases.clock += 300
+    assert await two.beat()
+    leases.clock += 300
+    assert await Replica(leases, "three").beat()
+    assert recorded(leases) == [Outage(began, began + 120), Outage(began + 420, began + 720)]
 
 
-async def test_of_two_that_take_over_at_once_one_holds_it() -> None:
-    leases = Leases()
+async def test_of_two_that_write_at_once_one_holds_it(leases: Leases, one: Replica) -> None:
     assert await Replica(leases, "gone").beat()
     leases.clock += 100
     two = Replica(leases, "two")
-    read = leases.lease
-    assert await Replica(leases, "three").beat()
-    winner, leases.lease = leases.lease, read
-
-    async def late(method: str, path: str, body: Json, content_type: str = "") -> bool:
-        leases.lease = winner
-        return await Leases.unless_conflict(leases, method, path, body)
-
-    leases.unless_conflict = late  # type: ignore[method-assign]
-    assert not await two.beat()
-    assert leases.lease == winner
+    leases.before_write = two.beat
+    assert not await one.beat()
+    assert two.uptime.is_leader
+    leases.before_write = Replica(leases, "two").beat
+    assert not await two.beat(), "it held the Lease, and its write came too late"
 
 
-async def test_outages_are_bounded_and_near_ones_are_one() -> None:
-    leases = Leases()
+async def test_outages_are_bounded_and_near_ones_are_one(leases: Leases) -> None:
     for n in range(OUTAGES_KEPT + 20):
         holder = Replica(leases, f"r{n}")
         assert await holder.beat()
@@ -146,47 +142,38 @@ async def test_outages_are_bounded_and_near_ones_are_one() -> None:
     assert len(found) == OUTAGES_KEPT
     assert found[-1].end == leases.clock - 3100
     assert len(json.dumps(leases.lease)) < 8_000
-    near = {"metadata": {"annotations": {OUTAGES: "[[50, 60], [10, 20], [25, 30]]"}}}
-    assert outages_in(near) == (Outage(10, 60),)
 
 
 @pytest.mark.parametrize(
-    "spoilt",
-    ["", "{", "7", "{}", '[["a", 1]]', "[[5, 1]]", "[7]", "[[1,2,3]]", "[null]", "[[true]]"],
+    ("text", "outages"),
+    [
+        ("[[50, 60], [10, 20], [25, 30]]", (Outage(10, 60),)),
+        *(
+            (malformed, ())
+            for malformed in ("", "{", "7", "{}", '[["a", 1]]', "[[5, 1]]", "[7]", "[[1,2,3]]")
+        ),
+        *((malformed, ()) for malformed in ("[null]", "[[true]]")),
+    ],
 )
-def test_a_spoilt_record_is_an_empty_one(spoilt: str) -> None:
-    assert outages_in({"metadata": {"annotations": {OUTAGES: spoilt}}}) == ()
+def test_near_outages_are_merged_and_malformed_ones_dropped(text: str, outages: tuple[Outage, ...]) -> None:
+    assert outages_in({"metadata": {"annotations": {OUTAGES: text}}}) == outages
 
 
-@pytest.mark.parametrize("spoilt", [None, "", "yesterday", 7, "2026-13-01T00:00:00Z"])
-async def test_a_lease_with_a_spoilt_time_is_taken_over(spoilt: Any) -> None:
-    leases = Leases()
+@pytest.mark.parametrize("malformed", [None, "", "yesterday", 7, "2026-13-01T00:00:00Z"])
+async def test_a_lease_with_a_malformed_time_is_taken(malformed: Any, leases: Leases, one: Replica) -> None:
     leases.lease = {
         "metadata": {"name": NAME, "resourceVersion": "7", "labels": {"a": "b"}},
-        "spec": {"renewTime": spoilt, "holderIdentity": "somebody"},
+        "spec": {"renewTime": malformed, "holderIdentity": "somebody"},
     }
-    leases.writes = 7
-    assert await Replica(leases, "one").beat()
+    assert await one.beat()
     assert leases.lease["metadata"]["labels"] == {"a": "b"}
     assert renewed_at(leases.lease) == START
     assert datetime.fromtimestamp(START, UTC).strftime("%Y-%m-%dT%H:%M:%S") in json.dumps(leases.lease)
 
 
-async def test_a_holder_whose_write_is_not_the_first_holds_it_no_longer() -> None:
-    leases = Leases()
-    one = Replica(leases, "one")
-    assert await one.beat()
-
-    async def late(method: str, path: str, body: Json, content_type: str = "") -> bool:
-        return False
-
-    leases.unless_conflict = late  # type: ignore[method-assign]
-    assert not await one.beat()
-
-
-async def test_a_holder_that_hangs_or_gets_no_answer_holds_it_until_another_may_take_it() -> None:
-    leases = Leases()
-    one = Replica(leases, "one")
+async def test_a_holder_without_an_answer_holds_it_until_another_may_take_it(
+    leases: Leases, one: Replica
+) -> None:
     assert await one.beat()
     leases.fails = ApiError(0, "Unreachable", "away")
     leases.clock += LAPSED_SECONDS - 1
@@ -199,51 +186,44 @@ async def test_a_holder_that_hangs_or_gets_no_answer_holds_it_until_another_may_
     assert await Replica(leases, "two").beat()
 
 
-async def test_an_api_server_that_fails_takes_the_work_away_and_is_told_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    leases = Leases()
-    replica = Replica(leases, "one")
-    assert await replica.beat()
-    leases.fails = ApiError(403, "Forbidden", "no")
-    rounds = 0
-
-    class Enough(Exception):
-        pass
-
-    async def sleep(seconds: float) -> None:
-        nonlocal rounds
-        rounds += 1
-        leases.clock += seconds
-        if rounds == 3:
-            raise Enough
-
-    monkeypatch.setattr("asyncio.sleep", sleep)
-    warned: list[str] = []
-    monkeypatch.setattr("webhook.kube.uptime.log.warning", lambda text, **_: warned.append(text))
-    with pytest.raises(Enough):
-        await replica.uptime.run()
-    assert not replica.uptime.is_leader
-    assert len(warned) == 1
+class Enough(Exception):
+    """Ends a loop."""
 
 
-async def test_an_outage_is_written_down_as_soon_as_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    leases = Leases()
-    replica = Replica(leases, "one")
+async def rounds(
+    count: int, leases: Leases, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """The pauses of the first rounds; each moves the clock."""
     slept: list[float] = []
-    readiness = iter([False, False, True, True])
-    monkeypatch.setattr(replica.uptime, "_ready", lambda: next(readiness))
-
-    class Enough(Exception):
-        pass
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        if len(slept) == 2:
+        leases.clock += seconds
+        replica.ready = True
+        if len(slept) == count:
             raise Enough
 
     monkeypatch.setattr("asyncio.sleep", sleep)
     with pytest.raises(Enough):
         await replica.uptime.run()
-    assert slept == [UNREADY_SECONDS, RENEW_SECONDS]
-    assert replica.uptime.is_leader
+    return slept
+
+
+async def test_an_api_server_that_fails_takes_the_work_away_and_is_logged_once(
+    leases: Leases, one: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await one.beat()
+    leases.fails = ApiError(403, "Forbidden", "no")
+    warned: list[str] = []
+    monkeypatch.setattr("webhook.kube.uptime.log.warning", lambda text, **_: warned.append(text))
+    await rounds(3, leases, one, monkeypatch)
+    assert not one.uptime.is_leader
+    assert len(warned) == 1
+
+
+async def test_an_outage_is_recorded_as_soon_as_it_is_over(
+    leases: Leases, one: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.ready = False
+    assert await rounds(2, leases, one, monkeypatch) == [UNREADY_SECONDS, RENEW_SECONDS]
+    assert one.uptime.is_leader

@@ -83,14 +83,14 @@ def watched(config: Config = CONFIG, since: float = BEGAN - 100) -> PodTracker:
     return PodTracker(lambda: config, Nodes(), since)
 
 
-def seen(*pods: Json, **how: Any) -> list[Observation]:
+def observed(*pods: Json, **how: Any) -> list[Observation]:
     watching = watched(**how)
     return [each for pod in pods for each in watching.observe(pod)]
 
 
 def test_a_start_has_its_times() -> None:
     pod = made()
-    [start] = seen(pod, status(pod, ready=None), status(pod, ready=312), status(pod, ready=312))
+    [start] = observed(pod, status(pod, ready=None), status(pod, ready=312), status(pod, ready=312))
     assert isinstance(start, Started)
     assert (start.load, start.pull, start.ready, start.first) == (312, 8, 322, True)
     assert start.namespace == "ml"
@@ -98,30 +98,33 @@ def test_a_start_has_its_times() -> None:
     assert start.node_type == "NVIDIA-A100"
 
 
-def test_readiness_that_comes_back_is_no_start() -> None:
-    pod = made()
-    found = seen(status(pod, ready=5), status(pod, ready=None), status(pod, ready=90_000))
-    assert [each.load for each in found if isinstance(each, Started)] == [5]
-
-
-@pytest.mark.parametrize("first", [90.0, None])
-def test_what_may_have_been_ready_before_is_passed_over(first: float | None) -> None:
-    pod = made()
-    before = status(pod, ready=first, started=True)
-    assert seen(before, status(pod, ready=90_000), since=BEGAN + 50) == []
-
-
-def test_what_started_while_nobody_looked_is_counted_once() -> None:
-    pod = status(made(), ready=20)
-    assert [each.at for each in seen(pod, since=BEGAN - 1)] == [BEGAN + 20]
-    assert seen(pod, since=BEGAN + 1) == []
-    slow = status(made(), ready=None), status(made(), ready=300)
-    assert len(seen(*slow, since=BEGAN + 60)) == 1, "it was starting"
-
-
-def test_a_clock_that_jumps_back_is_no_start() -> None:
-    pod = made()
-    assert seen(status(pod, ready=None), status(pod, ready=-40)) == []
+@pytest.mark.parametrize(
+    ("since", "readiness", "loads"),
+    [
+        (-100, [(5, False), (None, False), (90_000, False)], [5]),
+        (50, [(90, True), (90_000, False)], []),
+        (50, [(None, True), (90_000, False)], []),
+        (-1, [(20, False)], [20]),
+        (1, [(20, False)], []),
+        (60, [(None, False), (300, False)], [300]),
+        (-100, [(None, False), (-40, False)], []),
+    ],
+    ids=[
+        "ready again",
+        "may have been ready before",
+        "may have been started before",
+        "after the last observation",
+        "before the last observation",
+        "starting at the first observation",
+        "a clock that jumps back",
+    ],
+)
+def test_only_unambiguous_starts_are_counted(
+    since: int, readiness: list[tuple[float | None, bool]], loads: list[int]
+) -> None:
+    pods = [status(made(), ready=at, started=began or at is not None) for at, began in readiness]
+    found = observed(*pods, since=BEGAN + since)
+    assert [each.load for each in found if isinstance(each, Started)] == loads
 
 
 @pytest.mark.parametrize(
@@ -135,19 +138,19 @@ def test_a_clock_that_jumps_back_is_no_start() -> None:
 )
 def test_a_readiness_that_does_not_show_loading_is_not_counted(container: Json) -> None:
     pod = made(**container)
-    assert seen(status(pod, ready=None), status(pod, ready=5)) == []
+    assert observed(status(pod, ready=None), status(pod, ready=5)) == []
 
 
-def test_namespaces_that_are_left_alone_are_not_recorded_and_neither_is_anything_when_it_is_off() -> None:
-    assert seen(status(made(namespace="kube-system"), ready=5)) == []
+def test_excluded_namespaces_are_not_recorded_and_nothing_if_it_is_off() -> None:
+    assert observed(status(made(namespace="kube-system"), ready=5)) == []
     off = load({"standard-probes.yaml": "learning: off"})
-    assert seen(status(made(), ready=5), config=off) == []
+    assert observed(status(made(), ready=5), config=off) == []
 
 
 def test_a_restart_is_not_the_first_start() -> None:
     pod = made()
     again = status(pod, ready=200, number=2, began=100, lastState=ended(1, 0, 90, 1))
-    end, start = seen(status(pod, ready=10), again)[1:]
+    end, start = observed(status(pod, ready=10), again)[1:]
     assert isinstance(end, Ended)
     assert end.reason == "Error 1"
     assert isinstance(start, Started)
@@ -155,35 +158,25 @@ def test_a_restart_is_not_the_first_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lasted", "code", "reason", "after"),
+    ("ready", "lasted", "code", "expected"),
     [
-        (600, 137, "StartupProbe", 600),
-        (625, 0, "StartupProbe", 625),
-        (400, 137, "Error 137", 0),
-        (5_000, 1, "Error 1", 0),
+        (None, 600, 137, ("StartupProbe", 600, 0)),
+        (None, 625, 0, ("StartupProbe", 625, 0)),
+        (None, 400, 137, ("Error 137", 0, 0)),
+        (None, 5_000, 1, ("Error 1", 0, 0)),
+        (10, 900, 137, ("Killed", 0, 0)),
+        (None, 50, -1, ("OOMKilled", 0, 31 << 30)),
     ],
 )
-def test_a_start_that_a_probe_ended(lasted: int, code: int, reason: str, after: int) -> None:
-    pod = made()
-    waiting = status(pod, ready=None, number=2, began=lasted + 1, lastState=ended(1, 0, lasted, code))
-    [end] = seen(status(pod, ready=None), waiting)
-    assert isinstance(end, Ended)
-    assert (end.reason, end.after) == (reason, after)
-
-
-def test_a_server_that_was_ready_and_got_a_signal() -> None:
-    pod = made()
-    again = status(pod, ready=None, number=2, began=901, lastState=ended(1, 0, 900, 137))
-    [_, end] = seen(status(pod, ready=10), again, again)
-    assert isinstance(end, Ended)
-    assert end.reason == "Killed"
-
-
-def test_out_of_memory_has_the_limit() -> None:
+def test_how_a_server_ends(
+    ready: float | None, lasted: int, code: int, expected: tuple[str, int, int]
+) -> None:
     pod = made(resources={"limits": {"memory": "31Gi"}})
-    [end] = seen(status(pod, ready=None), status(pod, ready=None, state=ended(1, 0, 50, 137, "OOMKilled")))
+    last = ended(1, 0, lasted, 137 if code < 0 else code, "OOMKilled" if code < 0 else "Error")
+    again = status(pod, ready=None, number=2, began=lasted + 1, lastState=last)
+    *_, end = observed(status(pod, ready=ready), again, again)
     assert isinstance(end, Ended)
-    assert (end.reason, end.memory) == ("OOMKilled", 31 << 30)
+    assert (end.reason, end.after, end.memory) == expected
 
 
 def test_a_pod_that_flaps_a_thousand_times_is_counted_each_time() -> None:
@@ -199,7 +192,7 @@ def test_a_pod_that_flaps_a_thousand_times_is_counted_each_time() -> None:
 def test_what_a_deletion_ends_is_no_end() -> None:
     pod = made()
     pod["metadata"]["deletionTimestamp"] = when(BEGAN)
-    assert seen(status(pod, ready=None), status(pod, ready=None, state=ended(1, 0, 50, 143))) == []
+    assert observed(status(pod, ready=None), status(pod, ready=None, state=ended(1, 0, 50, 143))) == []
 
 
 def job(name: str = "train") -> Json:
@@ -221,17 +214,20 @@ def test_a_disruption_counts_once_and_not_as_an_error(reason: str, shown: str) -
     pod = status(job(), ready=None)
     disrupted = status(job(), ready=None, state=ended(1, 0, 50, 143))
     disrupted["status"]["conditions"].append({**_condition("DisruptionTarget", 49), "reason": reason})
-    [end] = seen(pod, disrupted, disrupted)
+    [end] = observed(pod, disrupted, disrupted)
     assert isinstance(end, Ended)
     assert (end.reason, end.at) == (shown, BEGAN + 49)
-    assert seen(disrupted, since=BEGAN + 60) == [], "the leader before has counted it"
+    assert observed(disrupted, since=BEGAN + 60) == [], "the leader before has counted it"
 
 
 def test_the_runs_of_a_job() -> None:
     done = status(job(), ready=None, state=ended(1, 0, 50, 0, "Completed"))
     failed = status(job(), ready=None, state=ended(1, 0, 50, 3))
     failed["metadata"]["uid"] = "u2"
-    assert [each.reason for each in seen(done, failed) if isinstance(each, Ended)] == ["Completed", "Error 3"]
+    assert [each.reason for each in observed(done, failed) if isinstance(each, Ended)] == [
+        "Completed",
+        "Error 3",
+    ]
 
 
 @pytest.mark.parametrize(
