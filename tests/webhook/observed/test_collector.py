@@ -3,16 +3,17 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from policies.core.facts import NoCluster
 from policies.kube.json import Json
-from tests.webhook.kube.apiserver import FakeApiServer, running, until
+from tests.manifests import manifest
+from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
@@ -31,7 +32,9 @@ from webhook.observed.record import Observation
 
 NAMESPACE = "mlchassis-system"
 PODS = "/api/v1/namespaces/ml/pods"
-OBSERVED = f"/api/v1/namespaces/{NAMESPACE}/configmaps/mlchassis-observed"
+CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+OBSERVED = f"{CONFIG_MAPS}/mlchassis-observed"
+RUNNING = {"phase": "Running", "podIP": "10.0.0.1"}
 WITHOUT_EVENTS = {"model-puller.yaml": "events: false"}
 CONFIG = load(WITHOUT_EVENTS)
 OFF = load({**WITHOUT_EVENTS, "standard-probes.yaml": "learning: off"})
@@ -50,220 +53,201 @@ class Time:
         self.now += seconds
         await asyncio.sleep(0.002)
 
-
-@asynccontextmanager
-async def connected(tmp_path: Path) -> AsyncIterator[tuple[FakeApiServer, ApiServer]]:
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        yield fake, api
+    async def passes(self, seconds: float) -> None:
+        end = self.now + seconds
+        await until(lambda: self.now > end)
 
 
-@asynccontextmanager
-async def collecting(
-    api: ApiServer,
-    time: Time,
-    config: Callable[[], Config] = lambda: CONFIG,
-    leads: Callable[[], bool] = lambda: True,
-    models: ModelEvents | None = None,
-) -> AsyncIterator[None]:
-    models = ModelEvents(api, config, NoCluster()) if models is None else models
-    collector = Collector(
-        *(api, NAMESPACE, leads, config, NoCluster(), WatchHealth(), models),
-        clock=time.clock,
-        sleep=time.sleep,
-    )
-    task = asyncio.create_task(collector.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+@dataclass
+class Setup:
+    """An API server, and collectors that write to it."""
+
+    fake: FakeApiServer
+    api: ApiServer
+    time: Time = field(default_factory=Time)
+    config: Config = CONFIG
+    leads: bool = True
+
+    @asynccontextmanager
+    async def collecting(
+        self, time: Time | None = None, models: ModelEvents | None = None
+    ) -> AsyncIterator[None]:
+        time = time or self.time
+        models = ModelEvents(self.api, lambda: self.config, NoCluster()) if models is None else models
+        collector = Collector(
+            *(self.api, NAMESPACE, lambda: self.leads, lambda: self.config),
+            *(NoCluster(), WatchHealth(), models),
+            clock=time.clock,
+            sleep=time.sleep,
+        )
+        task = asyncio.create_task(collector.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def ready(self, name: str, load: int = 30, ahead: int = 100, node: str = "node") -> None:
+        """A pod whose server starts `ahead` seconds from now and is ready `load` seconds later."""
+        began = self.api.now() + ahead
+        probe = {"httpGet": {"path": "/health", "port": 8000}}
+        container = {"name": "server", "image": "vllm/vllm-openai:v0.9.1", "startupProbe": probe}
+        status = {"name": "server", "containerID": name, "ready": True, "started": True}
+        status["state"] = {"running": {"startedAt": stamp(began)}}
+        condition = {"type": "ContainersReady", "status": "True", "lastTransitionTime": stamp(began + load)}
+        pod = {
+            "metadata": {"name": name, "namespace": "ml", "uid": name, "generateName": "llm-"},
+            "spec": {"nodeName": node, "containers": [container]},
+            "status": {"conditions": [condition], "containerStatuses": [status]},
+        }
+        await self.fake.put(PODS, pod)
+
+    def entries(self) -> list[Json]:
+        data = self.fake.objects.get(OBSERVED, {}).get("data", {})
+        return [entry for text in data.values() for entry in json.loads(text).values()]
+
+    async def has_starts(self, count: int) -> None:
+        await until(lambda: sum(entry["starts"] for entry in self.entries()) == count)
+
+    def loads(self) -> set[int]:
+        """The load times in the record."""
+        nodes = (times for entry in self.entries() for times in entry["nodes"].values())
+        return {load for times in nodes for load in times["load"]}
+
+    def writes(self) -> int:
+        return sum(path.startswith(CONFIG_MAPS) and verb != "GET" for verb, path in self.fake.requests)
+
+
+@pytest.fixture
+def setup(fake: FakeApiServer, api: ApiServer) -> Setup:
+    return Setup(fake, api)
 
 
 def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-async def ready(
-    fake: FakeApiServer, api: ApiServer, name: str, load: int = 30, ahead: int = 100, node: str = "node"
-) -> None:
-    """A pod whose server became ready `load` seconds after its start, which is `ahead` seconds from now."""
-    began = api.now() + ahead
-    probe = {"httpGet": {"path": "/health", "port": 8000}}
-    pod: Json = {
-        "metadata": {"name": name, "namespace": "ml", "uid": name, "generateName": "llm-"},
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "server", "image": "vllm/vllm-openai:v0.9.1", "startupProbe": probe}],
-        },
-        "status": {
-            "conditions": [
-                {"type": "ContainersReady", "status": "True", "lastTransitionTime": stamp(began + load)}
-            ],
-            "containerStatuses": [
-                {
-                    "name": "server",
-                    "containerID": name,
-                    "ready": True,
-                    "started": True,
-                    "state": {"running": {"startedAt": stamp(began)}},
-                }
-            ],
-        },
-    }
-    await fake.put(PODS, pod)
-
-
-def starts(fake: FakeApiServer) -> int:
-    data = fake.objects.get(OBSERVED, {}).get("data", {})
-    return sum(entry["starts"] for text in data.values() for entry in json.loads(text).values())
-
-
-def loads(fake: FakeApiServer) -> set[int]:
-    """The load times in the record."""
-    entries = json.loads(fake.objects[OBSERVED]["data"]["ml"]).values()
-    return {load for entry in entries for times in entry["nodes"].values() for load in times["load"]}
-
-
-def writes(fake: FakeApiServer) -> int:
-    return sum(path.startswith(OBSERVED.rpartition("/")[0]) and verb != "GET" for verb, path in fake.requests)
-
-
-async def test_starts_are_written_at_most_once_a_minute(tmp_path: Path) -> None:
-    time = Time()
-    async with connected(tmp_path) as (fake, api), collecting(api, time):
+async def test_starts_are_written_at_most_once_a_minute(setup: Setup) -> None:
+    async with setup.collecting():
         for number in range(20):
-            await ready(fake, api, f"llm-{number}")
-            await until(lambda: time.now > 10 * number)  # noqa: B023
-        await until(lambda: starts(fake) == 20)
-        assert writes(fake) <= time.now / WRITE_SECONDS + 1
-        [entry] = json.loads(fake.objects[OBSERVED]["data"]["ml"]).values()
+            await setup.ready(f"llm-{number}")
+            await setup.time.passes(10)
+        await setup.has_starts(20)
+        assert setup.writes() <= setup.time.now / WRITE_SECONDS + 1
+        [entry] = setup.entries()
         assert entry["basis"] == [30, 20]
-        before = writes(fake)
-        later = time.now + 4 * WRITE_SECONDS
-        await until(lambda: time.now > later)
-        assert writes(fake) == before, "nothing new, nothing written"
+        before = setup.writes()
+        await setup.time.passes(4 * WRITE_SECONDS)
+        assert setup.writes() == before, "nothing new, nothing written"
 
 
-async def test_the_api_server_sends_pods_only_once_they_have_a_node(tmp_path: Path) -> None:
-    time = Time()
-    async with connected(tmp_path) as (fake, api), collecting(api, time):
-        await ready(fake, api, "a", load=10, node="")
-        await ready(fake, api, "b", load=20)
-        await until(lambda: starts(fake) == 1)
-        assert loads(fake) == {20}
-        await ready(fake, api, "a", load=10)
-        await until(lambda: starts(fake) == 2)
-        assert loads(fake) == {10, 20}
+async def test_the_api_server_sends_pods_only_once_they_have_a_node(setup: Setup) -> None:
+    async with setup.collecting():
+        await setup.ready("a", load=10, node="")
+        await setup.ready("b", load=20)
+        await setup.has_starts(1)
+        assert setup.loads() == {20}
+        await setup.ready("a", load=10)
+        await setup.has_starts(2)
+        assert setup.loads() == {10, 20}
 
 
-async def test_the_record_comes_back_when_it_was_deleted_and_survives_garbage(tmp_path: Path) -> None:
-    time = Time()
-    async with connected(tmp_path) as (fake, api), collecting(api, time):
-        await ready(fake, api, "a")
-        await until(lambda: starts(fake) == 1)
-        await fake.delete(OBSERVED)
-        await ready(fake, api, "b")
-        await until(lambda: starts(fake) == 2)
-        spoilt = {**fake.objects[OBSERVED], "data": {"ml": "{{", "x": "[]", "y": "\x00"}}
-        await fake.put(OBSERVED.rpartition("/")[0], spoilt)
-        await ready(fake, api, "c")
-        await until(lambda: fake.objects[OBSERVED]["data"].get("ml") != "{{")
-        assert starts(fake) == 3
-        assert fake.objects[OBSERVED]["data"].keys() == {"ml"}
+async def test_the_record_comes_back_when_it_was_deleted_and_survives_garbage(setup: Setup) -> None:
+    async with setup.collecting():
+        await setup.ready("a")
+        await setup.has_starts(1)
+        await setup.fake.delete(OBSERVED)
+        await setup.ready("b")
+        await setup.has_starts(2)
+        malformed = {**setup.fake.objects[OBSERVED], "data": {"ml": "{{", "x": "[]", "y": "\x00"}}
+        await setup.fake.put(CONFIG_MAPS, malformed)
+        await setup.ready("c")
+        await until(lambda: setup.fake.objects[OBSERVED]["data"].get("ml") != "{{")
+        await setup.has_starts(3)
+        assert setup.fake.objects[OBSERVED]["data"].keys() == {"ml"}
 
 
-async def test_an_api_server_that_refuses_is_asked_more_and_more_rarely(tmp_path: Path) -> None:
-    time = Time()
-    async with connected(tmp_path) as (fake, api), collecting(api, time):
-        await ready(fake, api, "a")
-        await until(lambda: starts(fake) == 1)
-        fake.forbidden = {OBSERVED.rpartition("/")[0]}
-        asked = len(fake.requests)
-        await ready(fake, api, "b")
+async def test_after_errors_the_pauses_between_writes_grow(setup: Setup) -> None:
+    async with setup.collecting():
+        await setup.ready("a")
+        await setup.has_starts(1)
+        setup.fake.forbidden = {CONFIG_MAPS}
+        asked = len(setup.fake.requests)
+        await setup.ready("b")
 
         def tries() -> int:
-            return sum(path == OBSERVED for _, path in fake.requests[asked:])
+            return sum(path == OBSERVED for _, path in setup.fake.requests[asked:])
 
-        await until(lambda: tries() == 1, 60)
-        began = time.now
-        await until(lambda: time.now - began > 2 * LONGEST_PAUSE, 60)
+        await until(lambda: tries() == 1)
+        await setup.time.passes(2 * LONGEST_PAUSE)
         assert 2 <= tries() <= 7, "a write a minute would be 30"
-        fake.forbidden = set()
-        await until(lambda: starts(fake) == 2, 60)
+        setup.fake.forbidden = set()
+        await setup.has_starts(2)
 
 
-async def test_calls_that_the_api_server_puts_off_are_made_later(tmp_path: Path) -> None:
-    time = Time()
-    async with connected(tmp_path) as (fake, api), collecting(api, time):
-        await ready(fake, api, "a")
-        await until(lambda: starts(fake) == 1)
-        fake.putting_off = 6
-        asked = len(fake.requests)
-        await ready(fake, api, "b", load=40)
-        await until(lambda: 40 in loads(fake), 30)
-        assert fake.putting_off == 0
+async def test_calls_that_the_api_server_puts_off_are_made_later(setup: Setup) -> None:
+    async with setup.collecting():
+        await setup.ready("a")
+        await setup.has_starts(1)
+        setup.fake.putting_off = 6
+        asked = len(setup.fake.requests)
+        await setup.ready("b", load=40)
+        await until(lambda: 40 in setup.loads())
+        assert setup.fake.putting_off == 0
         # Two calls for the record a minute, and the lists and watches.
-        assert len(fake.requests) - asked <= 30 + time.now / 20
+        assert len(setup.fake.requests) - asked <= 30 + setup.time.now / 20
 
 
-async def test_two_leaders_for_a_moment_lose_no_start(tmp_path: Path) -> None:
+async def test_two_leaders_for_a_moment_lose_no_start(setup: Setup) -> None:
     """Each write of theirs is compare-and-swap: starts may be counted twice, never lost."""
     one, two = Time(), Time()
-    async with connected(tmp_path) as (fake, api), collecting(api, one), collecting(api, two):
+    async with setup.collecting(one), setup.collecting(two):
         for number in range(5):
-            await ready(fake, api, f"llm-{number}", load=30 + number)
+            await setup.ready(f"llm-{number}", load=30 + number)
             later = max(one.now, two.now) + WRITE_SECONDS
             await until(lambda: min(one.now, two.now) > later)  # noqa: B023
-        await until(lambda: starts(fake) == 10)
-        assert loads(fake) == {30, 31, 32, 33, 34}
+        await setup.has_starts(10)
+        assert setup.loads() == {30, 31, 32, 33, 34}
 
 
-async def test_one_leads_and_the_next_one_counts_what_was_missed_once(tmp_path: Path) -> None:
-    time = Time()
-    async with connected(tmp_path) as (fake, api):
-        async with collecting(api, time):
-            await ready(fake, api, "a")
-            await until(lambda: starts(fake) == 1)
-        written = fake.objects[OBSERVED]
-        assert int(written["metadata"]["annotations"]["mlchassis.dev/observed-until"]) <= api.now()
-        until_then = {"mlchassis.dev/observed-until": str(int(api.now()) - 500)}
-        await fake.put(
-            OBSERVED.rpartition("/")[0],
-            {**written, "metadata": {**written["metadata"], "annotations": until_then}},
-        )
-        await ready(fake, api, "a", ahead=-600)
-        await ready(fake, api, "b", ahead=-400)
-        other, leads = Time(), [False]
-        async with collecting(api, other, leads=lambda: leads[0]):
-            asked = len(fake.requests)
-            await until(lambda: other.now > 100)
-            assert len(fake.requests) == asked, "another one leads"
-            leads[0] = True
-            await until(lambda: starts(fake) == 2)
-            leads[0] = False
-            later = other.now + 100
-            await until(lambda: other.now > later)
-            await ready(fake, api, "c")
-            later = other.now + 3 * WRITE_SECONDS
-            await until(lambda: other.now > later)
-            assert starts(fake) == 2, "it does not lead any more"
+async def test_one_leads_and_the_next_one_counts_missed_starts_once(setup: Setup) -> None:
+    async with setup.collecting():
+        await setup.ready("a")
+        await setup.has_starts(1)
+    written = setup.fake.objects[OBSERVED]
+    assert int(written["metadata"]["annotations"]["mlchassis.dev/observed-until"]) <= setup.api.now()
+    until_then = {"mlchassis.dev/observed-until": str(int(setup.api.now()) - 500)}
+    metadata = {**written["metadata"], "annotations": until_then}
+    await setup.fake.put(CONFIG_MAPS, {**written, "metadata": metadata})
+    await setup.ready("a", ahead=-600)
+    await setup.ready("b", ahead=-400)
+    setup.leads = False
+    async with setup.collecting():
+        asked = len(setup.fake.requests)
+        await setup.time.passes(100)
+        assert len(setup.fake.requests) == asked, "another one leads"
+        setup.leads = True
+        await setup.has_starts(2)
+        setup.leads = False
+        await setup.time.passes(100)
+        await setup.ready("c")
+        await setup.time.passes(3 * WRITE_SECONDS)
+        await setup.has_starts(2)
 
 
-async def test_nothing_is_read_while_learning_is_off(tmp_path: Path) -> None:
-    time, config = Time(), [OFF]
-    async with connected(tmp_path) as (fake, api), collecting(api, time, config=lambda: config[0]):
-        await until(lambda: time.now > 100)
-        assert fake.requests == []
-        config[0] = CONFIG
-        await ready(fake, api, "a")
-        await until(lambda: starts(fake) == 1)
-        config[0] = OFF
-        later = time.now + 100
-        await until(lambda: time.now > later)
-        await ready(fake, api, "b")
-        later = time.now + 3 * WRITE_SECONDS
-        await until(lambda: time.now > later)
-        assert starts(fake) == 1
+async def test_nothing_is_read_while_learning_is_off(setup: Setup) -> None:
+    setup.config = OFF
+    async with setup.collecting():
+        await setup.time.passes(100)
+        assert setup.fake.requests == []
+        setup.config = CONFIG
+        await setup.ready("a")
+        await setup.has_starts(1)
+        setup.config = OFF
+        await setup.time.passes(100)
+        await setup.ready("b")
+        await setup.time.passes(3 * WRITE_SECONDS)
+        await setup.has_starts(1)
 
 
 def test_a_namespace_with_a_burst_loses_its_own_oldest_starts() -> None:
@@ -301,21 +285,17 @@ def test_a_pod_that_cannot_be_read_does_not_stop_the_others(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("learning", ["on", "off"])
-async def test_only_the_leader_shows_pods_to_the_events_about_models(tmp_path: Path, learning: str) -> None:
-    time, config = Time(), load({"standard-probes.yaml": f"learning: '{learning}'"})
-    puller: Json = {"name": "puller", "command": ["chassis-puller"]}
-    pod: Json = {
-        "metadata": {"name": "llm", "namespace": "ml", "uid": "1"},
-        "spec": {"nodeName": "node", "containers": [puller]},
-        "status": {"phase": "Running", "podIP": "10.0.0.1"},
-    }
-    async with connected(tmp_path) as (fake, api):
-        models = ModelEvents(api, lambda: config, NoCluster(), clock=time.clock, sleep=time.sleep)
-        async with collecting(api, time, lambda: config, models=models):
-            await fake.put(PODS, pod)
-            await until(lambda: len(models) == 1)
-            await fake.delete(f"{PODS}/llm")
-            await until(lambda: len(models) == 0)
-            await fake.put(PODS, pod)
-            await until(lambda: len(models) == 1)
-        assert len(models) == 0
+async def test_only_the_leader_shows_pods_to_the_events_about_models(setup: Setup, learning: str) -> None:
+    setup.config = load({"standard-probes.yaml": f"learning: '{learning}'"})
+    spec = {"nodeName": "node", "containers": [{"name": "puller", "command": ["chassis-puller"]}]}
+    pod = {**manifest("Pod", "llm", spec, namespace="ml", uid="1"), "status": RUNNING}
+    time = setup.time
+    models = ModelEvents(setup.api, lambda: setup.config, NoCluster(), clock=time.clock, sleep=time.sleep)
+    async with setup.collecting(models=models):
+        await setup.fake.put(PODS, pod)
+        await until(lambda: len(models) == 1)
+        await setup.fake.delete(f"{PODS}/llm")
+        await until(lambda: len(models) == 0)
+        await setup.fake.put(PODS, pod)
+        await until(lambda: len(models) == 1)
+    assert len(models) == 0

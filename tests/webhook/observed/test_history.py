@@ -69,37 +69,44 @@ def only(pod: Json, found: History) -> Row:
     return row
 
 
-async def test_starts_of_pods_that_are_gone_count() -> None:
-    row = only(injected(made()), await known(series()))
-    assert (row.starts, row.loads) == (6, (300, 301, 302, 303, 304, 305))
-    assert row.verdicts == ("hangs would last 10 h",)
+@pytest.mark.parametrize(
+    ("found", "loads"),
+    [
+        (series(), (300, 301, 302, 303, 304, 305)),
+        (series(image="acme/other:2"), ()),
+        (series() | {"kube_replicaset_owner": []}, ()),
+    ],
+    ids=["pods that are gone", "another image", "another owner"],
+)
+async def test_only_starts_of_the_same_workload_and_image_count(
+    found: dict[str, Series], loads: tuple[int, ...]
+) -> None:
+    row = only(injected(made()), await known(found))
+    assert row.loads == loads
+    assert row.starts == len(loads)
+    assert row.verdicts == (("hangs would last 10 h",) if loads else (FINE,))
 
 
-async def test_starts_of_another_image_do_not_count() -> None:
-    assert only(injected(made()), await known(series(image="acme/other:2"))).loads == ()
+SLOW = "3.0% of liveness answers took more than 2.5 s of 5 s: raise timeoutSeconds"
 
 
-async def test_pods_of_other_owners_are_told_apart() -> None:
-    found = series()
-    found["kube_replicaset_owner"] = []
-    assert only(injected(made()), await known(found)).loads == ()
-
-
-async def test_a_timeout_that_is_close_to_the_answers() -> None:
+@pytest.mark.parametrize(
+    ("failed", "within", "verdict"),
+    [
+        (0, {"1": 9_000, "2.5": 9_700, "5.0": 10_000, "+Inf": 10_000}, SLOW),
+        (0, {"2.5": 9_950, "+Inf": 10_000}, FINE),
+        (50, {"0.5": 950, "+Inf": 950}, "5.0% of 1,000 liveness probes failed"),
+        (9, {"0.5": 20, "+Inf": 20}, FINE),
+    ],
+    ids=["slow", "few are slow", "failing", "few probes"],
+)
+async def test_liveness_probes_that_fail_often_or_nearly_time_out(
+    failed: float, within: dict[str, float], verdict: str
+) -> None:
     pod = made(livenessProbe={"httpGet": {"path": "/", "port": 1}, "timeoutSeconds": 5})
-    row = only(pod, await known(probes(0, {"1": 9_000, "2.5": 9_700, "5.0": 10_000, "+Inf": 10_000})))
-    assert row.verdicts == ("3.0% of liveness answers took more than 2.5 s of 5 s: raise timeoutSeconds",)
-    assert row.as_json()["liveness"]["succeeded"] == 10_000
-    row = only(pod, await known(probes(0, {"2.5": 9_950, "+Inf": 10_000})))
-    assert row.verdicts == (FINE,)
-
-
-async def test_probes_that_fail_often() -> None:
-    pod = made(livenessProbe={"httpGet": {"path": "/", "port": 1}})
-    row = only(pod, await known(probes(50, {"0.5": 950, "+Inf": 950})))
-    assert row.verdicts == ("5.0% of 1,000 liveness probes failed",)
-    row = only(pod, await known(probes(9, {"0.5": 20, "+Inf": 20})))
-    assert row.verdicts == (FINE,), "too few"
+    row = only(pod, await known(probes(failed, within)))
+    assert row.verdicts == (verdict,)
+    assert row.as_json()["liveness"]["succeeded"] == within["+Inf"]
 
 
 @pytest.mark.parametrize(("timeout", "bound"), [(1, 0.5), (2, 1), (3, 2.5), (5, 2.5), (10, 5), (20, 10)])

@@ -12,6 +12,7 @@ import pytest
 
 from policies.core.facts import NoCluster
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.errors import ApiError
@@ -28,17 +29,11 @@ from webhook.observed.model_events import (
 from webhook.observed.status_pages import GetStatus, NoStatus, Page, Unloaded
 
 
-def pod(name: str, namespace: str = "ml", address: str = "", **status: object) -> Json:
-    return {
-        "metadata": {"name": name, "namespace": namespace, "uid": f"{namespace}/{name}"},
-        "spec": {
-            "initContainers": [
-                {"name": "model-puller", "command": ["chassis-puller"], "args": ["--port=9999"]}
-            ],
-            "containers": [{"name": "server"}],
-        },
-        "status": {"phase": "Running", "podIP": address or f"{namespace}/{name}", **status},
-    }
+def pod(name: str, namespace: str = "ml", **status: object) -> Json:
+    puller = {"name": "model-puller", "command": ["chassis-puller"], "args": ["--port=9999"]}
+    spec = {"initContainers": [puller], "containers": [{"name": "server"}]}
+    made = manifest("Pod", name, spec, namespace=namespace, uid=f"{namespace}/{name}")
+    return {**made, "status": {"phase": "Running", "podIP": f"{namespace}/{name}", **status}}
 
 
 def failed(*names: str, reason: str = "NotFound", total: int = 40, state: str = "Failed") -> Page:
@@ -66,13 +61,9 @@ class Setting:
     answer_takes: float = 0.0
 
     def __post_init__(self) -> None:
+        config, clock = (lambda: self.config), (lambda: self.now)
         self.models = ModelEvents(
-            self,
-            lambda: self.config,
-            NoCluster(),
-            clock=lambda: self.now,
-            sleep=self.sleep,
-            client=self.client,
+            self, config, NoCluster(), clock=clock, sleep=self.sleep, client=self.client
         )
         self._sleepers: list[tuple[float, asyncio.Event]] = []
 
@@ -113,24 +104,18 @@ class Setting:
             self.pages[f"{namespace}/{name}"] = page
         self.models.put(pod(name, namespace))
 
-    async def settle(self) -> None:
-        """Until every task waits for the clock."""
-        for _ in range(6):
-            await asyncio.sleep(0)
-
     async def pass_(self, seconds: float) -> None:
         """Let the time pass, sleep by sleep."""
         end = self.now + seconds
-        await self.settle()
-        while self._sleepers:
+        while True:
+            for _ in range(6):  # until every task waits for the clock
+                await asyncio.sleep(0)
             self._sleepers.sort(key=lambda each: each[0])
-            at, woken = self._sleepers[0]
-            if at > end:
+            if not self._sleepers or self._sleepers[0][0] > end:
                 break
+            at, woken = self._sleepers.pop(0)
             self.now = max(self.now, at)
-            del self._sleepers[0]
             woken.set()
-            await self.settle()
         self.now = end
 
     @asynccontextmanager
@@ -143,7 +128,7 @@ class Setting:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def told(self, reason: str = FAILED) -> list[str]:
+    def messages(self, reason: str = FAILED) -> list[str]:
         return [event["message"] for event in self.events.values() if event["reason"] == reason]
 
 
@@ -157,9 +142,8 @@ async def test_the_models_that_fail_and_why_are_an_event_on_the_pod(setting: Set
         setting.put("llm-0", failed("a", "b"))
         await setting.pass_(15)
     (event,) = setting.events.values()
-    assert event["involvedObject"] == {
-        "apiVersion": "v1", "kind": "Pod", "namespace": "ml", "name": "llm-0", "uid": "ml/llm-0",
-    }  # fmt: skip
+    identity = {"namespace": "ml", "name": "llm-0", "uid": "ml/llm-0"}
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", **identity}
     assert (event["type"], event["reason"]) == ("Warning", "ModelsFailed")
     assert event["message"] == (
         "2 of 40 models failed: a: NotFound: nothing there; b: NotFound: nothing there"
@@ -192,45 +176,38 @@ async def test_the_end_of_all_failures_is_an_event(setting: Setting) -> None:
         await setting.pass_(15)
         setting.pages["ml/llm-0"] = WELL
         await setting.pass_(LOADING_SECONDS + 15)
-        assert setting.told(RECOVERED) == ["No model fails any more: 40 of 40 are loaded"]
+        assert setting.messages(RECOVERED) == ["No model fails any more: 40 of 40 are loaded"]
         before = len(setting.writes)
         await setting.pass_(RENEW_SECONDS)
         assert len(setting.writes) == before
 
 
-async def test_only_running_pods_with_a_puller_are_asked(setting: Setting) -> None:
-    bare = pod("bare")
-    bare["spec"]["initContainers"] = [{"name": "model-puller", "image": "chassis-puller", "command": ["sh"]}]
-    gone = pod("gone")
-    async with setting.running():
-        for each in (
-            bare,
-            pod("pending", phase="Pending"),
-            pod("done", phase="Succeeded"),
-            {**pod("leaving"), "metadata": {**pod("leaving")["metadata"], "deletionTimestamp": "x"}},
-            {**pod("homeless"), "status": {"phase": "Running"}},
-            pod("system", "kube-system"),
-            {},
-            gone,
-        ):
-            setting.models.put(each)
-        setting.models.forget("ml/gone")
-        await setting.pass_(600)
-    assert setting.asks == []
+BARE = pod("bare")
+BARE["spec"]["initContainers"] = [{"name": "model-puller", "image": "chassis-puller", "command": ["sh"]}]
+LEAVING = pod("leaving")
+LEAVING["metadata"]["deletionTimestamp"] = "x"
+NO_EVENTS = "overrides: [{namespaces: [ml], settings: {model-puller: {events: false}}}]"
 
 
 @pytest.mark.parametrize(
-    "policy",
+    ("item", "policy"),
     [
-        {"model-puller.yaml": "events: false"},
-        {"model-puller.yaml": "mode: 'off'"},
-        {"webhook.yaml": "overrides: [{namespaces: [ml], settings: {model-puller: {events: false}}}]"},
+        (BARE, {}),
+        (LEAVING, {}),
+        (pod("pending", phase="Pending"), {}),
+        (pod("done", phase="Succeeded"), {}),
+        (pod("homeless", podIP=""), {}),
+        (pod("system", "kube-system"), {}),
+        ({}, {}),
+        (pod("llm"), {"model-puller.yaml": "events: false"}),
+        (pod("llm"), {"model-puller.yaml": "mode: 'off'"}),
+        (pod("llm"), {"webhook.yaml": NO_EVENTS}),
     ],
 )
-async def test_a_policy_switches_it_off(policy: dict[str, str]) -> None:
+async def test_only_running_pods_with_a_puller_are_requested(item: Json, policy: dict[str, str]) -> None:
     setting = Setting(load(policy))
     async with setting.running():
-        setting.put("llm-0", failed("a"))
+        setting.models.put(item)
         await setting.pass_(600)
     assert setting.asks == []
 
@@ -239,6 +216,8 @@ async def test_a_pod_that_is_not_in_the_next_list_is_forgotten(setting: Setting)
     async with setting.running():
         setting.put("a", failed("m"))
         setting.put("b", failed("m"))
+        setting.put("c", failed("m"))
+        setting.models.forget("ml/c")
         setting.models.keep_only({"ml/b"})
         await setting.pass_(15)
         setting.models.clear()
@@ -251,7 +230,7 @@ async def test_a_pod_that_is_not_in_the_next_list_is_forgotten(setting: Setting)
 # --- bounds ------------------------------------------------------------------------------------------
 
 
-def most_a(seconds: float, times: list[float]) -> int:
+def most_in(seconds: float, times: list[float]) -> int:
     """The most in any window of so many seconds."""
     return max(sum(start <= each < start + seconds for each in times) for start in times)
 
@@ -266,9 +245,9 @@ async def test_5000_models_that_fail_cost_less_than_a_write_a_second(setting: Se
             for address in setting.pages:
                 setting.pages[address] = failed("m", total=1, reason=f"Reason{turn}")
     assert 150 < len(setting.writes) <= 300
-    assert most_a(10, setting.writes) <= 10
+    assert most_in(10, setting.writes) <= 10
     assert (
-        most_a(60, [at for at, _, _ in setting.asks])
+        most_in(60, [at for at, _, _ in setting.asks])
         <= model_events.REQUESTS_PER_MINUTE + CONCURRENT_REQUESTS
     )
 
@@ -282,24 +261,19 @@ async def test_a_namespace_full_of_failures_does_not_keep_others_waiting(setting
     assert any(event["metadata"]["namespace"] == "ml" for event in setting.events.values())
 
 
-async def test_pods_that_do_not_answer_are_asked_more_and_more_rarely(setting: Setting) -> None:
-    async with setting.running():
-        for number in range(50):
-            setting.put(f"p{number}")
-        await setting.pass_(3 * 3600)
-    assert max(Counter(address for _, address, _ in setting.asks).values()) <= 6 + 3 * 3600 / (
-        0.8 * UNREACHABLE_SECONDS
-    )
-    assert not setting.writes
-
-
-async def test_slow_pods_are_asked_few_at_a_time(setting: Setting) -> None:
+@pytest.mark.parametrize(("answer", "seconds"), [(None, 3 * 3600), (WELL, 60)])
+async def test_slow_pods_are_requested_few_at_a_time_and_rarely(
+    setting: Setting, answer: Page | None, seconds: int
+) -> None:
     setting.answer_takes = 3.0
     async with setting.running():
         for number in range(50):
-            setting.put(f"p{number}", WELL)
-        await setting.pass_(60)
+            setting.put(f"p{number}", answer)
+        await setting.pass_(seconds)
     assert setting.most_at_once == CONCURRENT_REQUESTS
+    requests = Counter(address for _, address, _ in setting.asks)
+    assert max(requests.values()) <= 6 + seconds / (0.8 * UNREACHABLE_SECONDS)
+    assert not setting.writes
 
 
 async def test_a_message_is_no_longer_than_an_event_takes(setting: Setting) -> None:
@@ -307,7 +281,7 @@ async def test_a_message_is_no_longer_than_an_event_takes(setting: Setting) -> N
     async with setting.running():
         setting.put("llm-0", Page(5_000, 0, many))
         await setting.pass_(15)
-    (message,) = setting.told()
+    (message,) = setting.messages()
     assert len(message) <= 1024
     assert message.startswith("50 of 5000 models failed: nnn")
     assert message.endswith("; and 45 more")
@@ -338,7 +312,7 @@ async def test_an_api_server_that_puts_calls_off_gets_the_event_later(setting: S
         assert 2 < len(setting.writes) < 20
         setting.refuses = None
         await setting.pass_(2 * LOADING_SECONDS + 60)
-    assert len(setting.told()) == 2
+    assert len(setting.messages()) == 2
 
 
 async def test_work_that_was_cut_off_is_done_by_the_next_run(setting: Setting) -> None:
@@ -346,10 +320,10 @@ async def test_work_that_was_cut_off_is_done_by_the_next_run(setting: Setting) -
     async with setting.running():
         setting.put("llm-0", failed("a"))
         await setting.pass_(2)
-        assert (len(setting.asks), setting.told()) == (1, [])
+        assert (len(setting.asks), setting.messages()) == (1, [])
     async with setting.running():
         await setting.pass_(15)
-    assert len(setting.told()) == 1
+    assert len(setting.messages()) == 1
 
 
 async def test_a_bug_about_one_pod_does_not_stop_the_others(
@@ -367,4 +341,4 @@ async def test_a_bug_about_one_pod_does_not_stop_the_others(
         setting.put("bad", failed("a"))
         setting.put("good", failed("a"))
         await setting.pass_(15)
-    assert len(setting.told()) == 1
+    assert len(setting.messages()) == 1

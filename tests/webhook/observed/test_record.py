@@ -10,6 +10,7 @@ from webhook.observed.record import (
     MOST_ENTRIES,
     MOST_STARTS,
     Ended,
+    Entry,
     Record,
     Started,
     as_config_map,
@@ -21,25 +22,16 @@ DAY = 24 * 3600
 NOW = 1_800_000_000
 
 
+WHERE = {"namespace": "ml", "key": KEY, "at": NOW, "node_type": "A100"}
+
+
 def start(load: int, **other: Any) -> Started:
-    fields: dict[str, Any] = {
-        "namespace": "ml",
-        "key": KEY,
-        "at": NOW,
-        "node_type": "A100",
-        "load": load,
-        "pull": 3,
-        "ready": load + 3,
-        "first": True,
-        "place": "",
-        **other,
-    }
-    return Started(**fields)
+    times: dict[str, Any] = {"pull": 3, "ready": load + 3, "first": True, "place": ""}
+    return Started(**{**WHERE, **times, **other}, load=load)
 
 
 def end(reason: str, **other: Any) -> Ended:
-    fields: dict[str, Any] = {"namespace": "ml", "key": KEY, "at": NOW, "node_type": "A100", **other}
-    return Ended(reason=reason, **fields)
+    return Ended(**{**WHERE, **other}, reason=reason)
 
 
 def after(*observations: Started | Ended) -> Record:
@@ -49,44 +41,53 @@ def after(*observations: Started | Ended) -> Record:
     return record
 
 
+def entry(*observations: Started | Ended) -> Entry:
+    return after(*observations).namespaces["ml"][KEY]
+
+
 def basis(*observations: Started | Ended) -> tuple[int, int] | None:
-    return after(*observations).namespaces["ml"][KEY].basis
+    return entry(*observations).basis
 
 
-def test_the_basis_changes_only_with_the_observation() -> None:
-    five = [start(100)] * 5
-    assert basis(*five[:4]) == (100, 4), "not used yet"
-    assert basis(*five) == (100, 5)
-    assert basis(*five, start(124)) == (100, 5)
-    assert basis(*five, start(126)) == (126, 6)
-    assert basis(*five, *[start(101)] * 5) == (100, 10)
+FIVE, SLOW = [start(100)] * 5, [start(400)] * 5
 
 
-def test_a_load_time_that_falls_is_followed_once_the_slow_starts_are_forgotten() -> None:
-    slow = [start(400)] * 5
-    assert basis(*slow, *[start(50)] * (MOST_STARTS - 1)) == (400, 20)
-    assert basis(*slow, *[start(50)] * MOST_STARTS) == (50, 5 + MOST_STARTS)
+@pytest.mark.parametrize(
+    ("observations", "expected"),
+    [
+        (FIVE[:4], (100, 4)),
+        (FIVE, (100, 5)),
+        ([*FIVE, start(124)], (100, 5)),
+        ([*FIVE, start(126)], (126, 6)),
+        ([*FIVE, *[start(101)] * 5], (100, 10)),
+        ([*SLOW, *[start(50)] * (MOST_STARTS - 1)], (400, 20)),
+        ([*SLOW, *[start(50)] * MOST_STARTS], (50, 5 + MOST_STARTS)),
+        ([start(100), start(900, first=False)], (900, 1)),
+        ([start(100), end("StartupProbe", after=600)], (100, 1)),
+    ],
+)
+def test_the_basis_changes_only_with_the_slowest_start(
+    observations: list[Started | Ended], expected: tuple[int, int]
+) -> None:
+    assert basis(*observations) == expected
 
 
 def test_restarts_and_known_places_count_only_if_they_are_slower() -> None:
-    entry = after(start(100), *[start(5, first=False)] * 1_000).namespaces["ml"][KEY]
-    assert (entry.starts, entry.fresh, entry.loads, entry.basis) == (1_001, 1, [100], (100, 1))
-    entry = after(start(100, place="a"), start(5, place="a"), start(7, place="b")).namespaces["ml"][KEY]
-    assert (entry.fresh, entry.loads) == (2, [7, 100])
-    entry = after(start(100), start(900, first=False)).namespaces["ml"][KEY]
-    assert entry.basis == (900, 1)
+    found = entry(start(100), *[start(5, first=False)] * 1_000)
+    assert (found.starts, found.fresh, found.loads, found.basis) == (1_001, 1, [100], (100, 1))
+    found = entry(start(100, place="a"), start(5, place="a"), start(7, place="b"))
+    assert (found.fresh, found.loads) == (2, [7, 100])
 
 
 def test_a_failed_start_is_kept_until_a_slower_one_became_ready() -> None:
     failed = end("StartupProbe", after=600)
-    assert after(start(100), failed, start(90)).namespaces["ml"][KEY].killed == 600
-    assert after(start(100), failed, start(700)).namespaces["ml"][KEY].killed == 0
-    assert basis(start(100), failed) == (100, 1), "a failed start never shortens"
+    assert entry(start(100), failed, start(90)).killed == 600
+    assert entry(start(100), failed, start(700)).killed == 0
 
 
 def test_ends_are_counted_by_node_type_within_the_bound() -> None:
     many = [end("Error 1", node_type=f"type-{number}" + "x" * 200) for number in range(50)]
-    ends = after(*many, end("Error 1", node_type=""), *many[:1]).namespaces["ml"][KEY].ends["Error 1"]
+    ends = entry(*many, end("Error 1", node_type=""), *many[:1]).ends["Error 1"]
     assert ends.count == 52
     assert sorted(ends.nodes.values()) == [1, 1, 1, 2, 46]
     assert ends.nodes["other"] == 46
@@ -99,7 +100,7 @@ def test_ends_are_counted_by_node_type_within_the_bound() -> None:
 
 @pytest.mark.parametrize("value", [10**15, 7 * DAY])
 def test_values_are_clamped(value: int) -> None:
-    assert after(start(value)).namespaces["ml"][KEY].slowest == 7 * DAY
+    assert entry(start(value)).slowest == 7 * DAY
     text = json.dumps({KEY: {"seen": NOW, "nodes": {"x" * 500: {"load": [value, -5]}}}})
     [(name, times)] = Record.load({"ml": text}).namespaces["ml"][KEY].nodes.items()
     assert (len(name), times.load) == (120, (7 * DAY, 0))
@@ -124,41 +125,25 @@ def test_garbage_is_dropped_and_the_rest_stays() -> None:
 def test_a_namespace_cannot_push_out_another() -> None:
     record = Record()
     record.add([start(100, namespace="small", at=NOW - 30 * DAY)], NOW)
-    many = [
-        start(
-            100,
-            namespace=f"big-{space}",
-            key=f"Deployment/{'x' * 200}{n}/server@{RUN}",
-            place=f"{n:08x}",
-            at=NOW + n,
-        )
-        for space in range(10)
-        for n in range(300)
-    ]
-    record.add(many, NOW)
-    record.add(
-        [end(f"Error {code}", namespace="big-0", key=each.key) for each in many[-200:] for code in range(30)],
-        NOW,
-    )
+    keys = [f"Deployment/{'x' * 200}{n}/server@{RUN}" for n in range(300)]
+    for space in range(10):
+        many = [start(100, namespace=f"big-{space}", key=key, place=key[-21:-13]) for key in keys]
+        record.add(many, NOW)
+    record.add([end(f"Error {n}", namespace="big-0", key=key) for key in keys[-200:] for n in range(30)], NOW)
     assert all(len(entries) <= MOST_ENTRIES for entries in record.namespaces.values())
     data = record.dump()
     assert sum(len(name) + len(value) for name, value in data.items()) <= MOST_BYTES
     assert "small" in data
 
 
-def test_what_was_not_seen_for_long_is_forgotten() -> None:
-    record = after(start(100))
+def test_old_entries_are_dropped_and_times_in_the_future_are_limited() -> None:
+    record = after(start(100, at=NOW + 1_000 * DAY))
+    assert record.namespaces["ml"][KEY].seen == NOW
     record.add([start(5, namespace="other", at=NOW + 60 * DAY)], NOW + 60 * DAY)
     assert record.dump().keys() == {"other"}
 
 
-def test_a_clock_that_jumps_does_not_keep_an_entry_for_ever() -> None:
-    record = Record()
-    record.add([start(100, at=NOW + 1_000 * DAY)], NOW)
-    assert record.namespaces["ml"][KEY].seen == NOW
-
-
-def test_an_observation_that_cannot_be_kept_is_dropped() -> None:
+def test_an_observation_with_a_malformed_key_is_dropped() -> None:
     assert after(start(5, key=f"Pod/{'x' * 300}/server@{RUN}")).dump() == {}
 
 

@@ -1,7 +1,6 @@
 """What `chassis tune` says of budgets and ends, and what it proposes."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,23 +10,21 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from policies.kube.pods import containers
 from policies.probes.observed import run_of
-from tests.webhook.kube.apiserver import running
+from tests.webhook.kube.apiserver import FakeApiServer
 from tests.webhook.observed.test_pods import BEGAN, made, status
 from webhook.cli.tune import _apply, _print, _read, _without_pods, patch_of
 from webhook.config.load import load
-from webhook.observed.record import Ended, Record, Started
-from webhook.observed.tuning import FINE, Row, rows
+from webhook.kube.api import ApiServer
+from webhook.observed.record import Ended, Ends, Record, Started
+from webhook.observed.tuning import FINE, Row, _node_types, rows
 
 CONFIG = load({})
 ANNOTATION = "mlchassis.dev/expected-start.server"
 
 
 def injected(pod: Json, budget: int = 36_000) -> Json:
-    probe = {
-        "httpGet": {"path": "/health", "port": 8000},
-        "periodSeconds": 5,
-        "failureThreshold": budget // 5,
-    }
+    get = {"path": "/health", "port": 8000}
+    probe = {"httpGet": get, "periodSeconds": 5, "failureThreshold": budget // 5}
     pod["spec"]["containers"][0]["startupProbe"] = probe
     changed = "policy x\nstandard-probes spec.containers[server].startupProbe: 10 h"
     pod["metadata"]["annotations"] = {"mlchassis.dev/changed": changed}
@@ -51,20 +48,15 @@ def only(pods: list[Json], record: Record | None = None, events: list[Json] | No
 
 def killing(pod: str, probe: str, count: int) -> Json:
     message = f"Container server failed {probe} probe, will be restarted"
-    return {"reason": "Killing", "message": message, "count": count, "involvedObject": _of(pod)}
-
-
-def _of(pod: str) -> Json:
-    return {"kind": "Pod", "namespace": "ml", "name": pod}
+    regarding = {"kind": "Pod", "namespace": "ml", "name": pod}
+    return {"reason": "Killing", "message": message, "count": count, "involvedObject": regarding}
 
 
 def test_a_budget_of_hours_for_a_start_of_minutes() -> None:
     pod = injected(made())
     row = only([pod], recorded(pod, *range(290, 313)))
-    assert row.verdicts == ("hangs would last 10 h",)
     assert (row.budget, row.injected, row.starts) == (36_000, True, 23)
     assert (row.percentile(0.5), row.percentile(0.99), row.slowest) == (301, 312, 312)
-    assert row.annotation == (ANNOTATION, "312s")
     assert patch_of(row) == {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -73,16 +65,36 @@ def test_a_budget_of_hours_for_a_start_of_minutes() -> None:
     }
 
 
-def test_starts_of_no_time_get_the_least_annotation() -> None:
-    pod = injected(made())
-    assert only([pod], recorded(pod, *[0] * 6)).annotation == (ANNOTATION, "200s")
+@pytest.mark.parametrize(
+    ("budget", "loads", "killed", "verdict", "expected"),
+    [
+        (36_000, range(290, 313), 0, "hangs would last 10 h", "312s"),
+        (36_000, [0] * 6, 0, "hangs would last 10 h", "200s"),
+        (36_000, [10, 11, 12, 13], 0, FINE, None),
+        (600, [500] * 17, 3, "kills 3 of 20 starts", "610s"),
+    ],
+)
+def test_a_budget_is_judged_by_its_starts(
+    budget: int, loads: list[int], killed: int, verdict: str, expected: str | None
+) -> None:
+    pod = injected(made(), budget)
+    row = only([pod], recorded(pod, *loads, ends=(("StartupProbe", killed),), after=610))
+    assert row.verdicts == (verdict,)
+    assert row.annotation == ((ANNOTATION, expected) if expected else None)
+    assert (patch_of(row) is None) is (expected is None)
 
 
-def test_too_few_starts_say_nothing() -> None:
-    pod = injected(made())
-    row = only([pod], recorded(pod, 10, 11, 12, 13))
-    assert row.verdicts == (FINE,)
-    assert patch_of(row) is None
+@pytest.mark.parametrize(
+    ("events", "verdict"),
+    [
+        ([("llm-5d4f-x", "startup", 4), ("other", "startup", 9)], "kills 4 of 5 starts"),
+        ([("llm-5d4f-x", "liveness", 2)], "liveness restarted it 2 times"),
+    ],
+)
+def test_events_show_which_probes_ended_runs(events: list[tuple[str, str, int]], verdict: str) -> None:
+    pod = injected(made(), 600)
+    pod["status"] = {"containerStatuses": [{"name": "server", "restartCount": 4}]}
+    assert only([pod], None, [killing(*each) for each in events]).verdicts == (verdict,)
 
 
 def test_a_server_without_probes_is_named() -> None:
@@ -93,18 +105,6 @@ def test_a_server_without_probes_is_named() -> None:
         pod["spec"]["containers"][0][kind] = {"tcpSocket": {"port": 8000}, "failureThreshold": 60}
         probed = status(pod, ready=10)
         assert only([probed]).verdicts == (FINE,)
-
-
-def test_starts_that_a_probe_ends() -> None:
-    pod = injected(made(), 600)
-    row = only([pod], recorded(pod, *[500] * 17, ends=(("StartupProbe", 3),), after=610))
-    assert row.verdicts == ("kills 3 of 20 starts",)
-    assert row.annotation == (ANNOTATION, "610s"), "three times that"
-    pod["status"] = {"containerStatuses": [{"name": "server", "restartCount": 4}]}
-    row = only([pod], None, [killing("llm-5d4f-x", "startup", 4), killing("other", "startup", 9)])
-    assert row.verdicts == ("kills 4 of 5 starts",)
-    row = only([pod], None, [killing("llm-5d4f-x", "liveness", 2)])
-    assert row.verdicts == ("liveness restarted it 2 times",)
 
 
 def test_a_written_probe_is_shown_with_what_it_needs() -> None:
@@ -134,30 +134,21 @@ def train() -> Json:
     return pod
 
 
-def test_how_runs_end() -> None:
+def test_how_and_on_which_nodes_runs_end() -> None:
     ends = (("OOMKilled", 12), ("Completed", 21), ("Evicted", 7))
-    row = only([train()], recorded(train(), ends=ends, memory=31 << 30))
+    row = only([train()], recorded(train(), ends=ends, memory=31 << 30, node_type="T4\x1b"))
     assert row.starts == 40
     assert row.verdicts == (
-        "12 of 40 runs ended OOMKilled at 31 GiB: raise the memory limit",
-        "Evicted 7 times since 2027-01-15, and mlchassis.dev/checkpoint names no checkpoint: write "
-        "checkpoints and name them",
+        "12 of 40 runs ended OOMKilled at 31 GiB (T4\\x1b 12): raise the memory limit",
+        "Evicted 7 times since 2027-01-15 (T4\\x1b 7), and mlchassis.dev/checkpoint names no checkpoint: "
+        "write checkpoints and name them",
     )
+    assert row.as_json()["endsByNodeType"]["OOMKilled"] == {"T4\x1b": 12}
 
 
-def test_on_which_nodes_runs_end() -> None:
-    record = recorded(train(), ends=(("OOMKilled", 1),), memory=31 << 30, node_type="T4\x1b")
-    more = recorded(train(), ends=(("OOMKilled", 3),), memory=31 << 30, node_type="A100").namespaces["ml"]
-    [(key, entry)] = record.namespaces["ml"].items()
-    killed = entry.ends["OOMKilled"]
-    nodes = killed.nodes | more[key].ends["OOMKilled"].nodes
-    ends = {"OOMKilled": killed.model_copy(update={"count": 4, "nodes": nodes})}
-    record.namespaces["ml"][key] = entry.model_copy(update={"ends": ends})
-    row = only([train()], record)
-    assert row.verdicts == (
-        "4 of 4 runs ended OOMKilled at 31 GiB (A100 3, T4\\x1b 1): raise the memory limit",
-    )
-    assert row.as_json()["endsByNodeType"] == {"OOMKilled": {"T4\x1b": 1, "A100": 3}}
+def test_the_node_type_with_most_ends_is_named_first() -> None:
+    ends = Ends(count=4, first=0, last=0, nodes={"T4": 1, "A100": 3})
+    assert _node_types(ends) == " (A100 3, T4 1)"
 
 
 def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,10 +182,12 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
 
 @pytest.mark.parametrize("answer", [True, False])
 async def test_an_annotation_is_written_only_after_the_question(
-    answer: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    answer: bool,
+    fake: FakeApiServer,
+    api: ApiServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from webhook.kube.api import ApiServer
-
     pod, asked = injected(made()), []
 
     def agreed(question: str) -> bool:
@@ -202,30 +195,20 @@ async def test_an_annotation_is_written_only_after_the_question(
         return answer
 
     monkeypatch.setattr("webhook.cli.tune.confirmed", agreed)
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        await fake.put(DEPLOYMENTS, {"metadata": {"name": "llm"}, "spec": {"replicas": 2}})
-        await fake.put("/api/v1/namespaces/ml/pods", pod)
-        pods, events, record = await _read(api, "ml")
-        assert (len(pods), events, record.namespaces) == (1, [], {})
-        found = rows(pods, events, recorded(pod, *[300] * 5), CONFIG, NoCluster())
-        await _apply(api, found)
-        stored = fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]
-        written = stored.get("template", {}).get("metadata", {}).get("annotations")
-        assert written == ({ANNOTATION: "300s"} if answer else None)
-        assert stored["replicas"] == 2
-        assert len(asked) == 1
-        assert f"+ {ANNOTATION}: 300s" in capsys.readouterr().out
-        if answer:
-            await _apply(api, found)
-            assert len(asked) == 1, "it is there already"
-
-
-async def test_a_record_that_may_not_be_read_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from webhook.kube.api import ApiServer
-
-    async with running() as fake, ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        await fake.forbid("/api/v1/namespaces/mlchassis-system")
-        assert (await _read(api, "ml"))[2].namespaces == {}
+    await fake.put(DEPLOYMENTS, {"metadata": {"name": "llm"}, "spec": {"replicas": 2}})
+    await fake.put("/api/v1/namespaces/ml/pods", pod)
+    await fake.forbid("/api/v1/namespaces/mlchassis-system")
+    pods, events, record = await _read(api, "ml")
+    assert (len(pods), events, record.namespaces) == (1, [], {})
     assert "may not read ConfigMap mlchassis-system/mlchassis-observed" in capsys.readouterr().err
+    found = rows(pods, events, recorded(pod, *[300] * 5), CONFIG, NoCluster())
+    await _apply(api, found)
+    stored = fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]
+    written = stored.get("template", {}).get("metadata", {}).get("annotations")
+    assert written == ({ANNOTATION: "300s"} if answer else None)
+    assert stored["replicas"] == 2
+    assert len(asked) == 1
+    assert f"+ {ANNOTATION}: 300s" in capsys.readouterr().out
+    if answer:
+        await _apply(api, found)
+        assert len(asked) == 1, "it is there already"
