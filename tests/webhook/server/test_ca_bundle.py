@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -205,6 +205,13 @@ async def background(registration: Registration) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+def using(cas: bytes) -> Callable[[], Awaitable[bytes]]:
+    async def used() -> bytes:
+        return cas
+
+    return used
+
+
 def bundles(fake: FakeApiServer, path: str) -> list[str]:
     return trusted(fake.objects[f"{path}/mlchassis"])
 
@@ -212,10 +219,7 @@ def bundles(fake: FakeApiServer, path: str) -> list[str]:
 async def test_the_ca_bundle_is_written_and_kept(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.put(MUTATING, configuration(b"", b""))
 
-    async def used() -> bytes:
-        return A
-
-    async with background(Registration(api, "mlchassis", used)):
+    async with background(Registration(api, "mlchassis", using(A))):
         await until(lambda: bundles(fake, MUTATING) == ["A", "A"])
         await fake.put(VALIDATING, configuration(b""))  # installed later
         await until(lambda: bundles(fake, VALIDATING) == ["A"])
@@ -230,15 +234,9 @@ async def test_replicas_that_know_different_cas_do_not_write_against_each_other(
 ) -> None:
     await fake.put(MUTATING, configuration(b""))
 
-    async def old() -> bytes:
-        return A
-
-    async def new() -> bytes:
-        return B
-
     async with (
-        background(Registration(api, "mlchassis", old)),
-        background(Registration(api, "mlchassis", new)),
+        background(Registration(api, "mlchassis", using(A))),
+        background(Registration(api, "mlchassis", using(B))),
     ):
         await until(lambda: set(*bundles(fake, MUTATING)) == {"A", "B"})
         await turns(20)
@@ -250,54 +248,42 @@ async def test_replicas_that_know_different_cas_do_not_write_against_each_other(
 async def test_the_ca_to_serve_is_written_when_it_is_asked_for(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.put(MUTATING, configuration(A))
 
-    async def used() -> bytes:
-        return A
-
-    registration = Registration(api, "mlchassis", used)
+    registration = Registration(api, "mlchassis", using(A))
     assert await registration.trusts(b"")
     assert await registration.trusts(A)
     assert not await registration.trusts(B)
     assert bundles(fake, MUTATING) == ["BA"]
     with pytest.raises(pki.CertificateError, match="no PEM"):
-        await Registration(api, "mlchassis", nothing).trusts(b"rubbish")
-    assert await Registration(api, "other", nothing).trusts(B), "there is no such configuration"
+        await Registration(api, "mlchassis", using(b"")).trusts(b"rubbish")
+    assert await Registration(api, "other", using(b"")).trusts(B), "there is no such configuration"
 
 
-async def nothing() -> bytes:
-    return b""
-
-
-async def test_an_entry_that_is_removed_meanwhile_is_not_put_back(
-    fake: FakeApiServer, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("first", "meanwhile", "trusted", "bundle"),
+    [((b"", b""), [b""] * 9, False, ""), ((b"",), [A], True, "A")],
+    ids=["a removed entry is not put back", "the same write of another replica is no delay"],
+)
+async def test_a_write_is_tried_again_after_that_of_another(
+    fake: FakeApiServer,
+    api: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+    first: tuple[bytes, ...],
+    meanwhile: list[bytes],
+    trusted: bool,
+    bundle: str,
 ) -> None:
-    await fake.put(MUTATING, configuration(b"", b""))
-    read = api.get
-
-    async def overtaken(path: str, query: Mapping[str, str] | None = None) -> Json | None:
-        found = await read(path, query)
-        await fake.put(MUTATING, configuration(b""))
-        return found
-
-    monkeypatch.setattr(api, "get", overtaken)
-    assert not await Registration(api, "mlchassis", nothing).trusts(A)
-    assert bundles(fake, MUTATING) == [""]
-
-
-async def test_who_is_overtaken_by_the_same_write_need_not_wait(
-    fake: FakeApiServer, api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await fake.put(MUTATING, configuration(b""))
-    read, others = api.get, [configuration(A)]
+    await fake.put(MUTATING, configuration(*first))
+    read, others = api.get, [*meanwhile]
 
     async def overtaken(path: str, query: Mapping[str, str] | None = None) -> Json | None:
         found = await read(path, query)
         if others:
-            await fake.put(MUTATING, others.pop())
+            await fake.put(MUTATING, configuration(others.pop()))
         return found
 
     monkeypatch.setattr(api, "get", overtaken)
-    assert await Registration(api, "mlchassis", nothing).trusts(A)
-    assert bundles(fake, MUTATING) == ["A"]
+    assert await Registration(api, "mlchassis", using(b"")).trusts(A) is trusted
+    assert bundles(fake, MUTATING) == [bundle]
 
 
 async def test_no_request_without_a_change(fake: FakeApiServer, api: ApiServer) -> None:

@@ -90,15 +90,29 @@ def acceptor_of(running: Running) -> Acceptor:
 
 
 async def settled(acceptor: Acceptor, count: int) -> None:
-    async with asyncio.timeout(60):
-        while len(acceptor._connections) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: len(acceptor._connections) == count)
 
 
 async def in_flight(acceptor: Acceptor, count: int) -> None:
-    async with asyncio.timeout(60):
-        while sum(each.since is not None for each in acceptor._connections) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: sum(each.since is not None for each in acceptor._connections) == count)
+
+
+def held(running: Running) -> asyncio.Event:
+    """Set it to release the answers, which wait until then."""
+    release = asyncio.Event()
+
+    async def slow(_: Request, __: float) -> Answer:
+        await release.wait()
+        return Answer(allowed())
+
+    running.answer = slow
+    return release
+
+
+def certificate() -> certificates.ServingCertificate:
+    made = certificates.ServingCertificate()
+    made.install(pki.issue(["127.0.0.1"], datetime.now(UTC)))
+    return made
 
 
 async def fine(running: Running) -> None:
@@ -121,16 +135,8 @@ async def test_connections_are_bounded_and_the_longest_idle_one_gives_way(
 
 async def test_a_connection_with_a_request_in_flight_never_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MOST", 4)
-    release = asyncio.Event()
-
     async with serving(waits=True) as running:
-        allow = running.answer
-
-        async def slow(request: object, deadline: float) -> object:
-            await release.wait()
-            return allow(request, deadline)  # type: ignore[arg-type]
-
-        running.answer = slow  # type: ignore[assignment]
+        release = held(running)
         async with callers(running, 3, WHOLE) as busy:
             await in_flight(acceptor_of(running), 3)
             async with callers(running, 20) as idle:
@@ -146,8 +152,7 @@ async def test_a_connection_on_which_a_request_has_just_begun_does_not_give_way(
     async with callers(running, 1) as (caller,):
         acceptor = acceptor_of(running)
         await settled(acceptor, 1)
-        while acceptor._handshakes:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: not acceptor._handshakes)
         monkeypatch.setattr(connections, "FRESH_SECONDS", 0)
         (connection,) = acceptor._connections
         now = asyncio.get_running_loop().time()
@@ -205,12 +210,10 @@ async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: 
     """Each place that is needed is taken from one of them; none of them is ended by a timeout."""
     monkeypatch.setattr(connections, "MOST", 12)
     monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
-    certificate = certificates.ServingCertificate()
-    certificate.install(pki.issue(["127.0.0.1"], datetime.now(UTC)))
-    trusting = ssl.create_default_context()
+    served, trusting = certificate(), ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(serving(tls=lambda: certificate.context))
+        running = await stack.enter_async_context(serving(tls=lambda: served.context))
         acceptor = acceptor_of(running)
 
         async def connected(sent: bytes | None) -> Caller:
@@ -254,44 +257,13 @@ async def test_the_one_with_the_least_progress_for_the_longest_time_gives_way_fi
         assert await api_server.status() == 200
 
 
-async def test_a_request_that_has_arrived_never_gives_way(waiting: Running) -> None:
-    release = asyncio.Event()
-    allow = waiting.answer
-
-    async def slow(request: object, deadline: float) -> object:
-        await release.wait()
-        return allow(request, deadline)  # type: ignore[arg-type]
-
-    waiting.answer = slow  # type: ignore[assignment]
-    async with callers(waiting, 1, WHOLE) as (caller,):
-        acceptor = acceptor_of(waiting)
-        await in_flight(acceptor, 1)
-        (connection,) = acceptor._connections
-        async with asyncio.timeout(60):
-            while not connection._complete:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-        assert connection.since is not None
-        connection.since -= 1_000
-        assert connection.stalled(asyncio.get_running_loop().time()) is None
-        assert not acceptor._evict()
-        release.set()
-        assert await caller.status() == 200
-
-
 async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "MOST", 2)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 60)  # none gives way
-    release = asyncio.Event()
     async with serving(waits=True) as running:
-        allow = running.answer
-
-        async def slow(request: object, deadline: float) -> object:
-            await release.wait()
-            return allow(request, deadline)  # type: ignore[arg-type]
-
-        running.answer = slow  # type: ignore[assignment]
+        release = held(running)
         closing = WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: close")
         async with callers(running, 2, closing) as first:
             await in_flight(acceptor_of(running), 2)
@@ -305,9 +277,7 @@ async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
     async with callers(running, 5, b"POST /validate HT") as slow, callers(running, 2) as silent:
         await settled(acceptor_of(running), 7)
         acceptor = acceptor_of(running)
-        async with asyncio.timeout(60):
-            while sum(each.head is not None for each in acceptor._connections) < 5:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: sum(each.head is not None for each in acceptor._connections) == 5)
         now = asyncio.get_running_loop().time()
         acceptor.sweep(now)
         assert refused(running, "slow-head") == 0
@@ -321,29 +291,22 @@ async def test_a_head_that_does_not_end_is_ended(running: Running) -> None:
 
 
 async def test_an_unread_answer_is_given_up(waiting: Running) -> None:
-    over = asyncio.Event()
-
-    async def late(_: Request, __: float) -> Answer:
-        await over.wait()
-        return Answer(allowed())
-
-    waiting.answer = late
+    release = held(waiting)
     async with callers(waiting, 1, WHOLE.replace(b"/validate", b"/validate?timeout=30s")) as stuck:
         acceptor = acceptor_of(waiting)
         await in_flight(acceptor, 1)
         acceptor.sweep(asyncio.get_running_loop().time() + connections.REQUEST_SECONDS + 1)
         assert await stuck[0].answer() == b""
     assert refused(waiting, "answer-not-taken") == 1
-    over.set()
+    release.set()
 
 
 async def test_handshakes_that_never_begin_or_fail_are_ended_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "HANDSHAKE_SECONDS", 0.2)
-    certificate = certificates.ServingCertificate()
-    certificate.install(pki.issue(["127.0.0.1"], datetime.now(UTC)))
-    async with serving(tls=lambda: certificate.context) as running:
+    served = certificate()
+    async with serving(tls=lambda: served.context) as running:
         async with callers(running, 3) as silent, callers(running, 3, WHOLE) as plain:
             await asyncio.gather(*(caller.answer() for caller in [*silent, *plain]))
         assert refused(running, "no-handshake") == 6
@@ -352,8 +315,8 @@ async def test_handshakes_that_never_begin_or_fail_are_ended_and_counted(
 
 async def test_handshakes_count_among_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MOST", 3)
-    certificate = certificates.ServingCertificate()
-    async with serving(tls=lambda: certificate.context) as running, callers(running, 9) as silent:
+    served = certificate()
+    async with serving(tls=lambda: served.context) as running, callers(running, 9) as silent:
         await asyncio.gather(*(caller.answer() for caller in silent[:6]))
         assert refused(running, "too-many-connections") >= 6
         assert len(acceptor_of(running)) <= 3
@@ -486,9 +449,7 @@ async def test_a_large_body_waits_for_room_and_is_answered(running: Running) -> 
     with budget.hold() as other:
         await budget.grow(other, 200_000)
         large = asyncio.create_task(running.post(BODY + b" " * 150_000))
-        async with asyncio.timeout(60):
-            while not budget._waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: bool(budget._waiting))
         assert not large.done()
     assert (await large)[0] == 200
     assert budget.taken == 0
@@ -500,9 +461,7 @@ async def test_a_large_body_that_finds_no_room_before_its_deadline_is_a_503(runn
     with budget.hold() as other:
         await budget.grow(other, 150_000)
         large = asyncio.create_task(running.post(BODY + b" " * 150_000, "/validate?timeout=10s"))
-        async with asyncio.timeout(60):
-            while not budget._waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: bool(budget._waiting))
         pass_over(10)
         status, text = await large
     assert (status, text) == (503, "other bodies took the room that this one needed\n")

@@ -64,22 +64,17 @@ async def test_a_kind_from_outside_does_not_become_a_label(running: Running) -> 
     assert running.metric("chassis_admission_requests_total", **labels) == 2
 
 
-async def test_a_crash_is_answered_and_the_connection_lives(running: Running) -> None:
+@pytest.mark.parametrize("wrong", ["raises", "can't be rendered"])
+async def test_a_crash_is_answered_and_the_connection_lives(running: Running, wrong: str) -> None:
     def answer(_: Request, __: float) -> Answer:
-        raise RecursionError("a bug")
+        if wrong == "raises":
+            raise RecursionError("a bug")
+        return Answer(allowed(audit={"findings": "\ud800"}))
 
     running.answer = answer
     assert await running.review() == {"uid": "0f1e", "allowed": True, "warnings": ["validate failed"]}
     labels = {"endpoint": "validate", "outcome": "failed", "kind": "Pod"}
     assert running.metric("chassis_admission_requests_total", **labels) == 1
-
-
-async def test_an_answer_that_can_t_be_rendered_is_a_crash_too(running: Running) -> None:
-    def answer(_: Request, __: float) -> Answer:
-        return Answer(allowed(audit={"findings": "\ud800"}))
-
-    running.answer = answer
-    assert (await running.review())["warnings"] == ["validate failed"]
 
 
 # --- deadlines -----------------------------------------------------------------------------------------
@@ -140,28 +135,14 @@ async def test_a_body_that_never_arrives_is_given_up(running: Running) -> None:
 DEEP = b"[" * 100_000
 BAD_BODIES = {
     "empty": b"",
-    "no JSON": b"hello",
     "broken off": json.dumps(review()).encode()[:-5],
-    "another kind": b'{"kind":"Pod","apiVersion":"v1"}',
     "an array": b"[]",
-    "null": b"null",
-    "wrong version": json.dumps(review() | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(),
-    "no request": b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}',
-    "no uid": json.dumps(review(uid="")).encode(),
-    "uid of another type": json.dumps(review(uid=5)).encode(),
-    "no object": json.dumps(review(object=None)).encode(),
     "object of another type": json.dumps(review(object="x")).encode(),
-    "unknown operation": json.dumps(review(operation="EAT")).encode(),
-    "NaN": json.dumps(review()).replace('"spec": {}', '"spec": NaN').encode(),
-    "infinity": json.dumps(review()).replace('"spec": {}', '"spec": -Infinity').encode(),
     "deep nesting": json.dumps(review()).replace('"spec": {}', '"spec": ' + DEEP.decode()).encode(),
     "balanced deep nesting": DEEP + b"]" * len(DEEP),
-    "lone surrogate": json.dumps(review()).replace('"ml"', r'"\ud800"').encode(),
-    "invalid UTF-8": json.dumps(review()).encode().replace(b'"ml"', b'"\xff\xfe"'),
     "duplicate keys": json.dumps(review()).replace('"spec": {}', '"spec": {"a": 1, "a": 2}').encode(),
-    "a NUL": b"\0",
-    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(review()).encode(),
 }
+"""Others are in `tests.webhook.admission.test_envelope`."""
 
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
@@ -190,18 +171,18 @@ async def test_odd_but_readable_bodies_are_answered(running: Running, body: str)
 
 
 @pytest.mark.parametrize(
-    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/yaml"]
+    ("content_type", "status"),
+    [
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("application/yaml", 415),
+        ("application/json; charset=utf-8", 200),
+    ],
 )
-async def test_another_content_type_is_a_415(running: Running, content_type: str) -> None:
-    status, text = await running.post(json.dumps(review()), **{"Content-Type": content_type})
-    assert (status, text) == (415, f"the content type must be application/json, not {content_type}\n")
-
-
-async def test_a_content_type_with_parameters_is_json(running: Running) -> None:
-    status, _ = await running.post(
-        json.dumps(review()), **{"Content-Type": "application/json; charset=utf-8"}
-    )
-    assert status == 200
+async def test_another_content_type_is_a_415(running: Running, content_type: str, status: int) -> None:
+    found, text = await running.post(json.dumps(review()), **{"Content-Type": content_type})
+    assert found == status
+    assert status == 200 or text == f"the content type must be application/json, not {content_type}\n"
 
 
 async def test_a_gzip_bomb_is_refused_by_its_header(running: Running) -> None:
@@ -306,14 +287,12 @@ async def raw(running: Running, request: bytes) -> bytes:
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"rubbish\r\n\r\n",
-        b"GET /validate HTTP/9.9\r\n\r\n",
         HEAD + b"Content-Length: -1\r\n\r\n",
         HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
         HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
     ],
-    ids=["no HTTP", "wrong version", "negative length", "two lengths", "broken chunk", "huge header"],
+    ids=["negative length", "two lengths", "broken chunk", "huge header"],
 )
 async def test_broken_http_is_a_4xx_and_harms_nobody_else(running: Running, request_bytes: bytes) -> None:
     answer = await raw(running, request_bytes)
@@ -336,12 +315,6 @@ async def test_a_caller_that_goes_away_in_the_middle_harms_nobody_else(running: 
     await writer.drain()
     writer.transport.abort()
     assert await running.review() == {"uid": "0f1e", "allowed": True}
-
-
-async def test_rejections_are_counted(running: Running) -> None:
-    await running.post(b"hello")
-    labels = {"endpoint": "validate", "outcome": "rejected", "kind": "other"}
-    assert running.metric("chassis_admission_requests_total", **labels) == 1
 
 
 async def test_other_paths_and_methods_are_4xx(running: Running) -> None:
