@@ -83,6 +83,9 @@ def test_until_a_policy_is_read_everything_is_observed(seen: Seen) -> None:
     assert seen.profile() is Profile.OBSERVE
     assert not seen.valid()
     assert not seen.policy.read.is_set()
+    seen.policy.offer(BAD, "here")
+    assert seen.profile() is Profile.OBSERVE
+    assert seen.policy.read.is_set()
 
 
 def test_a_bad_policy_leaves_the_last_good_one_and_its_errors_are_logged(seen: Seen) -> None:
@@ -106,12 +109,6 @@ def test_the_digest_of_the_policy_in_force_is_a_metric_and_that_of_an_old_one_is
     (sample,) = family.samples
     assert sample.labels == {"digest": seen.policy.config.digest, "profile": "strict"}
     assert sample.value == 1
-
-
-def test_a_first_policy_that_is_bad_observes(seen: Seen) -> None:
-    seen.policy.offer(BAD, "here")
-    assert seen.profile() is Profile.OBSERVE
-    assert seen.policy.read.is_set()
 
 
 def test_a_bug_in_loading_is_answered_like_a_bad_policy(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:

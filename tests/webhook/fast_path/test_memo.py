@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse, prepared, render
 from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
-from webhook.fast_path.memo import Decide, Memo, summary
+from webhook.fast_path.memo import DEFAULT_BYTES, Decide, Memo, summary
 from webhook.kube.caches import ClusterCache
 from webhook.kube.documents import BadDocument, load_all
 
@@ -200,6 +201,39 @@ def _with_token(pod: Json, name: str) -> Json:
     return {**pod, "spec": {**spec, "containers": mounted, "volumes": volumes}}
 
 
+def counted(limit: int = DEFAULT_BYTES) -> tuple[Memo, Counter[str]]:
+    """A memo and the outcomes that it counts."""
+    counts = Counter[str]()
+    return Memo(limit, lambda outcome: counts.update([outcome])), counts
+
+
+def with_services() -> tuple[ClusterCache, Any]:
+    """A cluster that knows its Services, of which there are none yet."""
+    cluster = ClusterCache()
+    (services,) = (store for _, _, store in cluster.sources if store.kind == "Service")
+    services.begin()
+    services.commit()
+    return cluster, services
+
+
+@contextmanager
+def allocated() -> Iterator[Callable[[], int]]:
+    """Traces allocations. Returns the bytes since its last call, or since the start, that are still there."""
+    before = 0
+
+    def since() -> int:
+        nonlocal before
+        gc.collect()
+        earlier, before = before, tracemalloc.get_traced_memory()[0]
+        return before - earlier
+
+    tracemalloc.start()
+    try:
+        yield since
+    finally:
+        tracemalloc.stop()
+
+
 # --- the proof ---------------------------------------------------------------------------------------------
 
 
@@ -220,8 +254,8 @@ def rendered(request: Request, answer: Answer) -> bytes:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_an_answer_of_the_memo_is_the_engines(seed: int) -> None:
-    world, counts = World(seed), Counter[str]()
-    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    world = World(seed)
+    memo, counts = counted()
     config = load(world.chance.choice(POLICIES))
     for _ in range(400):
         if world.chance.random() < 0.03:
@@ -235,8 +269,7 @@ def test_an_answer_of_the_memo_is_the_engines(seed: int) -> None:
 
 
 def test_replicas_whose_answers_have_their_own_names_in_them_are_each_decided() -> None:
-    memo, counts = Memo(), Counter[str]()
-    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    memo, counts = counted()
     config = planted(lambda target, _: [Finding("spec", f"Pod {target.name} is here.", volume_of(target))])
     for end in ("bcdfg", "zzzzz", "24567"):
         pod = _with_token(
@@ -420,10 +453,7 @@ def test_a_workload_is_found_by_its_name_in_the_cluster() -> None:
 
 
 def test_a_policy_that_reads_declared_fields_passes_the_proof() -> None:
-    cluster = ClusterCache()
-    [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
-    services.begin()
-    services.commit()
+    cluster, services = with_services()
     memo, config = Memo(), planted(lambda _, facts: said(len(facts.listing(Resource.SERVICES) or ())))
     for number in range(20):
         if number % 3 == 0:
@@ -495,24 +525,18 @@ def deployments() -> Stream:
 
 @pytest.mark.parametrize(("endpoint", "make"), [("mutate", pods), ("validate", deployments)])
 def test_the_memo_takes_no_more_memory_than_it_may(endpoint: str, make: Callable[[], Stream]) -> None:
-    limit, counts = 2**19, Counter[str]()
-    memo, config = Memo(limit, lambda outcome: counts.update([outcome])), load({})
+    limit, config = 2**19, load({})
+    memo, counts = counted(limit)
     requests = [parse(review) for review in make().measured]
-    tracemalloc.start()
-    try:
+    with allocated() as since:
         for request in requests:  # what the policies keep for themselves they keep now
             Memo(1).answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
+        since()
         for request in requests:
             memo.answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
             assert 0 <= memo.bytes <= limit
-        gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+        assert since() < 1.2 * limit
     assert counts["evicted"] > 50
-    assert taken < 1.2 * limit
     assert len(memo) > 10
 
 
@@ -562,20 +586,16 @@ def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
     """Also of objects that take many times as much memory as their JSON is long."""
     config, makes, count = load({"rules.yaml": "profile: strict"}), COSTLY[what], 5
     for request in (makes(-1), makes(-2)):  # what the policies keep for themselves they keep now
-        engine.validate(request, config, NoCluster())
+        Memo(2**30).answer("validate", request, config, NoCluster(), engine.validate)
     memo = Memo(2**30)
     requests = [makes(number) for number in range(count)]
     texts = [Canonical.of(request) for request in requests]
     del requests
-    tracemalloc.start()
-    try:
+    with allocated() as since:
         for canonical in texts:
             assert canonical is not None
             memo.answer("validate", canonical.request(), config, NoCluster(), engine.validate)
-        gc.collect()
-        taken = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
+        taken = since()
     assert len(memo) == count
     assert 0.5 * taken < memo.bytes + memo.folds.bytes
     assert taken < 1.1 * (memo.bytes + memo.folds.bytes)
@@ -609,8 +629,7 @@ def test_a_large_answer_does_not_drive_out_the_others() -> None:
 
 
 def test_another_configuration_is_another_memo() -> None:
-    counts = Counter[str]()
-    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    memo, counts = counted()
     for config in itertools.chain.from_iterable([load({})] * 2 for _ in range(2)):
         memo.answer("mutate", created(BARE), config, NoCluster(), engine.mutate)
     assert counts == {"miss": 2, "hit": 2}
@@ -643,12 +662,8 @@ def test_a_memo_of_nothing_remembers_nothing() -> None:
 
 def test_an_unused_listing_is_not_kept_by_the_memo() -> None:
     """A listing is current by identity, and the memo itself keeps it no longer than the caches do."""
-    cluster = ClusterCache()
-    [services] = [store for _, _, store in cluster.sources if store.kind == "Service"]
-    services.begin()
-    services.commit()
-    counts = Counter[str]()
-    memo = Memo(count=lambda outcome: counts.update([outcome]))
+    cluster, services = with_services()
+    memo, counts = counted()
     config = planted(lambda _, facts: said(len(facts.listing(Resource.SERVICES) or ())))
     for number in range(5):
         services.put({"metadata": {"name": f"{number}", "namespace": "default"}})
@@ -736,20 +751,14 @@ def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None
 def test_the_pods_of_workloads_take_no_more_memory_than_they_may() -> None:
     memo, config = Memo(2**23), load({})
     requests = [parse(review) for review in Workloads(1).deployments(100, 0).measured]
-    tracemalloc.start()
-    try:
+    with allocated() as since:
         for request in requests:  # what the policies keep for themselves they keep now
             Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
+        since()
         for request in requests:  # a copy, which does not outlive its review with all that is known of it
             memo.answer("validate", replace(request), config, NoCluster(), engine.validate)
             assert 0 <= memo.folds.bytes <= 2**21
-        gc.collect()
-        taken = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert taken - memo.bytes < 1.2 * 2**21
+        assert since() - memo.bytes < 1.2 * 2**21
     assert 20 < len(memo.folds) < len(requests)
 
 

@@ -144,42 +144,30 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
     assert memo.found == ["uid-5"]
 
 
-async def test_an_answer_by_known_bytes_is_given_even_if_its_record_fails() -> None:
-    memo = Recalling(2**20)
-    wired = wired_with(memo, {"rules.yaml": "profile: strict"})
-    answers = [await wired.post("validate", replica("uid-1")) for _ in range(2)]
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    wired.on_decision = fail
-    with structlog.testing.capture_logs() as lines:
-        answers.append(await wired.post("validate", replica("uid-1")))
-    assert answers[0] == answers[1] == answers[2]
-    assert memo.found == ["uid-1"]
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
-    told = {"endpoint": "validate", "outcome": "allowed", "kind": "Pod"}
-    assert wired.metric("chassis_admission_requests_total", **told) == 3
-
-
 class Traced(Tracing):
     on = True
 
 
-async def test_where_known_bytes_cannot_be_answered_they_are_read() -> None:
-    """A bug of ours is no refusal."""
-    memo = Memo(2**20)
-    wired = wired_with(memo, {})
-    answers = [await wired.post("mutate", replica(uid)) for uid in ("uid-1", "uid-1")]
+def fail(*_: object) -> None:
+    raise RuntimeError("a bug")
 
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
 
-    memo.recall = fail  # type: ignore[assignment, method-assign]
+@pytest.mark.parametrize("failing", ["recorded", "recalled"])
+async def test_a_bug_costs_no_answer(failing: str) -> None:
+    memo = Recalling(2**20)
+    wired = wired_with(memo, {"rules.yaml": "profile: strict"})
+    answers = [await wired.post("validate", replica("uid-1")) for _ in range(2)]
+    if failing == "recorded":
+        wired.on_decision = fail
+    else:
+        memo.recall = fail  # type: ignore[method-assign]
     with structlog.testing.capture_logs() as lines:
-        answers.append(await wired.post("mutate", replica("uid-1")))
+        answers.append(await wired.post("validate", replica("uid-1")))
     assert answers[0] == answers[1] == answers[2]
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recalled"]
+    assert getattr(memo, "found", []) == (["uid-1"] if failing == "recorded" else [])
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == [f"answer not {failing}"]
+    labels = {"endpoint": "validate", "outcome": "allowed", "kind": "Pod"}
+    assert wired.metric("chassis_admission_requests_total", **labels) == 3
 
 
 def test_the_memo_has_the_bytes_of_the_flag() -> None:
