@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Final
 
-from policies.core.annotations import MODEL_CACHE, MODEL_CLAIM, MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
+from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -26,10 +26,9 @@ from policies.models.sidecar import models_mount, running_puller
 from policies.models.volumes import (
     CACHE_DIR,
     CLAIMS_DIR,
+    check_models_path,
     free_name,
-    mount_at,
     mounted_models,
-    volume_names,
     with_cache,
     with_claims,
     with_config_volume,
@@ -75,8 +74,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
         mount = models_mount(present)
         if mount is None:
             return pod
-        _explain_mounts(why, pull, mount)
-        return with_model_mounts(_with_istio_startup(pod, present, settings, why), pull, mount)
+        return with_model_mounts(_with_istio_startup(pod, present, settings, why), pull, mount, why)
     _check_system(pod)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
@@ -87,32 +85,30 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
             "native ones.",
             "Use nodes of 1.29 or later, or fetch the models in an init container.",
         )
-    before = volume_names(pod)
-    pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts))
-    pod, config_volume = with_config_volume(pod, pull)
+    check_models_path(pod, pull)
     models = models_of(facts, pull.config)
-    pod, cache_mounts = with_cache(pod, pull.cache)
-    pod, claim_mounts = with_claims(pod, claims_of(models))
+    place = ("spec", "initContainers" if native else "containers")
+    # Both Ray autoscalers expect Ray's container to be the first by name, so an ordinary sidecar is the last.
+    name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
+    name = free_name(name, {container.name for container in containers(pod)})
+    why.give(
+        f"spec.{place[1]}[{name}]",
+        lambda: _purpose(pull, models),
+        setting="image",
+        annotation="" if f"{_KSERVE}/agent" in annotations_of(pod) else f"{MODEL_CONFIG}={pull.config}",
+    )
+    pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts), why)
+    pod, config_volume = with_config_volume(pod, pull, why)
+    pod, cache_mounts = with_cache(pod, pull.cache, why)
+    pod, claim_mounts = with_claims(pod, claims_of(models), why)
     mounts = [
         mount,
         {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
         *cache_mounts,
         *claim_mounts,
     ]
-    puller = _puller(pod, pull, settings, facts, native=native, size=size) | {"volumeMounts": mounts}
-    place = ("spec", "initContainers" if native else "containers")
-    why.give(
-        f"spec.{place[1]}[{puller['name']}]",
-        lambda: _purpose(pull, models),
-        setting="image",
-        annotation="" if f"{_KSERVE}/agent" in annotations_of(pod) else f"{MODEL_CONFIG}={pull.config}",
-    )
-    _explain_volumes(why, pull, before, mount["name"], config_volume, [*cache_mounts, *claim_mounts], size)
-    _explain_mounts(why, pull, mount)
-    return appended(with_model_mounts(pod, pull, mount), place, puller)
-
-
-# --- reasons -------------------------------------------------------------------------------------
+    puller = {"name": name, **_puller(pod, pull, settings, facts, native=native, size=size)}
+    return appended(with_model_mounts(pod, pull, mount, why), place, puller | {"volumeMounts": mounts})
 
 
 def _purpose(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
@@ -121,48 +117,6 @@ def _purpose(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
         "" if pull.server == "none" else f" and loads them over the {pull.server} protocol, port {pull.port}"
     )
     return f"fetches {count}ConfigMap {pull.config}{loads}"
-
-
-def _explain_volumes(
-    why: Reasons,
-    pull: ModelPull,
-    before: Set[str],
-    models: str,
-    config: str,
-    claims: list[Json],
-    size: int | None,
-) -> None:
-    """Give the reasons for the new volumes."""
-    if models not in before:
-        limit = f"at most {-(-size >> 30)}Gi" if size is not None else f"in claim {pull.claim}"
-        annotation = f"{MODEL_CLAIM}={pull.claim}" if pull.claim else ""
-        why.give(
-            f"spec.volumes[{models}]", f"the models, {limit}", setting="volumeSize", annotation=annotation
-        )
-    if config not in before:
-        why.give(f"spec.volumes[{config}]", f"the list of models, ConfigMap {pull.config}, for the sidecar")
-    for mount in claims:
-        if mount["name"] not in before and mount["mountPath"] == CACHE_DIR:
-            why.give(
-                f"spec.volumes[{mount['name']}]",
-                f"a cache of models that pods share, in claim {pull.cache}",
-                annotation=f"{MODEL_CACHE}={pull.cache}",
-            )
-        elif mount["name"] not in before:
-            claim = str(mount["mountPath"]).rpartition("/")[2]
-            why.give(f"spec.volumes[{mount['name']}]", f"a model of the list lies in claim {claim}")
-
-
-def _explain_mounts(why: Reasons, pull: ModelPull, mount: Json) -> None:
-    """Give the reasons for the mounts of the models."""
-    for container in pull.targets:
-        if mount_at(container.spec, pull.model_dir) is None:
-            why.give(
-                f"{container.path}.volumeMounts[{text(mount, 'name')}]",
-                f"reads the models at {pull.model_dir}",
-                setting="modelDir",
-                annotation=f"{MODEL_DIR}={pull.model_dir}",
-            )
 
 
 # --- the pod -------------------------------------------------------------------------------------
@@ -244,11 +198,8 @@ def _is_native(settings: ModelPuller, facts: Facts) -> bool:
 def _puller(
     pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, native: bool, size: int | None
 ) -> Json:
-    """The sidecar's container without its mounts."""
-    # Both Ray autoscalers expect Ray's container to be the first by name, so an ordinary sidecar is the last.
-    name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
+    """The sidecar's container without its name and mounts."""
     container: Json = {
-        "name": free_name(name, {container.name for container in containers(pod)}),
         "image": settings.image,
         "command": [PULLER],
         "args": [*_arguments(pull, settings, size), *settings.args],

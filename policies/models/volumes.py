@@ -10,7 +10,8 @@ from hashlib import sha256
 from itertools import chain, count
 from typing import Final
 
-from policies.core.annotations import MODEL_DIR
+from policies.core.annotations import MODEL_CACHE, MODEL_CLAIM, MODEL_DIR
+from policies.core.reasons import Reasons
 from policies.kube.json import Json, appended, mapping, maps, text
 from policies.kube.pods import Container, with_container
 from policies.models.pulling import ModelPull, PullError
@@ -26,12 +27,17 @@ CLAIMS_DIR: Final = "/mnt/pvc"
 _READ_ONLY_KINDS: Final = frozenset({"configMap", "secret", "projected", "downwardAPI", "image"})
 
 
-def with_models_volume(pod: Json, pull: ModelPull, size: int) -> tuple[Json, Json, int | None]:
-    """The pod with a volume for the models, the sidecar's mount of it, and the size limit of a new emptyDir.
+def _with_volume(
+    pod: Json, name: str, source: Json, why: Reasons, reason: str, *, setting: str = "", annotation: str = ""
+) -> tuple[Json, str]:
+    """The pod with a new volume, and the volume's name."""
+    name = free_name(name, {text(volume, "name") for volume in maps(pod, "spec", "volumes")})
+    why.give(f"spec.volumes[{name}]", reason, setting=setting, annotation=annotation)
+    return appended(pod, ("spec", "volumes"), {"name": name, **source}), name
 
-    `size`: the limit in bytes. A volume that the user mounts at the models' path is used. Raises PullError if
-    that volume is read-only or a block device.
-    """
+
+def check_models_path(pod: Json, pull: ModelPull) -> None:
+    """Raise PullError if a read-only volume or a block device is at the models' path."""
     for container in pull.targets:
         if _has_device_at(container.spec, pull.model_dir):
             raise PullError(
@@ -41,25 +47,36 @@ def with_models_volume(pod: Json, pull: ModelPull, size: int) -> tuple[Json, Jso
             )
     for container in pull.targets:
         mount = mount_at(container.spec, pull.model_dir)
-        if mount is not None:
-            if not _is_writable(_volume_named(pod, text(mount, "name"))) or mount.get("subPathExpr"):
-                raise PullError(
-                    f"spec.containers[{container.index}].volumeMounts",
-                    f"What container {container.name} mounts at {pull.model_dir} can't be written to.",
-                    f"Mount it elsewhere, or name another path in {MODEL_DIR}.",
-                )
+        if mount is None:
+            continue
+        if not _is_writable(_volume_named(pod, text(mount, "name"))) or mount.get("subPathExpr"):
+            raise PullError(
+                f"spec.containers[{container.index}].volumeMounts",
+                f"What container {container.name} mounts at {pull.model_dir} can't be written to.",
+                f"Mount it elsewhere, or name another path in {MODEL_DIR}.",
+            )
+        return  # the puller writes to the first volume only
+
+
+def with_models_volume(pod: Json, pull: ModelPull, size: int, why: Reasons) -> tuple[Json, Json, int | None]:
+    """The pod with a volume for the models, the sidecar's mount of it, and the size limit of a new emptyDir.
+
+    `size`: the limit in bytes. A volume that the user mounts at the models' path is used.
+    """
+    for container in pull.targets:
+        if mount := mount_at(container.spec, pull.model_dir):
             return pod, {key: value for key, value in mount.items() if key not in _CONTAINERS_OWN}, None
-    mount = {"name": MODELS, "mountPath": pull.model_dir}
+    existing = _volume_named(pod, MODELS)
+    if not pull.claim and existing is not None and _is_writable(existing):
+        return pod, {"name": MODELS, "mountPath": pull.model_dir}, None
+    limit = f"{-(-size >> 30)}Gi"
+    source: Json = {"emptyDir": {"sizeLimit": limit}}
+    reason, annotation = f"the models, at most {limit}", ""
     if pull.claim:
-        volume: Json = {"persistentVolumeClaim": {"claimName": pull.claim}}
-    else:
-        existing = _volume_named(pod, MODELS)
-        if existing is not None and _is_writable(existing):
-            return pod, mount, None
-        volume = {"emptyDir": {"sizeLimit": f"{-(-size // (1 << 30))}Gi"}}
-    name = free_name(MODELS, volume_names(pod))
-    pod = appended(pod, ("spec", "volumes"), {"name": name, **volume})
-    return pod, {**mount, "name": name}, None if pull.claim else size
+        source = {"persistentVolumeClaim": {"claimName": pull.claim}}
+        reason, annotation = f"the models, in claim {pull.claim}", f"{MODEL_CLAIM}={pull.claim}"
+    pod, name = _with_volume(pod, MODELS, source, why, reason, setting="volumeSize", annotation=annotation)
+    return pod, {"name": name, "mountPath": pull.model_dir}, None if pull.claim else size
 
 
 _CONTAINERS_OWN: Final = ("readOnly", "recursiveReadOnly", "mountPropagation")
@@ -74,11 +91,6 @@ def _volume_named(pod: Json, name: str) -> Json | None:
     return next((volume for volume in maps(pod, "spec", "volumes") if volume.get("name") == name), None)
 
 
-def volume_names(pod: Json) -> set[str]:
-    """The names of a pod's volumes."""
-    return {text(volume, "name") for volume in maps(pod, "spec", "volumes")}
-
-
 def _is_writable(volume: Json | None) -> bool:
     """Whether models can be written to a volume; yes if it is not in the spec, as with a StatefulSet's claim
     template."""
@@ -88,48 +100,55 @@ def _is_writable(volume: Json | None) -> bool:
     return claim.get("readOnly") is not True and _READ_ONLY_KINDS.isdisjoint(volume)
 
 
-def with_config_volume(pod: Json, pull: ModelPull) -> tuple[Json, str]:
+def with_config_volume(pod: Json, pull: ModelPull, why: Reasons) -> tuple[Json, str]:
     """The pod with the ConfigMap as a volume, and that volume's name."""
     for volume in maps(pod, "spec", "volumes"):
         config = volume.get("configMap")
         if isinstance(config, dict) and config.get("name") == pull.config and not config.get("items"):
             return pod, text(volume, "name")
-    name = free_name(CONFIG, volume_names(pod))
-    return appended(pod, ("spec", "volumes"), {"name": name, "configMap": {"name": pull.config}}), name
+    reason = f"the list of models, ConfigMap {pull.config}, for the sidecar"
+    return _with_volume(pod, CONFIG, {"configMap": {"name": pull.config}}, why, reason)
 
 
-def with_cache(pod: Json, claim: str) -> tuple[Json, list[Json]]:
+def with_cache(pod: Json, claim: str, why: Reasons) -> tuple[Json, list[Json]]:
     """The pod with the claim of a shared cache, and the sidecar's mounts of it."""
     if not claim:
         return pod, []
     for volume in maps(pod, "spec", "volumes"):
         if text(volume, "persistentVolumeClaim", "claimName") == claim and _is_writable(volume):
             return pod, [{"name": text(volume, "name"), "mountPath": CACHE_DIR}]
-    name = free_name(CACHE, volume_names(pod))
-    added = {"name": name, "persistentVolumeClaim": {"claimName": claim}}
-    return appended(pod, ("spec", "volumes"), added), [{"name": name, "mountPath": CACHE_DIR}]
+    source = {"persistentVolumeClaim": {"claimName": claim}}
+    reason = f"a cache of models that pods share, in claim {claim}"
+    pod, name = _with_volume(pod, CACHE, source, why, reason, annotation=f"{MODEL_CACHE}={claim}")
+    return pod, [{"name": name, "mountPath": CACHE_DIR}]
 
 
-def with_claims(pod: Json, claims: list[str]) -> tuple[Json, list[Json]]:
+def with_claims(pod: Json, claims: list[str], why: Reasons) -> tuple[Json, list[Json]]:
     """The pod with the claims of `pvc://` URIs, and the sidecar's mounts of them."""
     names: dict[str, str] = {}
     for volume in maps(pod, "spec", "volumes"):
         names.setdefault(text(volume, "persistentVolumeClaim", "claimName"), text(volume, "name"))
     mounts: list[Json] = []
-    added: list[Json] = []
     for claim in claims:
         name = names.get(claim)
         if not name:
             name = f"mlchassis-pvc-{sha256(claim.encode()).hexdigest()[:10]}"
-            added.append({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+            source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            pod, name = _with_volume(pod, name, source, why, f"a model of the list is in claim {claim}")
         mounts.append({"name": name, "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True})
-    return appended(pod, ("spec", "volumes"), *added) if added else pod, mounts
+    return pod, mounts
 
 
-def with_model_mounts(pod: Json, pull: ModelPull, mount: Json) -> Json:
+def with_model_mounts(pod: Json, pull: ModelPull, mount: Json, why: Reasons) -> Json:
     """The pod with the models mounted, read-only, in every container that reads them."""
     for container in pull.targets:
         if mount_at(container.spec, pull.model_dir) is None:
+            why.give(
+                f"{container.path}.volumeMounts[{text(mount, 'name')}]",
+                f"reads the models at {pull.model_dir}",
+                setting="modelDir",
+                annotation=f"{MODEL_DIR}={pull.model_dir}",
+            )
             added = {**mount, "mountPath": pull.model_dir, "readOnly": True}
             pod = with_container(pod, container, appended(container.spec, ("volumeMounts",), added))
     return pod
