@@ -1,4 +1,4 @@
-"""Startup budgets that follow from observed starts, and when they do not."""
+"""Startup budgets from observed starts."""
 
 import json
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def test_a_short_observed_start_removes_no_startup_probe(slowest: int, expected:
     assert expected_start(pod(), only(pod()), facts(Seen(pod(), (slowest, 41)))) == expected
 
 
-def test_no_rule_warns_about_a_budget_that_follows_from_observed_starts() -> None:
+def test_no_rule_warns_about_a_budget_from_observed_starts() -> None:
     of, known = pod(), facts(Seen(pod(), (12, 7)))
     made = mutate(of, StandardProbes(), known)
     target = Target(made, POD, pod_templates({"apiVersion": "v1", "kind": "Pod", **made}, {}))
@@ -142,12 +142,12 @@ CHANGES: list[Callable[[], Json]] = [
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_what_starts_differently_is_another_run(changed: Callable[[], Json]) -> None:
+def test_a_change_of_the_start_is_another_run(changed: Callable[[], Json]) -> None:
     assert budget(changed(), Seen(pod(), (312, 41))).why() != budget(pod(), Seen(pod(), (312, 41))).why()
     assert run_of(changed(), only(changed()), 0) != run_of(pod(), only(pod()), 0)
 
 
-def test_a_pod_as_it_runs_is_the_same_run_as_the_one_that_was_admitted() -> None:
+def test_a_running_pod_has_the_run_of_its_template() -> None:
     running = pod(env=[{"name": "RELEASE", "value": "7"}], livenessProbe={"httpGet": {"port": 1}})
     running["metadata"] = {"name": "llm-0", "ownerReferences": [{"kind": "StatefulSet", "name": "llm"}]}
     running["spec"]["volumes"] = [
@@ -161,7 +161,7 @@ def test_a_pod_as_it_runs_is_the_same_run_as_the_one_that_was_admitted() -> None
     assert run_of(running, only(running), 0) != run_of(pod(), only(pod()), 0)
 
 
-def test_a_place_is_where_an_earlier_start_may_have_left_a_download() -> None:
+def test_the_place_of_downloads() -> None:
     cache = pod(({"name": "c", "hostPath": {"path": "/cache"}},))
     bare = pod(({"name": "c", "emptyDir": {}}, {"name": "i", "image": {"reference": "m"}}))
     assert place_of(bare, only(bare)) == ""
@@ -190,11 +190,11 @@ def test_a_place_is_where_an_earlier_start_may_have_left_a_download() -> None:
         '{"a@b": {"basis": [true, 5]}}',
     ],
 )
-def test_garbage_is_nothing(text: object) -> None:
+def test_invalid_text_is_ignored(text: object) -> None:
     assert trimmed("ml", text) is None
 
 
-def test_values_are_clamped_and_equal_runs_are_added_up() -> None:
+def test_values_have_a_maximum_and_equal_runs_are_added_up() -> None:
     text = json.dumps({"x@1": {"basis": [10**12, 3]}, "y@1": {"basis": [5, 4], "killed": 9}, "z@2": {}})
     found = trimmed("ml", text)
     assert found is not None
