@@ -157,23 +157,15 @@ class ApiServer:
         timeout: float = CALL_SECONDS,  # noqa: ASYNC109 (handed to aiohttp, which cancels the call)
     ) -> Json:
         """Send a request and return the answer. ApiError without an answer or with a status from 400."""
-        return _json(await self._answer(method, path, query, body, content_type, headers, timeout))
+        options = {"query": query, "body": body, "content_type": content_type, "headers": headers}
+        return _json(await self._answer(method, path, timeout, **options))
 
-    async def _answer(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Json | None,
-        content_type: str,
-        headers: Mapping[str, str] | None,
-        seconds: float,
-    ) -> bytes:
+    async def _answer(self, method: str, path: str, seconds: float, **options: Any) -> bytes:
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
         attempts = 0
         try:
             while True:
-                response = await self._send(method, path, query, body, content_type, limits, headers)
+                response = await self._send(method, path, limits, **options)
                 async with response:
                     raw = await _body(response)
                 self._set_time(response.headers.get("Date"))
@@ -205,7 +197,7 @@ class ApiServer:
         while True:
             page = {**query, "limit": str(limit)} | ({"continue": token} if token else {})
             try:
-                raw = await self._answer("GET", path, page, None, "application/json", headers, LIST_SECONDS)
+                raw = await self._answer("GET", path, LIST_SECONDS, query=page, headers=headers)
             except ApiError as error:
                 if error.reason == TOO_LARGE and limit > 1:
                     limit = max(1, limit // 8)
@@ -248,7 +240,7 @@ class ApiServer:
         silence = min(seconds + GRACE_SECONDS, SILENCE_SECONDS)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         try:
-            response = await self._send("GET", path, query, None, "application/json", limits)
+            response = await self._send("GET", path, limits, query=query)
             async with response:
                 if response.status >= 400:
                     raise _error(response.status, _status(await _body(response)))
@@ -268,25 +260,20 @@ class ApiServer:
         self,
         method: str,
         path: str,
-        query: Mapping[str, str] | None,
-        body: Json | None,
-        content_type: str,
         limits: aiohttp.ClientTimeout,
-        more_headers: Mapping[str, str] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
-        method, url, headers, content, _ = await self._client.param_serialize(
-            method,
-            path + (f"?{urlencode(query)}" if query else ""),
-            header_params={
-                "Accept": "application/json",
-                "Content-Type": content_type,
-                **(more_headers or {}),
-            },
-            body=body,
-            auth_settings=["BearerToken"],
+        url = path + (f"?{urlencode(query)}" if query else "")
+        types = {"Accept": "application/json", "Content-Type": content_type}
+        method, url, all_headers, content, _ = await self._client.param_serialize(
+            method, url, header_params=types | dict(headers or {}), body=body, auth_settings=["BearerToken"]
         )
         sent = await self._client.rest_client.request(
-            method, url, headers=headers, body=content, _request_timeout=limits
+            method, url, headers=all_headers, body=content, _request_timeout=limits
         )
         response: aiohttp.ClientResponse = sent.response
         return response

@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -58,11 +58,9 @@ OwnerRule = tuple[str, str]
 class _Hint:
     """A pod that probably has findings."""
 
-    namespace: str
-    name: str
+    request: Request
+    """The review, without its objects."""
     uid: str
-    username: str
-    groups: tuple[str, ...]
     owner: str
     due: float
     reported: frozenset[OwnerRule]
@@ -102,16 +100,9 @@ class OwnerEvents:
         new = {each for each in reported if each not in self._pending and not self._is_known(each)}
         if not new:
             return
-        hint = _Hint(
-            request.namespace,
-            text(request.object, "metadata", "name"),
-            text(request.object, "metadata", "uid"),
-            request.username,
-            request.groups,
-            uid,
-            self._clock() + SETTLE_SECONDS,
-            frozenset(new),
-        )
+        name, pod_uid = (text(request.object, "metadata", field) for field in ("name", "uid"))
+        review = replace(request, name=name, object=None, old_object=None)
+        hint = _Hint(review, pod_uid, uid, self._clock() + SETTLE_SECONDS, frozenset(new))
         try:
             self._queue.put_nowait(hint)
         except asyncio.QueueFull:
@@ -131,24 +122,15 @@ class OwnerEvents:
                 self._pending -= hint.reported
 
     async def _process(self, hint: _Hint) -> None:
+        namespace = hint.request.namespace
         try:
-            path = paths.one("v1", "pods", hint.name, hint.namespace)
+            path = paths.one("v1", "pods", hint.request.name, namespace)
             await self._limit.take()
             pod = await self._api.get(path)
         except ApiError as error:
-            self._failed(error, f"get Pods in the namespace {hint.namespace}")
+            self._failed(error, f"get Pods in the namespace {namespace}")
             return
-        request = Request(
-            "",
-            POD,
-            "CREATE",
-            hint.namespace,
-            hint.name,
-            resource="pods",
-            object=pod,
-            username=hint.username,
-            groups=hint.groups,
-        )
+        request = replace(hint.request, object=pod)
         config = self._config()
         owner = _owner_of_unknown_kind(request, config)
         if owner is None or text(owner, "uid") != hint.owner or text(pod, "metadata", "uid") != hint.uid:
@@ -156,7 +138,7 @@ class OwnerEvents:
             return
         for result in _warned(engine.validate(request, config, self._cluster).results):
             if not self._is_known((hint.owner, result.rule)):
-                await self._report(owner, hint.namespace, result)
+                await self._report(owner, namespace, result)
             if self._disabled:
                 return
 
