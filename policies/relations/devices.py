@@ -117,8 +117,6 @@ def _supplies(slices: Listing) -> Mapping[str, Supply]:
 
 
 class _Driver:
-    """The counted devices of one driver, or of all drivers."""
-
     def __init__(self) -> None:
         self._by_node: dict[str, int] = {}
         self._shared = 0
@@ -159,7 +157,6 @@ class Request:
 
     @property
     def classes(self) -> Iterator[str]:
-        """The names of the DeviceClasses."""
         yield from filter(None, (text(each, "deviceClassName") for each in self.alternatives))
 
     def minimum(self, facts: Facts) -> tuple[str, int]:
@@ -179,7 +176,6 @@ def _count(request: Json) -> int:
 
 
 def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
-    """The requests of the known claims of a pod."""
     for index, entry in indexed_maps(template.spec, "resourceClaims"):
         path = f"{template.spec_path}.resourceClaims[{index}]"
         for field, kind in (("resourceClaimTemplateName", _TEMPLATE), ("resourceClaimName", _CLAIM)):

@@ -35,8 +35,6 @@ _IGNORE: Final = "Ignore"
 
 
 class Cause(Enum):
-    """Why the number of pods of a domain is limited."""
-
     APART = "anti-affinity"
     PORT = "a port of the node"
     SPREAD = "topology spread"
@@ -50,7 +48,6 @@ class Limit:
     key: str
     """The node label that names the domain."""
     path: str
-    """The field that sets the limit."""
     per_domain: int = 1
     across_revisions: bool = True
     """Whether pods of two revisions count together, as during a rollout."""

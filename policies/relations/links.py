@@ -73,7 +73,6 @@ def blocking_links(target: Target) -> tuple[Link, ...]:
 
 
 def all_links(target: Target) -> tuple[Link, ...]:
-    """Every link of a workload, in reading order."""
     return _first(
         link
         for template in target.templates

@@ -48,7 +48,6 @@ class Position:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The object with the lower rank is deployed first."""
         return self.phase, self.wave
 
 

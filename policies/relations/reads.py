@@ -22,8 +22,6 @@ _ENV: Final = (("configMapKeyRef", CONFIG_MAP), ("secretKeyRef", SECRET))
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An object that pods mount or read."""
-
     kind: GroupKind
     name: str
     path: str
@@ -35,7 +33,6 @@ class Read:
 
 
 def objects_read(template: PodTemplate) -> Iterator[Read]:
-    """The objects that the pods mount or read, in reading order."""
     for index, volume in indexed_maps(template.spec, "volumes"):
         at = f"{template.spec_path}.volumes[{index}]"
         for field, key, kind in _VOLUMES:

@@ -108,8 +108,6 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One wait of a cycle."""
-
     waiter: Waiter
     link: Link
     service: str
@@ -169,7 +167,6 @@ class _Edge:
     link: Link
     service: str
     providers: tuple[Identity, ...]
-    """The workloads behind the Service."""
 
 
 class _Search:

@@ -43,7 +43,6 @@ For each page, API servers of 1.34 and newer iterate over all objects that follo
 cache), so the cost of a list in small pages is quadratic. About ten lists are read concurrently at the start,
 and a page in memory takes several times its size."""
 LARGEST_PAGE = 5_000
-"""The maximum number of objects of a page."""
 LARGEST_ANSWER = 32 * 1024 * 1024
 """The maximum bytes of an answer or watch event. A page that is larger is requested again in smaller
 pages."""

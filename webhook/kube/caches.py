@@ -94,7 +94,6 @@ class ClusterCache:
         self._on_change(resource)
 
     def synced(self, resource: Resource) -> bool:
-        """Whether the resource is known."""
         return all(store.synced for store in self._stores[resource])
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:

@@ -29,11 +29,9 @@ class Collection:
         return self.path.rpartition("/")[2]
 
     def inside(self, namespace: str) -> Collection:
-        """Its objects in one namespace."""
         return replace(self, path=paths.within(self.path, namespace))
 
     def labelled(self, selector: str) -> Collection:
-        """Its objects that a label selector selects."""
         return replace(self, query={"labelSelector": selector})
 
 

@@ -236,7 +236,6 @@ _SCALARS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 def _documents(text: str, loader: type[ManifestLoader], duplicates: list[str] | None = None) -> Iterator[Any]:
-    """All documents, built by PyYAML."""
     try:
         _check_limits(text, loader)
         reading: Any = loader(text)  # a SafeLoader, narrowed further
@@ -271,8 +270,6 @@ _TEMPLATE: Final = "a template must be rendered first"
 
 @dataclass(slots=True)
 class _Collection:
-    """An open collection."""
-
     anchor: str | None
     values_before: int
     deepest: int

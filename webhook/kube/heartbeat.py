@@ -31,7 +31,6 @@ class Heartbeat:
     """Shows a `WatchHealth` whether watches deliver events; it is the sink of the heartbeat's reflector."""
 
     def __init__(self, lister: Lister, node: str, health: WatchHealth) -> None:
-        """`node`: the name of this process's node."""
         self._lister, self._health = lister, health
         self._path = paths.collection(LEASES, "leases", NAMESPACE)
         self._query = {"fieldSelector": f"metadata.name={node}"}
@@ -41,7 +40,6 @@ class Heartbeat:
         self._checking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Watch the Lease until cancelled."""
         reflector = Reflector(
             self._lister, self._path, self, query=self._query, health=self._health, received=self._received
         )

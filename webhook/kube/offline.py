@@ -348,7 +348,6 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _starts(self) -> dict[str, Listing]:
-        """The observed starts by namespace."""
         data = mapping(self._observed, "data").items()
         found = ((namespace, trimmed(namespace, value)) for namespace, value in data)
         return {namespace: Listing([starts]) for namespace, starts in found if starts}

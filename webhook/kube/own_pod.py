@@ -9,7 +9,6 @@ SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/
 
 
 def own_namespace(default: str = "mlchassis-system") -> str:
-    """The namespace of this pod."""
     try:
         return SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or default
     except OSError:

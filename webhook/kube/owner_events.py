@@ -34,7 +34,7 @@ from webhook.admission.messages import sentence
 from webhook.kube import events, paths
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError, is_missing_right
-from webhook.kube.rate_limit import RateLimit, Sleep
+from webhook.kube.rate_limit import Clock, RateLimit, Sleep
 
 log = structlog.get_logger()
 
@@ -76,10 +76,10 @@ class OwnerEvents:
         cluster: Cluster,
         count: Callable[[str], None],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`count` is called with `written`, `failed` and `dropped`; `clock`: monotonic seconds."""
+        """`count` is called with `written`, `failed` and `dropped`."""
         self._api, self._config, self._cluster, self._count = api, config, cluster, count
         self._clock, self._sleep = clock, sleep
         self._queue: asyncio.Queue[_Hint] = asyncio.Queue(QUEUED)
@@ -111,7 +111,6 @@ class OwnerEvents:
             self._pending |= new
 
     async def run(self) -> None:
-        """Process the queue until cancelled."""
         while True:
             hint = await self._queue.get()
             try:

@@ -33,7 +33,6 @@ def root(api_version: str) -> str:
 
 
 def collection(api_version: str, resource: str, namespace: str = "") -> str:
-    """The objects of a resource, in all namespaces or in one."""
     path = root(api_version)
     if namespace:
         path += f"/namespaces/{_segment(namespace, is_label, 'a namespace')}"

@@ -64,7 +64,6 @@ class Origin:
 
     @property
     def rows(self) -> list[str]:
-        """The lines of the text."""
         return _rows(self.text)
 
 

@@ -12,6 +12,8 @@ from policies.kube.json import Json
 from webhook.kube.calls import Writes
 
 Sleep = Callable[[float], Awaitable[object]]
+Clock = Callable[[], float]
+"""Monotonic seconds."""
 
 _ROUNDING = 1e-9
 """Sums of fractions may end slightly below 1, and a sleep of that length would not move a clock."""
@@ -20,14 +22,12 @@ _ROUNDING = 1e-9
 class RateLimit:
     """A token bucket: `burst` calls at once, then `per_minute`."""
 
-    def __init__(self, burst: int, per_minute: float, clock: Callable[[], float], sleep: Sleep) -> None:
-        """`clock`: monotonic seconds."""
+    def __init__(self, burst: int, per_minute: float, clock: Clock, sleep: Sleep) -> None:
         self._burst, self._per_second = burst, per_minute / 60
         self._clock, self._sleep = clock, sleep
         self._tokens, self._filled_at = float(burst), clock()
 
     async def take(self) -> None:
-        """Wait until another call is allowed."""
         while True:
             now = self._clock()
             self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_second)

@@ -114,7 +114,6 @@ class Reflector:
         self._failing = False
 
     async def run(self) -> None:
-        """Reflect until cancelled."""
         while True:
             pause = FIRST_PAUSE
             try:
@@ -181,7 +180,6 @@ class Reflector:
         self._failing = False
 
     def _back_off(self) -> float:
-        """The pause after a failure."""
         now = time.monotonic()
         steady = now - self._failed >= STEADY_SECONDS
         self._failed = now

@@ -23,6 +23,7 @@ from webhook.kube import paths
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
 from webhook.kube.leases import LEASES, renewal, renewed_at
+from webhook.kube.rate_limit import Clock
 
 log = structlog.get_logger()
 
@@ -59,9 +60,9 @@ class Uptime:
         namespace: str,
         identity: str,
         ready: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
-        """`identity` is unique for each process; `clock`: monotonic seconds."""
+        """`identity` is unique for each process."""
         self._api, self._identity, self._ready, self._clock = api, identity, ready, clock
         self._collection = paths.collection(LEASES, "leases", namespace)
         self._path = paths.one(LEASES, "leases", NAME, namespace)
@@ -75,7 +76,6 @@ class Uptime:
         return self._renewed is not None and self._clock() - self._renewed < LAPSED_SECONDS
 
     async def run(self) -> None:
-        """Renew until cancelled."""
         while True:
             try:
                 await self.once()

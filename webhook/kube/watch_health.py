@@ -34,7 +34,6 @@ class WatchHealth:
         self._timeouts: set[asyncio.Timeout] = set()
 
     def seconds(self, usual: int, without_heartbeat: int) -> int:
-        """The length of the next watch."""
         if self.stalled:
             return min(usual, STALLED_SECONDS)
         return usual if self.has_heartbeat else without_heartbeat

@@ -26,7 +26,7 @@ from webhook.admission.configuration import Config
 from webhook.kube import paths
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
-from webhook.kube.rate_limit import Sleep
+from webhook.kube.rate_limit import Clock, Sleep
 from webhook.kube.reflector import Lister, Reflector
 from webhook.kube.watch_health import WatchHealth
 from webhook.observed.model_events import ModelEvents
@@ -63,7 +63,7 @@ class Collector:
         health: WatchHealth,
         models: ModelEvents,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """`namespace`: the webhook's own; `leads`: whether this process is the leader."""
@@ -77,7 +77,6 @@ class Collector:
         self._pause = WRITE_SECONDS
 
     async def run(self) -> None:
-        """Record until cancelled, while this process is the leader."""
         while True:
             if self._enabled() and self._leads():
                 await self._lead()

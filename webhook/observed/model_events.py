@@ -32,7 +32,7 @@ from webhook.admission.configuration import Config
 from webhook.kube import events
 from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError, is_missing_right
-from webhook.kube.rate_limit import RateLimit, RateLimited, Sleep, jittered
+from webhook.kube.rate_limit import Clock, RateLimit, RateLimited, Sleep, jittered
 from webhook.observed.status_pages import GetStatus, NoStatus, Page, Unloaded, status_client
 
 log = structlog.get_logger()
@@ -110,7 +110,6 @@ class _FairQueue:
             self._namespaces.pop(pod.namespace, None)
 
     def pop(self) -> _Pod | None:
-        """Remove and return the next pod."""
         namespace = next(iter(self._namespaces), None)
         if namespace is None:
             return None
@@ -130,11 +129,10 @@ class ModelEvents:
         config: Callable[[], Config],
         cluster: Cluster,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         client: Callable[[int], AbstractAsyncContextManager[GetStatus]] = status_client,
     ) -> None:
-        """`clock`: monotonic seconds."""
         self._config, self._cluster = config, cluster
         self._clock, self._sleep, self._status_client = clock, sleep, client
         self._api = RateLimited(api, RateLimit(1, WRITES_PER_MINUTE, clock, sleep))
@@ -150,7 +148,6 @@ class ModelEvents:
 
     @property
     def enabled(self) -> bool:
-        """Whether pods are requested at all."""
         config = self._config()
         return not self._disabled and (config.value(ModelPuller).events or bool(config.webhook.overrides))
 
@@ -195,7 +192,6 @@ class ModelEvents:
         self._due.clear()
 
     async def run(self) -> None:
-        """Request and write until cancelled."""
         self._due.clear()  # repeat requests that an earlier run did not complete
         for pod in self._pods.values():
             self._schedule(pod, 0)
@@ -261,7 +257,6 @@ class ModelEvents:
         return effective.policy_mode(MUTATOR) is not Mode.OFF and effective.settings(ModelPuller).events
 
     async def _write(self) -> None:
-        """Write the Events, one after the other."""
         pause = _IDLE_SECONDS
         while True:
             pod = self._changes.pop() or self._renewals.pop()

@@ -145,8 +145,6 @@ class PodTracker:
 
 
 class _Observations:
-    """The observations of one pod."""
-
     def __init__(self, pod: Json, namespace: str, config: Config, cluster: Cluster) -> None:
         self._pod, self._namespace = pod, namespace
         self._facts = Context.of(pod, namespace, config, cluster).facts

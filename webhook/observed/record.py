@@ -109,8 +109,6 @@ class Entry(Model):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observation of a container."""
-
     namespace: str
     key: str
     """`Deployment/llm/server@3fa9c1d2ab34`: workload, container, and a digest of its configuration."""

@@ -20,7 +20,6 @@ from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.printable import printable
 
 SECONDS: Final = 3.0
-"""The timeout of a request."""
 LARGEST: Final = 256 << 10
 """The maximum bytes of a page. A puller of the first release lists all models, about a thousand fit."""
 LISTED: Final = 50
@@ -38,8 +37,6 @@ class NoStatus(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """A model that is not loaded."""
-
     name: str
     state: str
     reason: str
@@ -52,8 +49,6 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The status of a pod's models."""
-
     total: int
     loaded: int
     unloaded: tuple[Unloaded, ...]

@@ -68,14 +68,12 @@ class Row:
     budget: int
     """The maximum of a start in seconds; 0 if no probe ends one."""
     injected: bool
-    """Whether the webhook set the budget."""
     loads: tuple[int, ...]
     """Seconds of the known starts, ascending."""
     starts: int
     kills: Mapping[str, int]
     """Restarts by probe: `startup`, `liveness`."""
     ends: Mapping[str, int]
-    """Ends by reason."""
     places: Mapping[str, Mapping[str, int]]
     """Ends by reason and node type, as far as it is known."""
     memory: int

@@ -41,7 +41,7 @@ class _Utilization:
 
     resource: str
     container: str
-    """The only container of the metric; empty for all containers."""
+    """Empty for all containers."""
     target: int
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.core.resources import Resource, resource_kinds
 from policies.kube.json import Json
 from webhook.kube.caches import ClusterCache, Store
 
@@ -29,3 +30,8 @@ def filled(*objects: Json) -> ClusterCache:
                 store.put({key: value for key, value in obj.items() if key not in ("apiVersion", "kind")})
         store.commit()
     return cache
+
+
+def service_store() -> Store:
+    """An empty store of Services."""
+    return Store(next(known for known in resource_kinds() if known.resource is Resource.SERVICES))

@@ -185,19 +185,6 @@ async def test_after_errors_the_pauses_between_writes_grow(setup: Setup) -> None
         await setup.has_starts(2)
 
 
-async def test_calls_that_the_api_server_puts_off_are_made_later(setup: Setup) -> None:
-    async with setup.collecting():
-        await setup.ready("a")
-        await setup.has_starts(1)
-        setup.fake.putting_off = 6
-        asked = len(setup.fake.requests)
-        await setup.ready("b", load=40)
-        await until(lambda: 40 in setup.loads())
-        assert setup.fake.putting_off == 0
-        # Two calls for the record a minute, and the lists and watches.
-        assert len(setup.fake.requests) - asked <= 30 + setup.time.now / 20
-
-
 async def test_two_leaders_for_a_moment_lose_no_start(setup: Setup) -> None:
     """Each write of theirs is compare-and-swap: starts may be counted twice, never lost."""
     one, two = Time(), Time()
