@@ -5,6 +5,7 @@ user wrote, edit its argument, or find something to do in a second pass.
 """
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,85 +18,13 @@ from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
-from tests.manifests import manifest
 from webhook.admission.patch import same
 from webhook.cli.output.yaml import dump
+from webhook.kube.documents import load_all
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 
-GPU = {"limits": {"nvidia.com/gpu": "1"}}
-SEEDS: tuple[Json, ...] = (
-    manifest(
-        "Pod",
-        "p",
-        {
-            "restartPolicy": "Always",
-            "initContainers": [{"name": "wait", "image": "busybox", "command": ["sh", "-c", "true"]}],
-            "containers": [
-                {
-                    "name": "server",
-                    "image": "nvcr.io/nvidia/tritonserver:24.12-py3",
-                    "ports": [{"name": "http", "containerPort": 8000}],
-                    "resources": GPU,
-                    "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 5},
-                    "volumeMounts": [{"name": "models", "mountPath": "/models"}],
-                },
-                {"name": "api", "image": "example/api:1", "ports": [{"containerPort": 8080}], "env": []},
-            ],
-            "volumes": [{"name": "models", "emptyDir": {}}],
-            "tolerations": [{"key": "a", "operator": "Exists"}],
-            "affinity": {
-                "nodeAffinity": {
-                    "requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]
-                    }
-                }
-            },
-        },
-        namespace="ml",
-        labels={"app": "x"},
-        annotations={
-            "mlchassis.dev/model-config": "models",
-            "mlchassis.dev/health-path": "/health",
-            "mlchassis.dev/model-size": "20Gi",
-            "mlchassis.dev/gpu-product": "NVIDIA-*",
-            "mlchassis.dev/gpu-memory": ">=40Gi",
-            "mlchassis.dev/topology": "same-zone",
-        },
-    ),
-    manifest(
-        "Job",
-        "train",
-        {
-            "backoffLimit": 0,
-            "ttlSecondsAfterFinished": 60,
-            "podReplacementPolicy": "TerminatingOrFailed",
-            "template": {
-                "spec": {
-                    "restartPolicy": "Never",
-                    "containers": [{"name": "main", "image": "train:1", "resources": GPU}],
-                }
-            },
-        },
-        namespace="ml",
-    ),
-    manifest(
-        "CronJob",
-        "nightly",
-        {
-            "schedule": "0 3 * * *",
-            "failedJobsHistoryLimit": 0,
-            "jobTemplate": {
-                "spec": {
-                    "template": {
-                        "spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "x"}]}
-                    }
-                }
-            },
-        },
-        namespace="ml",
-    ),
-)
+SEEDS = tuple(load_all(Path(__file__).with_name("laws.yaml").read_text()))
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 0, -1, 10**30, 1.5, "", "x", "$(A)", [], {}, [None], {"name": None}, [[]]]
 )

@@ -16,6 +16,7 @@ from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
+from tests.policies.test_laws import places
 from webhook.config.load import rules
 from webhook.kube import offline
 
@@ -23,33 +24,9 @@ CASES = Path(__file__).parent
 KINDS = {workload.gk: workload for workload in known_workloads()}
 RULES = tuple(rules().values())
 JUNK: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    2**70,
-    0.5,
-    "",
-    "x",
-    "100%",
-    "$(A)",
-    "\ue000",
-    [],
-    [[]],
-    [None],
-    {},
-    {"a": {}},
+    *(None, True, 0, -1, 2**70, 0.5, "", "x", "100%", "$(A)", "\ue000"),
+    *([], [[]], [None], {}, {"a": {}}),
 ]
-
-
-def steps_of(node: Any, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The path of every value inside an object."""
-    children: list[tuple[Any, Any]] = []
-    if isinstance(node, dict):
-        children = list(node.items())
-    elif isinstance(node, list):
-        children = list(enumerate(node))
-    return [at, *(path for key, child in children for path in steps_of(child, (*at, key)))]
 
 
 def spoiled(obj: Any, path: tuple[str | int, ...], value: Any) -> Any:
@@ -79,7 +56,7 @@ def bad(path: Path) -> Json:
 @pytest.mark.parametrize("rule", sorted({path.parent.name for path in BAD}))
 def test_every_field_may_be_missing(rule: str) -> None:
     for obj in [bad(path) for path in BAD if path.parent.name == rule]:
-        for path in steps_of(obj.get("spec", {}), ("spec",))[1:]:
+        for path in places(obj.get("spec", {}), ("spec",))[1:]:
             assert all(isinstance(finding, Finding) for finding in judged(spoiled(obj, path, None)))
 
 
@@ -88,7 +65,7 @@ def test_every_field_may_be_missing(rule: str) -> None:
 def test_any_field_may_hold_anything(data: st.DataObject) -> None:
     obj = bad(data.draw(st.sampled_from(BAD)))
     for _ in range(data.draw(st.integers(1, 3))):
-        paths = [path for path in steps_of(obj) if path and path[0] == "spec"]
+        paths = [path for path in places(obj) if path and path[0] == "spec"]
         if paths:
             obj = spoiled(obj, data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(JUNK)))
     assert all(isinstance(finding, Finding) for finding in judged(obj))

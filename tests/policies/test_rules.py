@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from policies.core.annotations import POLICY_LABEL
 from policies.core.contracts import Rule
@@ -37,77 +38,7 @@ CASES = Path(__file__).parent.parent
 EXPECT = re.compile(r"^# expect: (\S+) (\w+)\n#   (.+)\n#   (.+)\n", re.MULTILINE)
 HEADER = re.compile(r"\A(?:# expect: .*\n|#   .*\n)+")
 
-MODES: dict[str, tuple[Mode, Mode] | tuple[Mode, Mode, tuple[Mode, Mode]]] = {
-    # Deadlock
-    "liveness-missing": (Mode.WARN, Mode.WARN),
-    "liveness-blind": (Mode.AUDIT, Mode.AUDIT),
-    "readiness-without-liveness": (Mode.WARN, Mode.WARN),
-    "readiness-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
-    "init-waits-on-own-service": (Mode.ENFORCE, Mode.ENFORCE),
-    "init-waits-on-own-pod": (Mode.WARN, Mode.ENFORCE),
-    "init-wait-unbounded": (Mode.AUDIT, Mode.WARN),
-    "shell-keeps-sigterm": (Mode.WARN, Mode.WARN),
-    "rollout-volume-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "rollout-host-port-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "rollout-node-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "rollout-gpu-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
-    "rollout-quota-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "node-selector-unmatched": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "quota-exceeded": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "limit-range-conflict": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "progress-deadline-too-short": (Mode.WARN, Mode.WARN),
-    "drain-blocked-by-pdb": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "job-sidecar-blocks-completion": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "job-server-blocks-completion": (Mode.WARN, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "gpu-unschedulable": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "ordered-start-deadlock": (Mode.ENFORCE, Mode.ENFORCE),
-    "model-exceeds-gpu-memory": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "parallelism-exceeds-gpus": (Mode.ENFORCE, Mode.ENFORCE),
-    "shared-memory-too-small": (Mode.WARN, Mode.WARN),
-    "service-port-unknown": (Mode.WARN, Mode.WARN),
-    "deploy-order-deadlock": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "startup-wait-cycle": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "gang-without-queue": (Mode.AUDIT, Mode.WARN),
-    "gang-size-mismatch": (Mode.WARN, Mode.WARN),
-    "partial-group-restart": (Mode.WARN, Mode.WARN),
-    "grace-shorter-than-drain": (Mode.WARN, Mode.WARN),
-    "grace-shorter-than-prestop": (Mode.WARN, Mode.ENFORCE),
-    "model-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
-    "policy-config-invalid": (Mode.ENFORCE, Mode.ENFORCE),
-    "dependency-missing": (Mode.WARN, Mode.WARN),
-    "device-claim-shared": (Mode.WARN, Mode.WARN),
-    "device-claim-unmet": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "priority-class-missing": (Mode.WARN, Mode.WARN),
-    "autoscaler-exceeds-room": (Mode.WARN, Mode.WARN),
-    "autoscaler-never-scales": (Mode.WARN, Mode.WARN),
-    "queue-never-admits": (Mode.WARN, Mode.WARN),
-    "volume-out-of-reach": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    # Cascade
-    "probe-wrong-port": (Mode.WARN, Mode.ENFORCE),
-    "probe-port-unknown": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "startup-kills-slow-start": (Mode.WARN, Mode.ENFORCE),
-    "liveness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
-    "readiness-external-dependency": (Mode.ENFORCE, Mode.ENFORCE),
-    "startup-external-dependency": (Mode.WARN, Mode.ENFORCE),
-    "probe-heavy-command": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "ray-start-without-block": (Mode.WARN, Mode.ENFORCE),
-    "liveness-kills-slow-start": (Mode.ENFORCE, Mode.ENFORCE),
-    "liveness-as-strict-as-readiness": (Mode.WARN, Mode.WARN),
-    "readiness-before-liveness": (Mode.AUDIT, Mode.WARN),
-    "tcp-probe": (Mode.WARN, Mode.WARN),
-    "probe-timeout-exceeds-period": (Mode.AUDIT, Mode.WARN),
-    "probe-inner-timeout": (Mode.WARN, Mode.WARN),
-    "exec-probe-default-timeout": (Mode.WARN, Mode.WARN),
-    "liveness-single-failure": (Mode.WARN, Mode.WARN),
-    "rollout-takes-all-down": (Mode.ENFORCE, Mode.ENFORCE, (Mode.WARN, Mode.WARN)),
-    "single-replica-eviction": (Mode.AUDIT, Mode.WARN),
-    # Jobs
-    "job-retries-real-failures": (Mode.AUDIT, Mode.WARN),
-    "job-lost-on-eviction": (Mode.WARN, Mode.WARN),
-    "job-logs-lost": (Mode.WARN, Mode.WARN),
-    "training-state-not-durable": (Mode.WARN, Mode.WARN),
-}
-"""The public contract: each rule's modes under (standard, strict), and those of likely findings."""
+MODES: dict[str, str] = yaml.safe_load(Path(__file__).with_name("modes.yaml").read_text())
 
 
 @dataclass(frozen=True)
@@ -235,9 +166,8 @@ def assert_consists_of_sentences(finding: Finding) -> None:
 def test_modes_are_the_public_table() -> None:
     actual = {}
     for rule in all_rules():
-        modes = (rule.mode(Profile.STANDARD), rule.mode(Profile.STRICT))
-        likely = rule.document.likely
-        actual[rule.id] = modes if likely is None else (*modes, (likely.standard, likely.strict))
+        sets = (rule.document.modes, *filter(None, [rule.document.likely]))
+        actual[rule.id] = " ".join(mode for modes in sets for mode in (modes.standard, modes.strict))
         guards = rule.id == "policy-config-invalid"
         assert rule.mode(Profile.OBSERVE) is (Mode.ENFORCE if guards else Mode.AUDIT)
     assert actual == MODES
