@@ -24,7 +24,7 @@ from webhook.kube.documents import load_all
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 
-SEEDS = tuple(load_all(Path(__file__).with_name("laws.yaml").read_text()))
+SEEDS: tuple[Json, ...] = tuple(load_all(Path(__file__).with_name("laws.yaml").read_text()))
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 0, -1, 10**30, 1.5, "", "x", "$(A)", [], {}, [None], {"name": None}, [[]]]
 )

@@ -56,3 +56,21 @@ def pod(gpus: int = 1, annotations: Json | None = None, **spec: Any) -> Json:
 def affinity(*terms: Json) -> Json:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
     return {"nodeAffinity": required}
+
+
+def expression(key: str, operator: str, *values: str) -> Json:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def labelled(*expressions: str) -> Json:
+    """A required affinity with one term, of expressions such as `zone In a,b`."""
+    found = []
+    for each in expressions:
+        key, operator, *values = each.replace(",", " ").split()
+        found.append(expression(key, operator, *values))
+    return affinity({"matchExpressions": found})
+
+
+def named(key: str, name: str) -> Json:
+    """A required affinity with one term, of a field."""
+    return affinity({"matchFields": [expression(key, "In", name)]})

@@ -10,7 +10,7 @@ from policies.accelerators.vendors import Pool
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.json import Json, replaced
-from tests.policies.accelerators.nodes import GPU, affinity, facts, node, pod
+from tests.policies.accelerators.nodes import GPU, facts, labelled, node, pod
 
 
 def test_unknown_nodes_have_no_obstacle() -> None:
@@ -20,8 +20,8 @@ def test_unknown_nodes_have_no_obstacle() -> None:
 
 @pytest.mark.parametrize("gpus", [0, "", 4])
 def test_too_many_is_certain_only_while_every_gpu_node_gives_something(gpus: int | str) -> None:
-    labelled = node("b", {"nvidia.com/gpu.present": "true"}, gpus)
-    found = placement(pod(8), facts(node("a", gpus=4), labelled))
+    other = node("b", {"nvidia.com/gpu.present": "true"}, gpus)
+    found = placement(pod(8), facts(node("a", gpus=4), other))
     assert found is not None
     assert found.obstacle is not None
     assert found.obstacle.cause is Cause.RESOURCES
@@ -78,25 +78,12 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
             f"None of the 2 nodes and pools with 1 {GPU} has zone=c, disk=ssd.",
         ),
         (
-            pod(
-                affinity=affinity(
-                    {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a", "b"]}]}
-                )
-            ),
+            pod(affinity=labelled("zone NotIn a,b")),
             Cause.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} has zone NotIn a,b.",
         ),
         (
-            pod(
-                affinity=affinity(
-                    {
-                        "matchExpressions": [
-                            {"key": "zone", "operator": "In", "values": ["a"]},
-                            {"key": "disk", "operator": "Exists"},
-                        ]
-                    }
-                )
-            ),
+            pod(affinity=labelled("zone In a", "disk Exists")),
             Cause.SELECTOR,
             f"None of the 2 nodes and pools with 1 {GPU} has disk Exists.",
         ),

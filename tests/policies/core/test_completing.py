@@ -10,27 +10,14 @@ import pytest
 from policies.core.coverage import Reading
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, pod_templates
-from policies.core.workloads import known_workloads
 from policies.kube.json import Json, dig
-from webhook.admission.decision import Decision
-from webhook.admission.engine import decide
-from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
-
-TABLE = {workload.gk: workload for workload in known_workloads()}
-CONFIG = load({})
-HAZARD: Json = {"exec": {"command": ["curl", "-f", "http://payments.shop/health"]}, "timeoutSeconds": 5}
-RULE = "liveness-external-dependency"
+from tests.policies.core.reviews import HAZARD, TABLE, coverage_of, decided, hazards
+from webhook.kube.offline import ManifestCluster
 
 
 def obj(api: str, kind: str, name: str, spec: Json, namespace: str = "ml") -> Json:
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def decided(judged: Json, *others: Json) -> Decision:
-    request = Document("test", 0, judged).request()
-    return decide(request, CONFIG, ManifestCluster([judged, *others]))
 
 
 def templates(judged: Json, *others: Json) -> tuple[PodTemplate, ...]:
@@ -136,9 +123,7 @@ def test_a_runtime_of_the_namespace_comes_before_one_of_the_cluster() -> None:
 
 
 def test_a_service_with_its_runtime_is_reviewed() -> None:
-    coverage = decided(service(), runtime()).coverage
-    assert coverage is not None
-    assert coverage.reading is Reading.REVIEWED
+    assert coverage_of(service(), runtime()).reading is Reading.REVIEWED
 
 
 @pytest.mark.parametrize(
@@ -151,24 +136,23 @@ def test_a_service_with_its_runtime_is_reviewed() -> None:
     ids=["absent", "disabled", "without-the-container"],
 )
 def test_a_service_without_its_runtime_is_partly_reviewed(others: list[Json]) -> None:
-    coverage = decided(service({"livenessProbe": HAZARD}), *others).coverage
-    assert coverage is not None
+    coverage = coverage_of(service({"livenessProbe": HAZARD}), *others)
     assert coverage.reading is Reading.PARTLY
     assert "spec.predictor.model" in coverage.sentence
 
 
 def test_a_hazard_of_the_service_s_own_is_found_at_its_path() -> None:
     decision = decided(service({"livenessProbe": HAZARD}), runtime())
-    (found,) = (each for each in decision.results if each.rule == RULE)
-    assert found.finding.path == "spec.predictor.model.livenessProbe.exec.command"
-    assert found.finding.certainty is Certainty.UNDECIDED
+    (found,) = hazards(decision)
+    assert found.path == "spec.predictor.model.livenessProbe.exec.command"
+    assert found.certainty is Certainty.UNDECIDED
     assert decision.allowed
 
 
 def test_a_finding_of_the_runtimes_own_review_is_not_repeated() -> None:
     given = runtime(livenessProbe=HAZARD)
-    assert [each for each in decided(service(), given).results if each.rule == RULE] == []
-    assert [each for each in decided(given).results if each.rule == RULE]
+    assert hazards(decided(service(), given)) == []
+    assert hazards(decided(given))
 
 
 def test_a_hazard_of_both_together_is_named_at_the_runtime() -> None:
@@ -176,12 +160,11 @@ def test_a_hazard_of_both_together_is_named_at_the_runtime() -> None:
     probe = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 5, "failureThreshold": 3}
     given = runtime(image="vllm/vllm-openai:v0.11.0", livenessProbe=probe, startupProbe={**probe})
     judged = service({"args": ["--model=meta-llama/Llama-3.3-70B-Instruct"]})
-    found = [
-        each.finding for each in decided(judged, given).results if "startupProbe" in each.finding.message
-    ]
-    assert [each.path for each in found] == ["spec.predictor.model.runtime"]
-    assert found[0].message.startswith("ClusterServingRuntime own, spec.containers[0].startupProbe")
-    assert found[0].certainty is Certainty.UNDECIDED
+    every = [each.finding for each in decided(judged, given).results]
+    (found,) = (each for each in every if "startupProbe" in each.message)
+    assert found.path == "spec.predictor.model.runtime"
+    assert found.message.startswith("ClusterServingRuntime own, spec.containers[0].startupProbe")
+    assert found.certainty is Certainty.UNDECIDED
 
 
 def test_a_worker_is_merged_over_that_of_the_runtime() -> None:
@@ -197,10 +180,8 @@ def test_a_worker_is_merged_over_that_of_the_runtime() -> None:
     assert head.path == "spec.predictor.model"
     container = worker.containers()[0]
     assert container.image == "example.org/worker:1"
-    assert (
-        worker.source_path(worker.at(container, "livenessProbe", "exec"))
-        == "spec.predictor.workerSpec.containers[0].livenessProbe.exec"
-    )
+    probe = "spec.predictor.workerSpec.containers[0].livenessProbe.exec"
+    assert worker.source_path(worker.at(container, "livenessProbe", "exec")) == probe
     assert worker.source_path(worker.at(container, "image")) == "@spec.workerSpec.containers[0].image"
     (alone,) = (each for each in templates(judged, runtime()) if each.path.endswith("workerSpec"))
     assert alone.origins is None, "the runtime has no worker: what the service has is still read"
@@ -208,14 +189,8 @@ def test_a_worker_is_merged_over_that_of_the_runtime() -> None:
 
 def test_the_transformer_and_the_others_come_after_the_server() -> None:
     given = runtime()
-    given["spec"]["containers"].append(
-        {
-            "name": "transformer-container",
-            "image": "t:1",
-            "args": ["--a"],
-            "env": [{"name": "X", "value": "1"}],
-        }
-    )
+    base = {"image": "t:1", "args": ["--a"], "env": [{"name": "X", "value": "1"}]}
+    given["spec"]["containers"].append({"name": "transformer-container", **base})
     own = [
         {"name": "sidecar", "image": "s:1"},
         {"name": "transformer-container", "image": "t:2", "args": ["--b"]},
@@ -234,11 +209,8 @@ def test_the_transformer_and_the_others_come_after_the_server() -> None:
     assert template.source_path(template.at(transformer, "env")) == "@spec.containers[2].env"
     assert template.source_path(template.at(sidecar)) == "spec.predictor.containers[0]"
     (only,) = templates(service(containers=own[1:]), runtime())
-    assert [each.name for each in only.containers()] == [
-        "kserve-container",
-        "transformer-container",
-        "exporter",
-    ]
+    expected = ["kserve-container", "transformer-container", "exporter"]
+    assert [each.name for each in only.containers()] == expected
 
 
 @pytest.mark.parametrize(
@@ -254,16 +226,9 @@ def test_the_transformer_and_the_others_come_after_the_server() -> None:
 def test_a_serving_container_has_the_readiness_probe_that_kserve_writes(
     mode: str, container: Json, port: int | None
 ) -> None:
-    judged = obj(
-        "serving.kserve.io/v1beta1",
-        "InferenceService",
-        "llm",
-        {
-            "predictor": {
-                "containers": [{"name": "kserve-container", "image": "example.org/s:1", **container}]
-            }
-        },
-    )
+    containers = [{"name": "kserve-container", "image": "example.org/s:1", **container}]
+    spec = {"predictor": {"containers": containers}}
+    judged = obj("serving.kserve.io/v1beta1", "InferenceService", "llm", spec)
     judged["metadata"]["annotations"] = {"serving.kserve.io/deploymentMode": mode}
     before = copy.deepcopy(judged)
     (template,) = templates(judged)
@@ -349,16 +314,12 @@ def test_patches_of_a_manager_are_merged_over_the_job_that_they_name() -> None:
     job = "spec.runtimePatches[1].trainingRuntimeSpec.template.spec.replicatedJobs[0]"
     at = f"{job}.template.spec.template.spec"
     assert node.source_path(f"{node.spec_path}.nodeSelector") == f"{at}.nodeSelector"
-    coverage = decided(judged, training()).coverage
-    assert coverage is not None
-    assert coverage.reading is Reading.REVIEWED
+    assert coverage_of(judged, training()).reading is Reading.REVIEWED
 
 
 def test_a_train_job_is_reviewed_with_its_runtime_only() -> None:
-    with_it, without = decided(train_job(), training()).coverage, decided(train_job()).coverage
-    assert with_it is not None
-    assert without is not None
-    assert (with_it.reading, without.reading) == (Reading.REVIEWED, Reading.NOT)
+    assert coverage_of(train_job(), training()).reading is Reading.REVIEWED
+    assert coverage_of(train_job()).reading is Reading.NOT
 
 
 def test_the_kind_of_the_runtime_decides_where_it_is_looked_for() -> None:
@@ -381,14 +342,12 @@ def test_a_rollout_has_the_pods_of_the_workload_that_it_names(api: str, kind: st
         named = {**named, "template": template}
     reference = {"apiVersion": api, "kind": kind, "name": "web"}
     rollout = obj("argoproj.io/v1alpha1", "Rollout", "web", {"workloadRef": reference})
-    decision = decided(rollout, named)
-    assert decision.coverage is not None
-    assert decision.coverage.reading is Reading.REVIEWED
-    assert [each for each in decision.results if each.rule == RULE] == [], "the review of the other has it"
-    assert [each for each in decided(named).results if each.rule == RULE]
+    assert coverage_of(rollout, named).reading is Reading.REVIEWED
+    assert hazards(decided(rollout, named)) == [], "the review of the other has it"
+    assert hazards(decided(named))
     (made,) = templates(rollout, named)
     assert made.pod["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet"
-    assert decided(rollout).coverage.reading is Reading.NOT  # type: ignore[union-attr]
+    assert coverage_of(rollout).reading is Reading.NOT
 
 
 def test_a_rollout_of_another_kind_is_not_read() -> None:

@@ -14,15 +14,8 @@ from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, replaced
 from tests.manifests import manifest
-from webhook.admission.decision import Decision
-from webhook.admission.engine import decide
-from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
 
-CONFIG = load({})
-TABLE = {workload.gk: workload for workload in known_workloads()}
-HAZARD: Json = {"exec": {"command": ["curl", "-f", "http://payments.shop/health"]}, "timeoutSeconds": 5}
-RULE = "liveness-external-dependency"
 CONTAINER: Json = {"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}
 POD: Json = {"containers": [CONTAINER]}
 
@@ -81,19 +74,12 @@ def case(workload: Workload, path: str, value: Any, inside: str, whole: str = ""
     return pytest.param(workload, path, value, expected, id=f"{workload.gk} {path}{inside}")
 
 
-def decided(obj: Json) -> Decision:
-    document = Document("test", 0, obj)
-    return decide(document.request(), CONFIG, ManifestCluster([obj]))
-
-
 @pytest.mark.parametrize(("workload", "path", "value", "expected"), list(cases()))
 def test_the_hazard_is_found_at_its_path(workload: Workload, path: str, value: Any, expected: str) -> None:
     obj = made(workload, path, value)
-    decision = decided(obj)
-    found = {result.finding.path for result in decision.results if result.rule == RULE}
+    found = {finding.path for finding in hazards(decided(obj))}
     assert any(each == expected or each.startswith(f"{expected}.") for each in found), found
-    assert decision.coverage is not None
-    assert decision.coverage.reading in (Reading.REVIEWED, Reading.PARTLY)
+    assert coverage_of(obj).reading in (Reading.REVIEWED, Reading.PARTLY)
 
 
 VALUES: Json = {
@@ -148,8 +134,7 @@ def test_no_kind_is_in_the_table_twice() -> None:
     ],
 )
 def test_a_kind_without_pods_is_reported_as_such(api: str, kind: str) -> None:
-    coverage = decided({"apiVersion": api, "kind": kind, "metadata": {"name": "x"}}).coverage
-    assert coverage is not None
+    coverage = coverage_of({"apiVersion": api, "kind": kind, "metadata": {"name": "x"}})
     assert (coverage.reading, coverage.sentence) == (Reading.NO_PODS, "")
 
 
@@ -161,23 +146,19 @@ def test_a_group_that_only_ends_like_one_of_kubernetes_is_not_built_in() -> None
 def test_unread_fields_are_named() -> None:
     for workload in known_workloads():
         for field in workload.unread:
-            coverage = decided(made(workload, field.path, {"name": "other"})).coverage
-            assert coverage is not None
+            coverage = coverage_of(made(workload, field.path, {"name": "other"}))
             assert coverage.missing, (workload.gk, field.path)
             assert field_path(steps(field.path)) in [each.path for each in coverage.unread], workload.gk
 
 
 def test_a_workload_without_its_template_is_not_reviewed() -> None:
-    coverage = decided({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}}).coverage
-    assert coverage is not None
-    assert coverage.reading is Reading.NOT
+    assert coverage_of(manifest("Deployment", "x")).reading is Reading.NOT
 
 
 def test_an_embedded_object_of_an_unknown_kind_is_named() -> None:
     inner = {"apiVersion": "example.org/v1", "kind": "Odd", "spec": {"containers": []}}
     obj = made(TABLE[GroupKind("workload.codeflare.dev", "AppWrapper")], "spec.components[*].template", inner)
-    coverage = decided(obj).coverage
-    assert coverage is not None
+    coverage = coverage_of(obj)
     assert coverage.reading is Reading.NOT
     assert "spec.components[0].template: kind Odd of group example.org is not known" in coverage.sentence
 
@@ -195,8 +176,7 @@ def test_objects_in_objects_are_read_a_few_deep_and_no_deeper() -> None:
 def test_findings_in_composed_pods_never_refuse() -> None:
     task = {"steps": [{"name": "a", "image": "b", "livenessProbe": HAZARD}]}
     obj = made(TABLE[GroupKind("tekton.dev", "Task")], "spec", task)
-    strict = load({}).with_profile("strict")
-    decision = decide(Document("test", 0, obj).request(), strict, ManifestCluster([obj]))
+    decision = decided(obj, config=STRICT)
     assert decision.results
     assert decision.allowed
     assert decision.projected is None

@@ -10,57 +10,42 @@ import pytest
 from policies.core.coverage import Reading
 from policies.core.shapes import MOST_FOUND, found_by_shape
 from policies.kube.json import Json
+from tests.manifests import manifest
+from tests.policies.core.reviews import STRICT, coverage_of, decided
 from webhook.admission import messages
-from webhook.admission.decision import Decision
-from webhook.admission.engine import decide, mutate
+from webhook.admission.engine import mutate
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
 from webhook.server.metrics import MOST_UNREAD_KINDS, Metrics
 
 HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}
 POD: Json = {"containers": [{"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}]}
-STRICT = load({}).with_profile("strict")
 
 
 def unknown(spec: Any, **more: Any) -> Json:
-    return {
-        "apiVersion": "example.org/v1",
-        "kind": "Odd",
-        "metadata": {"name": "x"},
-        "spec": spec,
-        **more,
-    }
-
-
-def decided(obj: Json) -> Decision:
-    return decide(Document("test", 0, obj).request(), STRICT, ManifestCluster([obj]))
+    return manifest("Odd", "x", spec, version="example.org/v1") | more
 
 
 @pytest.mark.parametrize(
-    ("spec", "path", "probe"),
+    ("spec", "path", "inside"),
     [
-        (POD, "spec", "spec.containers[0].livenessProbe"),
-        ({"template": {"spec": POD}}, "spec.template", "spec.template.spec.containers[0].livenessProbe"),
+        (POD, "spec", ""),
+        ({"template": {"spec": POD}}, "spec.template", ".spec"),
         (
             {"roles": [{"size": 2}, {"worker": {"metadata": {}, "spec": POD}}]},
             "spec.roles[1].worker",
-            "spec.roles[1].worker.spec.containers[0].livenessProbe",
+            ".spec",
         ),
-        (
-            {"a.b/c": {"podSpec": POD}},
-            "spec[a.b/c].podSpec",
-            "spec[a.b/c].podSpec.containers[0].livenessProbe",
-        ),
+        ({"a.b/c": {"podSpec": POD}}, "spec[a.b/c].podSpec", ""),
     ],
 )
-def test_a_pod_is_found_by_its_structure_and_only_warned_about(spec: Json, path: str, probe: str) -> None:
+def test_a_pod_is_found_by_its_structure_and_only_warned_about(spec: Json, path: str, inside: str) -> None:
     obj = unknown(spec)
-    decision = decided(obj)
-    assert decision.coverage is not None
-    assert decision.coverage.reading is Reading.PARTLY
-    assert decision.coverage.by_shape == (path,)
-    assert "found by shape" in decision.coverage.sentence
+    decision, coverage = decided(obj, config=STRICT), coverage_of(obj)
+    assert (coverage.reading, coverage.by_shape) == (Reading.PARTLY, (path,))
+    assert "found by shape" in coverage.sentence
     found = [result for result in decision.results if result.rule == "liveness-single-failure"]
+    probe = f"{path}{inside}.containers[0].livenessProbe"
     assert [result.finding.path.startswith(probe) for result in found] == [True]
     assert all(result.by_shape for result in decision.results)
     assert decision.allowed, "nothing in an unknown kind is refused, not even under strict"
@@ -86,8 +71,7 @@ def test_nothing_is_changed_in_an_unknown_kind() -> None:
     ],
 )
 def test_another_structure_is_no_pod(spec: Json) -> None:
-    coverage = decided(unknown(spec)).coverage
-    assert coverage is not None
+    coverage = coverage_of(unknown(spec))
     assert (coverage.reading, coverage.unknown) == (Reading.NOT, True)
     assert coverage.sentence.startswith("not reviewed: kind Odd of group example.org")
 
@@ -109,8 +93,7 @@ def test_status_and_metadata_are_not_searched() -> None:
     ],
 )
 def test_pods_in_a_form_that_is_not_read_are_named(spec: Json, path: str, why: str) -> None:
-    coverage = decided(unknown(spec)).coverage
-    assert coverage is not None
+    coverage = coverage_of(unknown(spec))
     assert coverage.reading is Reading.NOT
     assert [each.why.startswith(why) for each in coverage.unread if each.path == path] == [True]
 
@@ -127,25 +110,21 @@ def test_the_search_ends() -> None:
 
 def test_an_object_larger_than_a_review_is_named_as_not_reviewed() -> None:
     obj = unknown({"items": [{"name": f"n{number}", "value": "v"} for number in range(30_000)]})
-    decision = decided(obj)
-    assert decision.coverage is not None
-    assert decision.coverage.reading is Reading.NOT
-    assert decision.allowed
+    assert coverage_of(obj).reading is Reading.NOT
+    assert decided(obj).allowed
 
 
 def test_a_kind_that_the_policy_adds_is_known() -> None:
     text = "workloads: [{apiGroup: example.org, kind: Odd, templates: [spec.template]}]"
     config = load({"webhook.yaml": text}).with_profile("strict")
     obj = unknown({"template": {"spec": POD}})
-    decision = decide(Document("test", 0, obj).request(), config, ManifestCluster([]))
-    assert decision.coverage is not None
-    assert decision.coverage.reading is Reading.REVIEWED
-    assert not any(result.by_shape for result in decision.results)
+    assert coverage_of(obj, config=config).reading is Reading.REVIEWED
+    assert not any(result.by_shape for result in decided(obj, config=config).results)
 
 
 def test_the_audit_log_has_the_unread_parts() -> None:
-    audit = messages.audit_of(decided(unknown({"size": 1})))
-    assert audit == {"coverage": decided(unknown({"size": 1})).coverage.sentence}  # type: ignore[union-attr]
+    obj = unknown({"size": 1})
+    assert messages.audit_of(decided(obj)) == {"coverage": coverage_of(obj).sentence}
     assert "coverage" not in messages.audit_of(decided({"apiVersion": "v1", "kind": "Service"}))
 
 

@@ -6,14 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.target import pod_templates, with_template
+from policies.core.target import PodTemplate, pod_templates, with_template
 from policies.core.workloads import known_workloads
+from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import (
-    Json,
-    dig,
-    replaced,
-)
+from policies.kube.json import Json, dig, replaced
 from policies.kube.metadata import controller
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
@@ -26,105 +23,49 @@ def made(path: str, value: Any, api: str, kind: str) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("api", "kind", "at", "path", "owner", "completing"),
+    "line",
     [
-        ("apps/v1", "Deployment", "spec.template", "spec.template", "ReplicaSet", False),
-        ("apps/v1", "ReplicaSet", "spec.template", "spec.template", "ReplicaSet", False),
-        ("v1", "ReplicationController", "spec.template", "spec.template", "ReplicationController", False),
-        ("apps/v1", "StatefulSet", "spec.template", "spec.template", "StatefulSet", False),
-        ("apps/v1", "DaemonSet", "spec.template", "spec.template", "DaemonSet", False),
-        ("batch/v1", "Job", "spec.template", "spec.template", "Job", True),
-        (
-            "batch/v1",
-            "CronJob",
-            "spec.jobTemplate.spec.template",
-            "spec.jobTemplate.spec.template",
-            "Job",
-            True,
-        ),
-        (
-            "ray.io/v1",
-            "RayCluster",
-            "spec.headGroupSpec.template",
-            "spec.headGroupSpec.template",
-            "RayCluster",
-            False,
-        ),
-        (
-            "ray.io/v1",
-            "RayCluster",
-            "spec.workerGroupSpecs.0.template",
-            "spec.workerGroupSpecs[0].template",
-            "RayCluster",
-            False,
-        ),
-        (
-            "ray.io/v1",
-            "RayJob",
-            "spec.rayClusterSpec.headGroupSpec.template",
-            "spec.rayClusterSpec.headGroupSpec.template",
-            "RayCluster",
-            False,
-        ),
-        (
-            "ray.io/v1alpha1",
-            "RayService",
-            "spec.rayClusterConfig.workerGroupSpecs.0.template",
-            "spec.rayClusterConfig.workerGroupSpecs[0].template",
-            "RayCluster",
-            False,
-        ),
-        (
-            "jobset.x-k8s.io/v1alpha2",
-            "JobSet",
-            "spec.replicatedJobs.0.template.spec.template",
-            "spec.replicatedJobs[0].template.spec.template",
-            "Job",
-            True,
-        ),
-        (
-            "leaderworkerset.x-k8s.io/v1",
-            "LeaderWorkerSet",
-            "spec.leaderWorkerTemplate.workerTemplate",
-            "spec.leaderWorkerTemplate.workerTemplate",
-            "StatefulSet",
-            False,
-        ),
-        (
-            "kubeflow.org/v1",
-            "PyTorchJob",
-            "spec.pytorchReplicaSpecs.Worker.template",
-            "spec.pytorchReplicaSpecs.Worker.template",
-            "PyTorchJob",
-            True,
-        ),
+        "apps/v1 Deployment spec.template ReplicaSet",
+        "apps/v1 ReplicaSet spec.template ReplicaSet",
+        "v1 ReplicationController spec.template ReplicationController",
+        "apps/v1 StatefulSet spec.template StatefulSet",
+        "apps/v1 DaemonSet spec.template DaemonSet",
+        "batch/v1 Job spec.template Job completes",
+        "batch/v1 CronJob spec.jobTemplate.spec.template Job completes",
+        "ray.io/v1 RayCluster spec.headGroupSpec.template RayCluster",
+        "ray.io/v1 RayCluster spec.workerGroupSpecs.0.template RayCluster",
+        "ray.io/v1 RayJob spec.rayClusterSpec.headGroupSpec.template RayCluster",
+        "ray.io/v1alpha1 RayService spec.rayClusterConfig.workerGroupSpecs.0.template RayCluster",
+        "jobset.x-k8s.io/v1alpha2 JobSet spec.replicatedJobs.0.template.spec.template Job completes",
+        "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet spec.leaderWorkerTemplate.workerTemplate StatefulSet",
+        "kubeflow.org/v1 PyTorchJob spec.pytorchReplicaSpecs.Worker.template PyTorchJob completes",
     ],
 )
-def test_every_kind_gives_its_templates(
-    api: str, kind: str, at: str, path: str, owner: str, completing: bool
-) -> None:
+def test_every_kind_gives_its_templates(line: str) -> None:
+    api, kind, at, owner, *completes = line.split()
     obj = made(at, {"metadata": {"labels": {"a": "b"}}, "spec": SPEC}, api, kind)
     (template,) = pod_templates(obj, TABLE)
-    assert (template.path, template.spec_path, template.metadata_path) == (
-        path,
-        f"{path}.spec",
-        f"{path}.metadata",
-    )
+    path = at.replace(".0.", "[0].")
+    assert paths_of(template) == (path, f"{path}.spec", f"{path}.metadata")
     assert template.spec is SPEC
     assert template.pod["metadata"]["labels"] == {"a": "b"}
     assert dig(controller(template.pod), "kind") == owner
-    assert template.completes is completing
+    assert template.completes is bool(completes)
     assert template.is_ray is (owner == "RayCluster")
     assert with_template(obj, template, template.pod) == obj
     changed = with_template(obj, template, replaced(template.pod, ("spec", "hostname"), "h"))
-    assert dig(changed, *[int(s) if s.isdigit() else s for s in at.split(".")], "spec", "hostname") == "h"
+    assert value_at(changed, f"{path}.spec.hostname") == "h"
+
+
+def paths_of(template: PodTemplate) -> tuple[str, str, str]:
+    return template.path, template.spec_path, template.metadata_path
 
 
 def test_a_pod_is_its_own_template() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": SPEC}
     (template,) = pod_templates(pod, TABLE)
     assert template.pod is pod
-    assert (template.path, template.spec_path, template.metadata_path) == ("", "spec", "metadata")
+    assert paths_of(template) == ("", "spec", "metadata")
     (container,) = template.containers()
     assert template.at(container, "image") == "spec.containers[0].image"
 
@@ -132,11 +73,7 @@ def test_a_pod_is_its_own_template() -> None:
 def test_inline_pod_specs_carry_the_objects_metadata() -> None:
     obj = made("spec.predictor", SPEC, "serving.kserve.io/v1beta1", "InferenceService")
     (template,) = pod_templates(obj, TABLE)
-    assert (template.path, template.spec_path, template.metadata_path) == (
-        "spec.predictor",
-        "spec.predictor",
-        "metadata",
-    )
+    assert paths_of(template) == ("spec.predictor", "spec.predictor", "metadata")
     assert template.pod["metadata"]["labels"] == {"own": "yes"}
     changed = with_template(obj, template, replaced(template.pod, ("spec", "hostname"), "h"))
     assert changed["spec"]["predictor"]["hostname"] == "h"
@@ -159,19 +96,10 @@ def test_kinds_without_a_template_give_none(kind: str) -> None:
     assert pod_templates({"apiVersion": "apps/v1", "kind": kind, "spec": {"template": None}}, TABLE) == ()
 
 
-# --- editing -------------------------------------------------------------------------------------
-
-
+KEYS = st.sampled_from(["spec", "template", "metadata", "containers", "workerGroupSpecs"])
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["spec", "template", "metadata", "containers", "workerGroupSpecs"]),
-            inner,
-            max_size=3,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=15,
 )
 

@@ -22,8 +22,5 @@ def test_budgets(probe: Any, give_up: int, startup_deadline: int) -> None:
 
 
 def test_a_timeout_of_zero_is_a_second() -> None:
-    assert [probe_timing.timeout(probe) for probe in ({}, {"timeoutSeconds": 0}, {"timeoutSeconds": 3})] == [
-        1,
-        1,
-        3,
-    ]
+    probes: list[Any] = [{}, {"timeoutSeconds": 0}, {"timeoutSeconds": 3}]
+    assert [probe_timing.timeout(probe) for probe in probes] == [1, 1, 3]

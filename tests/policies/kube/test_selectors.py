@@ -13,6 +13,7 @@ from policies.kube.selectors import matches
         ({"matchLabels": {"a": "1"}}, True),
         ({"matchLabels": {"a": "2"}}, False),
         ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}, True),
+        ({"matchExpressions": [{"key": "z", "operator": "In", "values": ["1"]}]}, False),
         ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, False),
         ({"matchExpressions": [{"key": "z", "operator": "NotIn", "values": ["1"]}]}, True),
         ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True),

@@ -1,0 +1,34 @@
+"""Reviews of an object among others, as files of one folder."""
+
+from __future__ import annotations
+
+from policies.core.coverage import Coverage
+from policies.core.finding import Finding
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
+from webhook.admission.engine import decide
+from webhook.config.load import load
+from webhook.kube.offline import Document, ManifestCluster
+
+TABLE = {workload.gk: workload for workload in known_workloads()}
+STANDARD = load({})
+STRICT = STANDARD.with_profile("strict")
+HAZARD: Json = {"exec": {"command": ["curl", "-f", "http://payments.shop/health"]}, "timeoutSeconds": 5}
+RULE = "liveness-external-dependency"
+
+
+def decided(obj: Json, *others: Json, config: Config = STANDARD) -> Decision:
+    return decide(Document("test", 0, obj).request(), config, ManifestCluster([obj, *others]))
+
+
+def coverage_of(obj: Json, *others: Json, config: Config = STANDARD) -> Coverage:
+    coverage = decided(obj, *others, config=config).coverage
+    assert coverage is not None
+    return coverage
+
+
+def hazards(decision: Decision) -> list[Finding]:
+    """The findings about `HAZARD`."""
+    return [each.finding for each in decision.results if each.rule == RULE]
