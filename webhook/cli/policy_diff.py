@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from policies.core.mode import Mode
 from policies.kube.printable import printable_json
@@ -62,16 +62,15 @@ def run(args: argparse.Namespace) -> int:
         read_policy(None if each == BUILT_IN else each, None, args.kubeconfig, args.context)
         for each in (args.old, args.new)
     )
-    totals = Totals()
+    comparison = Comparison(old, new)
     if args.paths:
-        _show(old, new, _of_manifests(args.paths, old, new), totals, args.output)
+        comparison.show(_of_manifests(args.paths, old, new), args.output)
     else:
         with connected(args.kubeconfig, args.context) as (api, wait):
             namespace = selected_namespace(args, api)
             scan: Scan = wait(Scan.prepare(api, namespace, old, new))
-            pairs = ((before, after) for before, after in scan.reviews(wait))
-            _show(old, new, pairs, totals, args.output)
-    return DENIED if totals.newly_refused else OK
+            comparison.show(((before, after) for before, after in scan.reviews(wait)), args.output)
+    return DENIED if comparison.newly_refused else OK
 
 
 def _of_manifests(paths: Iterable[str], old: Config, new: Config) -> Iterator[Pair]:
@@ -81,21 +80,10 @@ def _of_manifests(paths: Iterable[str], old: Config, new: Config) -> Iterator[Pa
     return zip(before, after, strict=True)
 
 
-def _show(old: Config, new: Config, pairs: Iterable[Pair], totals: Totals, output: str) -> None:
-    settings = list(changed_settings(old, new))
-    differences = totals.count(pairs)
-    if output == "json":
-        for piece in _pieces(old, new, settings, differences, totals):
-            sys.stdout.write(printable_json(piece))
-    else:
-        print_lines(_lines(old, new, settings, differences, totals))
-
-
 # --- differences ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """A setting with two values; None if it is not set and has no default."""
 
     file: str
@@ -104,8 +92,7 @@ class Setting:
     new: Any
 
 
-@dataclass(frozen=True, slots=True)
-class FindingChange:
+class FindingChange(NamedTuple):
     """A finding with two outcomes."""
 
     rule: str
@@ -114,8 +101,7 @@ class FindingChange:
     new: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """The differences between two policies' decisions about one object."""
 
     before: Review
@@ -173,38 +159,6 @@ def _changed_fields(before: Review, after: Review) -> dict[str, list[str]]:
     return found
 
 
-@dataclass
-class Totals:
-    """The numbers of objects with different decisions, by namespace and rule."""
-
-    objects: int = 0
-    different: int = 0
-    namespaces: dict[str, Counter[str]] = field(default_factory=dict)
-    rules: dict[str, Counter[str]] = field(default_factory=dict)
-    """The numbers of findings that are newly refused, no longer refused and so on, by rule."""
-
-    @property
-    def newly_refused(self) -> int:
-        return sum(counter[NEWLY_REFUSED] for counter in self.namespaces.values())
-
-    def count(self, pairs: Iterable[Pair]) -> Iterator[Difference]:
-        """Yield the differences among these pairs, and count them."""
-        for pair in pairs:
-            self.objects += 1
-            found = difference(*pair)
-            if found is not None:
-                self.different += 1
-                self._count(found)
-                yield found
-
-    def _count(self, found: Difference) -> None:
-        namespace = self.namespaces.setdefault(found.after.document.namespace or NO_NAMESPACE, Counter())
-        namespace.update(_transitions(found.before.verdict, found.after.verdict))
-        namespace[OTHER_FIELDS] += bool(found.fields)
-        for finding in found.findings:
-            self.rules.setdefault(finding.rule, Counter()).update(_transitions(finding.old, finding.new))
-
-
 NEWLY_REFUSED: Final = "newly refused"
 NO_LONGER_REFUSED: Final = "no longer refused"
 NEWLY_WARNED: Final = "newly warned of"
@@ -227,47 +181,107 @@ def _transitions(old: Outcome, new: Outcome) -> Iterator[str]:
         yield NO_LONGER_WARNED
 
 
-# --- text ----------------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------------
 
 
-def _lines(
-    old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
-) -> Iterator[Line]:
-    yield f"--- {_described(old)}", "bold"
-    yield f"+++ {_described(new)}", "bold"
-    for each in settings:
-        yield f"  {each.file}: {each.path}: {_short(each.old)} -> {_short(each.new)}", "cyan"
-    yield "", ""
-    for found in differences:
-        before, after = found.before.verdict, found.after.verdict
-        style = "red" if after > before else "green" if after < before else ""
-        verdicts = " -> ".join(dict.fromkeys((_verdict(before), _verdict(after))))
-        yield f"{found.after.title} ({found.after.place()}): {verdicts}", f"bold {style}".strip()
+@dataclass
+class Comparison:
+    """The output about two policies, and the numbers of differences that were found so far."""
+
+    old: Config
+    new: Config
+    objects: int = 0
+    different: int = 0
+    namespaces: dict[str, Counter[str]] = field(default_factory=dict)
+    """The numbers of objects by namespace and column."""
+    rules: dict[str, Counter[str]] = field(default_factory=dict)
+    """The numbers of findings by rule and column."""
+
+    @property
+    def newly_refused(self) -> int:
+        return sum(counter[NEWLY_REFUSED] for counter in self.namespaces.values())
+
+    def show(self, pairs: Iterable[Pair], output: str) -> None:
+        """Print the differences among these pairs as text or JSON while they are found."""
+        if output == "json":
+            for piece in self._json(pairs):
+                sys.stdout.write(printable_json(piece))
+        else:
+            print_lines(self._lines(pairs))
+
+    def _differences(self, pairs: Iterable[Pair]) -> Iterator[Difference]:
+        for pair in pairs:
+            self.objects += 1
+            found = difference(*pair)
+            if found is not None:
+                self._count(found)
+                yield found
+
+    def _count(self, found: Difference) -> None:
+        self.different += 1
+        namespace = self.namespaces.setdefault(found.after.document.namespace or NO_NAMESPACE, Counter())
+        namespace.update(_transitions(found.before.verdict, found.after.verdict))
+        namespace[OTHER_FIELDS] += bool(found.fields)
         for finding in found.findings:
-            style = "red" if finding.new > finding.old else "green"
-            yield f"  {finding.rule}: {finding.old} -> {finding.new}", style
-            place = f" ({found.after.place(finding.path)})" if found.after.document.origin else ""
-            yield f"    at {finding.path}{place}", ""
-        for kind, paths in found.fields.items():
-            for path in paths:
-                sign, style = _SIGNS[kind]
-                yield f"  {sign} {path}", style
+            self.rules.setdefault(finding.rule, Counter()).update(_transitions(finding.old, finding.new))
+
+    def _lines(self, pairs: Iterable[Pair]) -> Iterator[Line]:
+        for sign, config in (("---", self.old), ("+++", self.new)):
+            yield f"{sign} profile {config.rules.profile}, digest {config.digest}", "bold"
+        for each in changed_settings(self.old, self.new):
+            yield f"  {each.file}: {each.path}: {_short(each.old)} -> {_short(each.new)}", "cyan"
         yield "", ""
-    if totals.different:
-        yield from _table("namespace", totals.namespaces)
-        yield from _table("rule (findings)", totals.rules)
-    yield (
-        f"{plural(totals.objects, 'object')}, {totals.different} decided differently, "
-        f"{totals.newly_refused} newly refused",
-        "bold red" if totals.newly_refused else "bold green",
-    )
+        for found in self._differences(pairs):
+            yield from _difference_lines(found)
+        if self.different:
+            yield from _table("namespace", self.namespaces)
+            yield from _table("rule (findings)", self.rules)
+        yield (
+            f"{plural(self.objects, 'object')}, {self.different} decided differently, "
+            f"{self.newly_refused} newly refused",
+            "bold red" if self.newly_refused else "bold green",
+        )
+
+    def _json(self, pairs: Iterable[Pair]) -> Iterator[str]:
+        """One JSON object, with the totals at the end."""
+        policies = {
+            name: {"profile": str(config.rules.profile), "digest": config.digest}
+            for name, config in (("old", self.old), ("new", self.new))
+        }
+        settings = [each._asdict() for each in changed_settings(self.old, self.new)]
+        yield json.dumps({**policies, "settings": settings})[:-1] + ', "objects": ['
+        separator = "\n"
+        for found in self._differences(pairs):
+            yield separator + json.dumps(_record(found))
+            separator = ",\n"
+        totals = {
+            "objects": self.objects,
+            "different": self.different,
+            "newlyRefused": self.newly_refused,
+            "namespaces": self.namespaces,
+            "rules": self.rules,
+        }
+        yield f'], "totals": {json.dumps(totals)}}}\n'
+
+
+def _difference_lines(found: Difference) -> Iterator[Line]:
+    before, after = found.before.verdict, found.after.verdict
+    style = "red" if after > before else "green" if after < before else ""
+    verdicts = " -> ".join(dict.fromkeys((_verdict(before), _verdict(after))))
+    yield f"{found.after.title} ({found.after.place()}): {verdicts}", f"bold {style}".strip()
+    for finding in found.findings:
+        style = "red" if finding.new > finding.old else "green"
+        yield f"  {finding.rule}: {finding.old} -> {finding.new}", style
+        place = f" ({found.after.place(finding.path)})" if found.after.document.origin else ""
+        yield f"    at {finding.path}{place}", ""
+    for kind, paths in found.fields.items():
+        for path in paths:
+            sign, style = _SIGNS[kind]
+            yield f"  {sign} {path}", style
+    yield "", ""
 
 
 _SIGNS: Final = {"add": ("+", "green"), "remove": ("-", "red"), "replace": ("~", "yellow")}
-
-
-def _described(config: Config) -> str:
-    return f"profile {config.rules.profile}, digest {config.digest}"
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -293,39 +307,12 @@ def _table(title: str, counted: Mapping[str, Counter[str]]) -> Iterator[Line]:
     yield "", ""
 
 
-# --- JSON ----------------------------------------------------------------------------------------------
-
-
-def _pieces(
-    old: Config, new: Config, settings: Sequence[Setting], differences: Iterable[Difference], totals: Totals
-) -> Iterator[str]:
-    """One JSON object, written while differences are found, with the totals at the end."""
-    head = {
-        "old": {"profile": str(old.rules.profile), "digest": old.digest},
-        "new": {"profile": str(new.rules.profile), "digest": new.digest},
-        "settings": [{"file": s.file, "path": s.path, "old": s.old, "new": s.new} for s in settings],
-    }
-    yield json.dumps(head)[:-1] + ', "objects": ['
-    separator = "\n"
-    for found in differences:
-        yield separator + json.dumps(_record(found))
-        separator = ",\n"
-    tail = {
-        "objects": totals.objects,
-        "different": totals.different,
-        "newlyRefused": totals.newly_refused,
-        "namespaces": totals.namespaces,
-        "rules": totals.rules,
-    }
-    yield f'], "totals": {json.dumps(tail)}}}\n'
-
-
 def _record(found: Difference) -> dict[str, Any]:
     return {
         **identity(found.after.document),
         "verdict": {"old": str(found.before.verdict), "new": str(found.after.verdict)},
         "findings": [
-            {"rule": m.rule, "path": m.path, "old": str(m.old), "new": str(m.new)} for m in found.findings
+            {**each._asdict(), "old": str(each.old), "new": str(each.new)} for each in found.findings
         ],
         "fields": found.fields,
     }
