@@ -6,46 +6,27 @@ import pytest
 
 from policies.commands import children
 
-
-@pytest.mark.parametrize(
-    "script",
-    [
+CHILD = [
+    *(
         "serve m | tee x",
         "a && serve m; b",
         "serve m || exit_",
         "serve m &\nwait",
-        "while :; do serve m; done",
-        "until serve m; do a; done; serve m; b",
-        "if a; then serve m; fi; b",
-        "if a; then b; else (serve m); fi; c",
-        "case x in a) serve m;; esac\nb",
         "{ a; serve m; } > log; b",
-        "for i in 1 2; do serve m; done",
-    ],
-)
-def test_a_child(script: str) -> None:
-    assert ("serve", "m") in [*children(["/bin/sh", "-c", script])]
+    ),
+    *("while :; do serve m; done", "until serve m; do a; done; serve m; b", "for i in 1 2; do serve m; done"),
+    *("if a; then serve m; fi; b", "if a; then b; else (serve m); fi; c", "case x in a) serve m;; esac\nb"),
+]
+NO_CHILD = [
+    *("serve m", "a; serve m", "a && serve m\n", "if a; then serve m; fi", "case x in a) serve m;; esac"),
+    *("f() { serve m; b; }; f; c", "exec serve m", "serve m & exec tail -f log", "tini serve m; b"),
+    *("trap 'kill $!' TERM; serve m & wait", "serve m; (", ""),
+]
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "serve m",
-        "a; serve m",
-        "a && serve m\n",
-        "if a; then serve m; fi",
-        "case x in a) serve m;; esac",
-        "f() { serve m; b; }; f; c",
-        "exec serve m",
-        "trap 'kill $!' TERM; serve m & wait",
-        "serve m & exec tail -f log",
-        "tini serve m; b",
-        "serve m; (",
-        "",
-    ],
-)
-def test_no_child_for_certain(script: str) -> None:
-    assert ("serve", "m") not in [*children(["/bin/sh", "-c", script])]
+@pytest.mark.parametrize("script", [*CHILD, *NO_CHILD])
+def test_a_program_is_certainly_a_child_or_not(script: str) -> None:
+    assert (("serve", "m") in [*children(["/bin/sh", "-c", script])]) is (script in CHILD)
 
 
 @pytest.mark.parametrize(

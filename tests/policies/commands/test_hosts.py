@@ -16,44 +16,23 @@ from policies.commands.hosts import host, is_url, reach_of, split_port, url_host
 UNKNOWN, OWN, OTHER = values.unknown("X"), values.own("POD_IP"), values.other("HOST_IP")
 
 
-@pytest.mark.parametrize(
-    ("name", "reach"),
-    [
-        ("localhost", Reach.LOCAL),
-        ("LOCALHOST.", Reach.LOCAL),
-        ("app.localhost", Reach.LOCAL),
-        ("127.0.0.1", Reach.LOCAL),
-        ("127.9.9.9", Reach.LOCAL),
-        ("127.1", Reach.LOCAL),
-        ("0", Reach.LOCAL),
-        ("0.0.0.0", Reach.LOCAL),
-        ("::1", Reach.LOCAL),
-        ("[::1]", Reach.LOCAL),
-        ("::", Reach.LOCAL),
-        ("::ffff:127.0.0.1", Reach.LOCAL),
-        ("/var/run/postgresql", Reach.LOCAL),
-        (OWN, Reach.LOCAL),
-        (f"{OWN}.headless.ns.svc", Reach.LOCAL),
-        ("localhost.example.com", Reach.EXTERNAL),
-        ("127.0.0.1.example.com", Reach.EXTERNAL),
-        ("notlocalhost", Reach.EXTERNAL),
-        ("128.0.0.1", Reach.EXTERNAL),
-        ("::2", Reach.EXTERNAL),
-        ("fe80::1%eth0", Reach.EXTERNAL),
-        ("db.ns.svc.cluster.local.", Reach.EXTERNAL),
-        (OTHER, Reach.EXTERNAL),
-        (f"db.{UNKNOWN}.svc", Reach.EXTERNAL),
-        (UNKNOWN, Reach.UNDECIDABLE),
-        (f"{UNKNOWN}.svc", Reach.UNDECIDABLE),
-        (f"{UNKNOWN}-db", Reach.UNDECIDABLE),
-        (f"{OWN}-db", Reach.UNDECIDABLE),
-        (f"localhost.{UNKNOWN}", Reach.UNDECIDABLE),
-        (f"10.{UNKNOWN}", Reach.UNDECIDABLE),
-        ("$(DB)", Reach.UNDECIDABLE),
-        ("{a,b}", Reach.UNDECIDABLE),
-        ("", Reach.UNDECIDABLE),
+HOSTS = {
+    Reach.LOCAL: [
+        *("localhost", "LOCALHOST.", "app.localhost", "127.0.0.1", "127.9.9.9", "127.1", "0", "0.0.0.0"),
+        *("::1", "[::1]", "::", "::ffff:127.0.0.1", "/var/run/postgresql", OWN, f"{OWN}.headless.ns.svc"),
     ],
-)
+    Reach.EXTERNAL: [
+        *("localhost.example.com", "127.0.0.1.example.com", "notlocalhost", "128.0.0.1", "::2"),
+        *("fe80::1%eth0", "db.ns.svc.cluster.local.", OTHER, f"db.{UNKNOWN}.svc"),
+    ],
+    Reach.UNDECIDABLE: [
+        *(UNKNOWN, f"{UNKNOWN}.svc", f"{UNKNOWN}-db", f"{OWN}-db", f"localhost.{UNKNOWN}", f"10.{UNKNOWN}"),
+        *("$(DB)", "{a,b}", ""),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "reach"), [(name, reach) for reach in HOSTS for name in HOSTS[reach]])
 def test_reach(name: str, reach: Reach) -> None:
     assert reach_of(name) is reach
 

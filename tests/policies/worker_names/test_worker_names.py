@@ -26,6 +26,7 @@ from policies.worker_names.workers import (
     existing_pod,
     worker_of,
 )
+from tests.webhook.worker_names.setting import worker as ray_worker
 from webhook.config.load import load
 from webhook.kube.documents import load_all
 
@@ -94,13 +95,8 @@ def test_names_are_dns_labels_of_at_most_63_characters(cluster: str, group: str,
 
 
 def test_names_differ_where_the_readable_part_does_not() -> None:
-    pairs = [
-        ("train", "gpu-large"),
-        ("train-gpu", "large"),
-        ("c" * 80, "one"),
-        ("c" * 80, "two"),
-        ("c" * 81, "one"),
-    ]
+    long = [("c" * 80, "one"), ("c" * 80, "two"), ("c" * 81, "one")]
+    pairs = [("train", "gpu-large"), ("train-gpu", "large"), *long]
     assert len({policy.name_of(worker(*pair), 0) for pair in pairs}) == len(pairs)
 
 
@@ -110,10 +106,7 @@ def test_a_name_is_the_one_that_earlier_releases_gave() -> None:
 
 def test_a_pod_loses_only_its_generate_name() -> None:
     pod = {"metadata": {"generateName": "demo-", "labels": {"a": "b"}}, "spec": {"containers": []}}
-    assert policy.with_name(pod, "demo-0") == {
-        "metadata": {"labels": {"a": "b"}, "name": "demo-0"},
-        "spec": {"containers": []},
-    }
+    assert policy.with_name(pod, "demo-0") == {**pod, "metadata": {"labels": {"a": "b"}, "name": "demo-0"}}
     assert text(pod, "metadata", "generateName") == "demo-"
 
 
@@ -122,21 +115,7 @@ def test_a_pod_loses_only_its_generate_name() -> None:
     [("0", 0), ("12", 12), ("", None), ("x", None), ("-1", None), ("٣", None), ("1" * 10, None)],
 )
 def test_only_a_small_number_is_an_index(label: str, index: int | None) -> None:
-    labels = {
-        "ray.io/is-ray-node": "yes",
-        "ray.io/cluster": "demo",
-        "ray.io/group": "small",
-        "ray.io/node-type": "worker",
-        "ray.io/worker-group-replica-index": label,
-    }
-    reference = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "name": "demo",
-        "uid": "u",
-        "controller": True,
-    }
-    found = worker_of({"metadata": {"labels": labels, "ownerReferences": [reference]}}, "default")
+    found = worker_of(ray_worker({"ray.io/worker-group-replica-index": label}), "default")
     assert found is not None
     assert found.replica_index == index
 
@@ -150,25 +129,16 @@ def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoilt",
+    "text",
     [
-        None,
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"highest":"x"}',
-        '{"reservations":[{"names":["a"]}]}',
-        '{"reservations":7}',
-        '{"highest":1e999}',
-        '{"highest":-2}',
-        f'{{"highest":{10**60}}}',
-        "[" * 100_000,
+        *(None, "", "{", "[]", "null", "[" * 100_000),
+        *('{"highest":"x"}', '{"highest":1e999}', '{"highest":-2}', f'{{"highest":{10**60}}}'),
+        *('{"reservations":[{"names":["a"]}]}', '{"reservations":7}'),
     ],
-    ids=lambda spoilt: str(spoilt)[:40],
+    ids=lambda text: str(text)[:40],
 )
-def test_a_spoilt_record_is_an_empty_one(spoilt: str | None) -> None:
-    assert AllocationRecord.load(spoilt) == AllocationRecord()
+def test_an_invalid_record_is_an_empty_one(text: str | None) -> None:
+    assert AllocationRecord.load(text) == AllocationRecord()
 
 
 def test_a_record_survives_its_lease() -> None:

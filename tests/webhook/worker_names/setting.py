@@ -13,7 +13,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, text
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.configuration import Config
-from webhook.admission.envelope import Request, Response
+from webhook.admission.envelope import Request, Response, Status
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.worker_names.cluster import LiveWorkers
@@ -60,6 +60,13 @@ class Setting:
         )
         return await self.namer.review(request, asyncio.get_running_loop().time() + patience)
 
+    async def refused(self, pod: Json | None = None, **fields: Any) -> Status:
+        """Ask for a pod that is refused."""
+        response = await self.ask(pod, **fields)
+        assert response.status is not None
+        assert response.patch == ()
+        return response.status
+
     async def create(self, pod: Json | None = None) -> str:
         """Ask, and create the pod as the API server would."""
         pod = pod or worker()
@@ -68,6 +75,19 @@ class Setting:
         named: Json = jsonpatch.apply_patch(pod, response.patch)
         await self.fake.put(PODS, named)
         return text(named, "metadata", "name")
+
+    def serve(self, api_version: str, plural: str, kind: str, *, namespaced: bool = True, **spec: int) -> str:
+        """Let the API server serve a kind with its scale, and with `spec` the scale of `crunch`: its path."""
+        served = [
+            {"name": name, "kind": each, "namespaced": namespaced}
+            for name, each in ((plural, kind), (f"{plural}/scale", "Scale"))
+        ]
+        self.fake.objects[f"/apis/{api_version}"] = {"metadata": {"name": ""}, "resources": served}
+        place = "namespaces/ml/" if namespaced else ""
+        path = f"/apis/{api_version}/{place}{plural}/crunch/scale"
+        if spec:
+            self.fake.objects[path] = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": spec}
+        return path
 
     def leases(self) -> list[Json]:
         return [item for path, item in self.fake.objects.items() if path.startswith(LEASES)]
@@ -81,30 +101,15 @@ class Setting:
 
 
 def worker(labels: Mapping[str, str] | None = None, **metadata: Any) -> Json:
-    ray = {
-        "ray.io/is-ray-node": "yes",
-        "ray.io/cluster": "demo",
-        "ray.io/group": "small",
-        "ray.io/node-type": "worker",
+    ray = {"is-ray-node": "yes", "cluster": "demo", "group": "small", "node-type": "worker"}
+    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "demo", "uid": "uid-1"}
+    made = {
+        "generateName": "demo-small-worker-",
+        "labels": {f"ray.io/{key}": value for key, value in ray.items()} | {**(labels or {})},
+        "ownerReferences": [{**owner, "controller": True}],
     }
-    owner = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "name": "demo",
-        "uid": "uid-1",
-        "controller": True,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "generateName": "demo-small-worker-",
-            "labels": {**ray, **(labels or {})},
-            "ownerReferences": [owner],
-            **metadata,
-        },
-        "spec": {"containers": [{"name": "ray-worker", "image": "ray"}]},
-    }
+    spec = {"containers": [{"name": "ray-worker", "image": "ray"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made | metadata, "spec": spec}
 
 
 def labelled(api_version: str, kind: str) -> Json:

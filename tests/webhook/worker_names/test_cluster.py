@@ -49,11 +49,8 @@ async def test_an_impossible_owner_is_not_looked_up(
 
 async def test_what_discovery_answers_is_held_to_the_grammar_too(setting: Setting) -> None:
     """An aggregated API server is somebody's program."""
-    served = [{"name": "../../v1/pods", "kind": "Fleet"}, {"name": "../../v1/pods/scale", "kind": "Scale"}]
-    setting.fake.objects["/apis/acme.io/v1"] = {"metadata": {"name": ""}, "resources": served}
-    response = await setting.ask(labelled("acme.io/v1", "Fleet"))
-    assert response.status is not None
-    assert response.status.reason == "Conflict"
+    setting.serve("acme.io/v1", "../../v1/pods", "Fleet")
+    assert (await setting.refused(labelled("acme.io/v1", "Fleet"))).reason == "Conflict"
     asked = [path for _, path in setting.fake.requests if "/leases/" not in path]
     assert asked == ["/apis/acme.io/v1"]
 
@@ -63,27 +60,22 @@ async def test_kinds_are_not_remembered_without_end(
 ) -> None:
     monkeypatch.setattr(cluster, "SCALABLE_KEPT", 8)
     for n in range(50):
-        served = [{"name": "fleets", "kind": "Fleet"}, {"name": "fleets/scale", "kind": "Scale"}]
-        setting.fake.objects[f"/apis/g{n}.io/v1"] = {"metadata": {"name": ""}, "resources": served}
+        setting.serve(f"g{n}.io/v1", "fleets", "Fleet")
         await setting.ask(labelled(f"g{n}.io/v1", "Fleet"))
         assert len(setting.workers._scalable) == min(n + 1, 8)
 
 
 async def test_a_refusal_shows_nothing_of_objects_that_the_user_may_not_read(setting: Setting) -> None:
     await setting.cluster(1, uid="somebody-elses-uid")
-    other = await setting.ask()
+    other = await setting.refused()
     del setting.fake.objects[f"{CLUSTERS}/demo"]
-    gone = await setting.ask()
-    assert other == gone, "whether one exists is not said either"
-    assert other.status is not None
-    assert "somebody" not in other.status.message
+    assert await setting.refused() == other, "nor whether one exists"
+    assert "somebody" not in other.message
 
 
 async def test_a_list_of_pods_without_items_is_not_an_empty_group(setting: Setting) -> None:
     """A proxy that answers 200 with something else must not let one more in."""
     await setting.cluster(1)
     setting.fake.spoilt[PODS] = {"kind": "PodList", "metadata": {"resourceVersion": "7"}}
-    response = await setting.ask()
-    assert response.status is not None
-    assert response.status.reason == "Conflict"
+    assert (await setting.refused()).reason == "Conflict"
     assert setting.leases() == []

@@ -70,21 +70,15 @@ async def test_what_others_wrote_into_the_lease_stays(setting: Setting) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_the_name_of_a_replica_is_not_used_again(setting: Setting) -> None:
+@pytest.mark.parametrize("labels", [{}, {"ray.io/worker-group-replica-index": "0"}], ids=["group", "replica"])
+async def test_a_deleted_pod_frees_its_place_at_once_but_not_its_name(
+    setting: Setting, labels: dict[str, str]
+) -> None:
     await setting.cluster(1)
-    pod = worker({"ray.io/worker-group-replica-index": "0"})
-    name = await setting.create(pod)
+    name = await setting.create(worker(labels))
     await setting.fake.delete(f"{PODS}/{name}")
-    assert await setting.create(pod) != name
+    assert await setting.create(worker(labels)) != name
     assert setting.count("given_total") == 2
-
-
-@pytest.mark.usefixtures("patient")
-async def test_a_pod_that_came_and_went_frees_its_place_at_once(setting: Setting) -> None:
-    await setting.cluster(1)
-    name = await setting.create()
-    await setting.fake.delete(f"{PODS}/{name}")
-    assert await setting.create() != name
 
 
 async def test_without_the_history_its_place_is_free_a_lifetime_later(
@@ -94,9 +88,7 @@ async def test_without_the_history_its_place_is_free_a_lifetime_later(
     name = await setting.create()
     await setting.fake.delete(f"{PODS}/{name}")
     await setting.fake.expire()
-    refused = await setting.ask()
-    assert refused.status is not None
-    assert f"1 being created ({name})" in refused.status.message
+    assert f"1 being created ({name})" in (await setting.refused()).message
     assert setting.count("refused_total", reason="promised") == 1
     now = setting.workers.now()
     monkeypatch.setattr(setting.workers, "now", lambda: now + 77)  # the clock lags up to 2 s
@@ -110,10 +102,8 @@ async def test_a_double_creation_is_a_409_and_an_event_at_the_first_of_a_burst(s
     await setting.cluster(1)
     await setting.create()
     for _ in range(3):
-        response = await setting.ask()
-        assert response.status is not None
-        assert (response.status.code, response.status.reason) == (409, "AlreadyExists")
-        assert response.patch == ()
+        status = await setting.refused()
+        assert (status.code, status.reason) == (409, "AlreadyExists")
     [event] = await setting.events()
     assert event["reason"] == "DoubleCreationRefused"
     assert event["involvedObject"]["uid"] == "uid-1"
@@ -160,9 +150,8 @@ async def test_each_group_has_separate_bursts_and_they_end(
 
 async def test_an_owner_of_another_uid_is_not_trusted(setting: Setting) -> None:
     await setting.cluster(1, uid="uid-2")
-    response = await setting.ask()
-    assert response.status is not None
-    assert (response.status.code, response.status.reason) == (409, "Conflict")
+    status = await setting.refused()
+    assert (status.code, status.reason) == (409, "Conflict")
     assert setting.leases() == []
 
 
@@ -217,28 +206,18 @@ async def test_a_label_whose_owner_has_no_scale_is_reported_as_without_effect(se
     assert "has no scale subresource" in response.audit["not-named"]
 
 
-async def test_other_controllers_want_the_pods_of_their_scale(setting: Setting) -> None:
-    pod = labelled("apps/v1", "ReplicaSet")
-    served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
-    setting.fake.objects["/apis/apps/v1"] = {"metadata": {"name": ""}, "resources": served}
-    path = "/apis/apps/v1/namespaces/ml/replicasets/crunch/scale"
-    setting.fake.objects[path] = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
+@pytest.mark.parametrize(
+    ("api_version", "plural", "kind", "namespaced"),
+    [("apps/v1", "replicasets", "ReplicaSet", True), ("acme.io/v1", "fleets", "Fleet", False)],
+)
+async def test_other_controllers_want_the_pods_of_their_scale(
+    setting: Setting, api_version: str, plural: str, kind: str, namespaced: bool
+) -> None:
+    setting.serve(api_version, plural, kind, namespaced=namespaced, replicas=1)
+    pod = labelled(api_version, kind)
     assert (await setting.create(pod)).startswith("crunch-w-")
-    response = await setting.ask(pod)
-    assert response.status is not None
-    assert "ReplicaSet crunch, worker group w: 1 wanted, 1 existing" in response.status.message
-
-
-async def test_an_owner_without_a_namespace_has_its_scale_without_one(setting: Setting) -> None:
-    pod = labelled("acme.io/v1", "Fleet")
-    served = [
-        {"name": "fleets", "kind": "Fleet", "namespaced": False},
-        {"name": "fleets/scale", "kind": "Scale", "namespaced": False},
-    ]
-    setting.fake.objects["/apis/acme.io/v1"] = {"metadata": {"name": ""}, "resources": served}
-    scale = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
-    setting.fake.objects["/apis/acme.io/v1/fleets/crunch/scale"] = scale
-    assert (await setting.create(pod)).startswith("crunch-w-")
+    counted = f"{kind} crunch, worker group w: 1 wanted, 1 existing"
+    assert counted in (await setting.refused(pod)).message
 
 
 # --- concurrency -----------------------------------------------------------

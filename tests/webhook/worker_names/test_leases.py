@@ -26,6 +26,8 @@ from tests.webhook.worker_names.setting import (
 from webhook.worker_names.cluster import IDLE_SECONDS, Sweep
 from webhook.worker_names.leases import earlier_lease_name, lease_name
 
+OWNER = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "namespace": "ml", "name": "demo"}
+
 
 async def test_the_lease_is_in_our_own_namespace_and_names_its_owner(setting: Setting) -> None:
     await setting.cluster(2)
@@ -33,8 +35,7 @@ async def test_the_lease_is_in_our_own_namespace_and_names_its_owner(setting: Se
     [lease] = setting.leases()
     assert lease["metadata"]["namespace"] == OWN
     assert "ownerReferences" not in lease["metadata"], "an owner can't be in another namespace"
-    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "namespace": "ml", "name": "demo"}
-    assert json.loads(lease["metadata"]["annotations"][WORKER_NAMES_OWNER]) == owner | {"uid": "uid-1"}
+    assert json.loads(lease["metadata"]["annotations"][WORKER_NAMES_OWNER]) == OWNER | {"uid": "uid-1"}
     written = {path for method, path in setting.fake.requests if method in ("POST", "PUT")}
     assert written == {LEASES}
 
@@ -108,9 +109,7 @@ async def test_a_promise_in_an_earlier_lease_holds(setting: Setting) -> None:
     await setting.cluster(1)
     await setting.fake.expire()
     put_earlier_lease(setting, promised="demo-small-worker-abcde-7")
-    response = await setting.ask()
-    assert response.status is not None
-    assert "1 being created (demo-small-worker-abcde-7)" in response.status.message
+    assert "1 being created (demo-small-worker-abcde-7)" in (await setting.refused()).message
 
 
 async def test_earlier_leases_that_may_not_be_read_are_asked_for_once(setting: Setting) -> None:
@@ -126,25 +125,11 @@ async def test_earlier_leases_that_may_not_be_read_are_asked_for_once(setting: S
 
 
 async def put_lease(setting: Setting, lease: str, idle: float = IDLE_SECONDS + 60, **owner: Any) -> None:
-    ours = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "namespace": "ml",
-        "name": "demo",
-        "uid": "uid-1",
-    }
+    annotations = {WORKER_NAMES_OWNER: json.dumps(OWNER | {"uid": "uid-1"} | owner)}
+    metadata = {"name": lease, "labels": {WORKER_NAMES: "record"}, "annotations": annotations}
     renewed = datetime.fromtimestamp(setting.workers.now() - idle, UTC).isoformat(timespec="microseconds")
-    await setting.fake.put(
-        LEASES,
-        {
-            "metadata": {
-                "name": lease,
-                "labels": {WORKER_NAMES: "record"},
-                "annotations": {WORKER_NAMES_OWNER: json.dumps(ours | owner)},
-            },
-            "spec": {"renewTime": renewed.replace("+00:00", "Z")},
-        },
-    )
+    spec = {"renewTime": renewed.replace("+00:00", "Z")}
+    await setting.fake.put(LEASES, {"metadata": metadata, "spec": spec})
 
 
 async def swept(setting: Setting) -> list[str]:
@@ -192,10 +177,7 @@ async def test_a_lease_whose_owner_can_t_be_looked_up_stays_and_the_others_are_s
 
 
 async def test_the_scale_of_another_controller_is_asked_for_its_uid(setting: Setting) -> None:
-    served = [{"name": "replicasets", "kind": "ReplicaSet"}, {"name": "replicasets/scale", "kind": "Scale"}]
-    setting.fake.objects["/apis/apps/v1"] = {"metadata": {"name": ""}, "resources": served}
-    path = "/apis/apps/v1/namespaces/ml/replicasets/crunch/scale"
-    setting.fake.objects[path] = {"metadata": {"name": "crunch", "uid": "uid-9"}, "spec": {"replicas": 1}}
+    path = setting.serve("apps/v1", "replicasets", "ReplicaSet", replicas=1)
     await setting.create(labelled("apps/v1", "ReplicaSet"))
     [lease] = setting.leases()
     lease["spec"]["renewTime"] = "2020-01-01T00:00:00.000000Z"

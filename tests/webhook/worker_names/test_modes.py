@@ -33,9 +33,7 @@ async def test_a_dry_run_gets_the_same_answers_and_writes_nothing(setting: Setti
     assert setting.leases() == [before]
     await setting.cluster(1)
     await setting.fake.put(PODS, worker(name=given.audit["name"]))
-    response = await setting.ask(dry_run=True)
-    assert response.status is not None
-    assert response.status.reason == "AlreadyExists"
+    assert (await setting.refused(dry_run=True)).reason == "AlreadyExists"
     assert setting.leases() == [before]
     assert await setting.events() == []
     assert setting.count("given_total") == 1
@@ -100,11 +98,10 @@ class Silent(LiveWorkers):
 async def test_unavailable_refuses_so_that_the_operator_tries_again(setting: Setting) -> None:
     await setting.cluster(1)
     await setting.fake.forbid(PODS)
-    response = await setting.ask()
-    assert response.status is not None
-    assert (response.status.code, response.status.reason) == (409, "Conflict")
-    assert "the API server answered 403" in response.status.message
-    assert PODS not in response.status.message, "what the API server says is for the log"
+    status = await setting.refused()
+    assert (status.code, status.reason) == (409, "Conflict")
+    assert "the API server answered 403" in status.message
+    assert PODS not in status.message, "the API server's message is only logged"
     assert setting.count("unavailable_total", answer="refuse") == 1
 
 
@@ -134,12 +131,11 @@ async def test_an_answer_comes_before_the_deadline_though_the_api_server_is_sile
     setting = Setting(setting.fake, setting.api, Silent)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    asked = asyncio.gather(setting.ask(patience=70), setting.ask(patience=70))
+    asked = asyncio.gather(setting.refused(patience=70), setting.refused(patience=70))
     await asyncio.sleep(0.05)
     assert not asked.done()
     pass_over(60)
     first, second = await asked
     assert loop.time() - began < 70
-    for response in (first, second):
-        assert response.status is not None
-        assert "did not answer in time" in response.status.message
+    for status in (first, second):
+        assert "did not answer in time" in status.message
