@@ -119,7 +119,12 @@ _SAMPLE: Final = {
                         "args": ["--model", "meta-llama/Llama-3-8B"],
                         "resources": {"limits": {"nvidia.com/gpu": 1}},
                     },
-                    {"name": "own", "image": "own", "readinessProbe": {"tcpSocket": {"port": 80}}},
+                    {
+                        "name": "own",
+                        "image": "own",
+                        "livenessProbe": {"exec": {"command": ["sh", "-c", "pgrep own | wc -l"]}},
+                        "readinessProbe": {"tcpSocket": {"port": 80}},
+                    },
                 ],
             }
         }

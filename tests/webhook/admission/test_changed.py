@@ -95,15 +95,20 @@ def test_reinvocation_goes_on_where_the_first_pass_ended() -> None:
     assert admitted(again) == again
 
 
-def test_no_annotation_without_a_change() -> None:
-    assert CHANGED not in annotations_of(admitted(pod({"name": "x", "image": "busybox"})))
-    off = {f"{each}.yaml": "mode: warn" for each in ("standard-probes", "gpu-affinity", "disruption-guard")}
-    assert CHANGED not in annotations_of(admitted(pod(), off))
+WARNED = {f"{each}.yaml": "mode: warn" for each in ("standard-probes", "gpu-affinity", "disruption-guard")}
 
 
-def test_it_can_be_switched_off() -> None:
-    policy = {"webhook.yaml": "changes: {annotation: false}"}
-    assert CHANGED not in annotations_of(admitted(pod(), policy))
+@pytest.mark.parametrize(
+    ("obj", "policy"),
+    [
+        (pod({"name": "x", "image": "busybox"}), {}),
+        (pod(), WARNED),
+        (pod(), {"webhook.yaml": "changes: {annotation: false}"}),
+    ],
+    ids=["nothing to add", "only warned", "switched off"],
+)
+def test_no_annotation_without_a_change(obj: Json, policy: dict[str, str]) -> None:
+    assert CHANGED not in annotations_of(admitted(obj, policy))
 
 
 def test_a_foreign_annotation_stays() -> None:
@@ -114,10 +119,9 @@ def test_a_foreign_annotation_stays() -> None:
 
 
 def test_it_gives_way_where_there_is_no_room() -> None:
-    full = {"a": "x" * (256 * 1024 - 1500)}
-    assert CHANGED in annotations_of(admitted(pod(annotations=full)))
-    full = {"a": "x" * (256 * 1024 - 500)}
-    assert CHANGED not in annotations_of(admitted(pod(annotations=full)))
+    for room, there in ((1500, True), (500, False)):
+        full = {"a": "x" * (256 * 1024 - room)}
+        assert (CHANGED in annotations_of(admitted(pod(annotations=full)))) is there
 
 
 @pytest.mark.parametrize(("api", "kind"), [("apps/v1", "Deployment"), ("apps/v1", "DaemonSet")])

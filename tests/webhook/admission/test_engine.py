@@ -450,6 +450,12 @@ def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
     assert engine.in_scope(request(config_map), Config())
 
 
+def test_validate_does_not_mutate_a_pod() -> None:
+    decision = validate(request(pod("bad")), Config(), NoCluster())
+    assert decision.changes == ()
+    assert not decision.allowed
+
+
 # --- who asks ------------------------------------------------------------------------------------
 
 CONTROLLERS = [

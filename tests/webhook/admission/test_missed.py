@@ -9,7 +9,6 @@ import pytest
 
 from policies.core.annotations import CHANGED, EXEMPT
 from policies.core.facts import NoCluster
-from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from webhook.admission import engine
@@ -23,6 +22,8 @@ NOW = load({"rules.yaml": "profile: standard\n"})
 SAME = load({"rules.yaml": "profile: standard\nmodes: {}\n"})
 MORE = load({"rules.yaml": "profile: standard\n", "standard-probes.yaml": "readinessFailures: 7\n"})
 OFF = load({"rules.yaml": "profile: standard\n", "standard-probes.yaml": "mode: off\n"})
+
+QUIET = load({"webhook.yaml": "changes: {annotation: false}\n"})
 
 
 def vllm(**metadata: Any) -> Json:
@@ -48,69 +49,58 @@ def made(pod: Json, config: Config) -> Json:
     return running
 
 
-def test_a_pod_that_the_webhook_made_is_not_missed() -> None:
+def plain() -> Json:
+    """A pod for which the policy has no fields."""
+    pod = vllm()
+    pod["spec"]["containers"][0] |= {"image": "registry.example/cron:1", "ports": []}
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "config", "difference"),
+    [
+        (made(vllm(), NOW), NOW, None),
+        (made(vllm(), NOW), SAME, None),
+        (made(vllm(), NOW), MORE, Difference.EARLIER),
+        (made(vllm(), NOW), OFF, Difference.EARLIER),
+        (made(vllm(), QUIET), QUIET, None),
+        (plain(), OFF, None),
+        (vllm(), NOW, Difference.LACKS),
+        (vllm(annotations={EXEMPT: "standard-probes=it has its own"}), NOW, Difference.EXEMPTED),
+        *(
+            (vllm(annotations={CHANGED: forged}), NOW, Difference.LACKS)
+            for forged in ("", "nonsense", "\x00", "standard-probes", "policy ")
+        ),
+    ],
+)
+def test_the_difference_between_a_pod_and_a_new_one(
+    pod: Json, config: Config, difference: Difference | None
+) -> None:
+    found = missed(pod, config, NoCluster())
+    assert (found and found.difference) is difference
+
+
+def test_only_the_digest_shows_that_a_pod_is_current() -> None:
     running = made(vllm(), NOW)
     assert is_current(running, NOW)
-    assert missed(running, NOW, NoCluster()) is None
-
-
-def test_a_pod_that_bypassed_it_lacks_fields() -> None:
-    found = missed(vllm(), NOW, NoCluster())
-    assert found is not None
-    assert found.difference is Difference.LACKS
-    assert found.digest == ""
-    assert any("readinessProbe" in path for path in found.fields["standard-probes"])
-
-
-def test_a_pod_for_which_the_policy_has_nothing_is_not_missed() -> None:
-    plain = vllm()
-    plain["spec"]["containers"][0] |= {"image": "registry.example/cron:1", "ports": []}
-    assert missed(plain, OFF, NoCluster()) is None
-
-
-def test_another_digest_with_the_same_result_is_not_missed() -> None:
-    running = made(vllm(), NOW)
     assert not is_current(running, SAME)
-    assert missed(running, SAME, NoCluster()) is None
+    assert CHANGED not in made(vllm(), QUIET)["metadata"].get("annotations", {})
 
 
-def test_another_policy_with_another_result_is() -> None:
-    found = missed(made(vllm(), NOW), MORE, NoCluster())
+@pytest.mark.parametrize(
+    ("pod", "config", "digest", "fields"),
+    [
+        (vllm(), NOW, "", ["startupProbe", "livenessProbe", "readinessProbe"]),
+        # A liveness threshold is above that of readiness.
+        (made(vllm(), NOW), MORE, NOW.digest, ["livenessProbe", "readinessProbe"]),
+        (made(vllm(), NOW), OFF, NOW.digest, ["startupProbe", "livenessProbe", "readinessProbe"]),
+    ],
+)
+def test_the_fields_of_a_difference(pod: Json, config: Config, digest: str, fields: list[str]) -> None:
+    found = missed(pod, config, NoCluster())
     assert found is not None
-    assert found.difference is Difference.EARLIER
-    assert found.digest == NOW.digest
-    assert list(found.fields) == ["standard-probes"]
-    paths = [path.rpartition(".")[2] for path in found.fields["standard-probes"]]
-    assert paths == ["livenessProbe", "readinessProbe"], "a liveness threshold is above that of readiness"
-
-
-def test_what_the_present_policy_would_not_give_differs_too() -> None:
-    running = made(vllm(), NOW)
-    found = missed(running, OFF, NoCluster())
-    assert found is not None
-    assert found.difference is Difference.EARLIER
-    for path in found.fields["standard-probes"]:
-        assert value_at(running, path) is not None
-
-
-def test_without_the_annotation_the_pod_itself_shows_it() -> None:
-    quiet = load({"webhook.yaml": "changes: {annotation: false}\n"})
-    running = made(vllm(), quiet)
-    assert CHANGED not in running["metadata"].get("annotations", {})
-    assert missed(running, quiet, NoCluster()) is None
-
-
-@pytest.mark.parametrize("spoilt", ["", "nonsense", "\x00", "standard-probes", "policy "])
-def test_an_annotation_that_somebody_wrote_hides_nothing(spoilt: str) -> None:
-    found = missed(vllm(annotations={CHANGED: spoilt}), NOW, NoCluster())
-    assert found is not None
-    assert found.difference is Difference.LACKS
-
-
-def test_an_exempted_pod_is_told_apart() -> None:
-    found = missed(vllm(annotations={EXEMPT: "standard-probes=it has its own"}), NOW, NoCluster())
-    assert found is not None
-    assert found.difference is Difference.EXEMPTED
+    assert found.digest == digest
+    assert [path.rpartition(".")[2] for path in found.fields["standard-probes"]] == fields
 
 
 @pytest.mark.parametrize(

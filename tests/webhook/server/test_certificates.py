@@ -275,29 +275,53 @@ async def test_a_swap_is_seen_by_new_connections_while_the_server_runs(bundle: B
         assert await served(port, other.ca) != before
 
 
-async def test_keep_survives_a_failing_source_and_installs_later_pairs(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(certs, "FIRST_PAUSE", 0.01)
-    answers: list[Bundle | Exception] = [OSError("not yet"), CertificateError("torn"), bundle]
+class Answers:
+    """A source that gives one answer after the other; `events` announce changes."""
 
-    class Source:
-        async def read(self) -> Bundle:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+    def __init__(self, *answers: Bundle | Exception) -> None:
+        self.answers = [*answers]
+        self.events: asyncio.Queue[None] = asyncio.Queue()
 
-        async def changes(self) -> AsyncIterator[None]:
-            await asyncio.Event().wait()
+    async def read(self) -> Bundle:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def changes(self) -> AsyncIterator[None]:
+        while True:
+            await self.events.get()
             yield
 
-    installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+
+@asynccontextmanager
+async def followed(source: certs.CertificateSource) -> AsyncIterator[asyncio.Queue[Bundle]]:
+    """The bundles of a source as they are installed."""
+    installed: asyncio.Queue[Bundle] = asyncio.Queue()
     task = asyncio.create_task(
-        certs.follow(Source(), ServingCertificate(), installed.set_result, certs.always_trusted)
+        certs.follow(source, ServingCertificate(), installed.put_nowait, certs.always_trusted)
     )
-    assert await asyncio.wait_for(installed, 60) == bundle
+    yield installed
     task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_failing_source_is_read_again(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certs, "FIRST_PAUSE", 0.01)
+    async with followed(Answers(OSError("not yet"), CertificateError("torn"), bundle)) as installed:
+        assert await asyncio.wait_for(installed.get(), 60) == bundle
+
+
+async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certs, "FIRST_PAUSE", 3600.0)
+    source = Answers(replace(bundle, key=b""), bundle)
+    async with followed(source) as installed:
+        while len(source.answers) == 2:  # noqa: ASYNC110 - it has read the torn one
+            await asyncio.sleep(0)
+        source.events.put_nowait(None)
+        assert await asyncio.wait_for(installed.get(), 60) == bundle
 
 
 # --- mounted files -------------------------------------------------------------------------------------
@@ -319,11 +343,6 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
         (tmp_path / name).symlink_to(f"..data/{name}")
     source = MountedFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
     other = pki.issue(HOSTS, datetime.now(UTC))
-    installed: asyncio.Queue[Bundle] = asyncio.Queue()
-    task = asyncio.create_task(
-        certs.follow(source, ServingCertificate(), installed.put_nowait, certs.always_trusted)
-    )
-    assert (await asyncio.wait_for(installed.get(), 60)).certificate == bundle.certificate
 
     async def swap() -> None:
         """Repeatedly: the watch starts in another thread without a signal."""
@@ -331,11 +350,12 @@ async def test_mounted_files_are_read_again_after_the_data_link_is_swapped(
             mount(str(version), other)
             await asyncio.sleep(0.3)
 
-    swaps = asyncio.create_task(swap())
-    assert (await asyncio.wait_for(installed.get(), 50)).certificate == other.certificate
-    for background in (swaps, task):
-        background.cancel()
-    await asyncio.gather(swaps, task, return_exceptions=True)
+    async with followed(source) as installed:
+        assert (await asyncio.wait_for(installed.get(), 60)).certificate == bundle.certificate
+        swaps = asyncio.create_task(swap())
+        assert (await asyncio.wait_for(installed.get(), 50)).certificate == other.certificate
+        swaps.cancel()
+        await asyncio.gather(swaps, return_exceptions=True)
 
 
 # --- the managed Secret --------------------------------------------------------------------------------
@@ -345,7 +365,7 @@ class Secrets:
     """Secrets with compare-and-swap, and a turn for others between each read and write."""
 
     def __init__(self) -> None:
-        self.stored: dict[str, Any] | None = None
+        self.stored: Any = None
         self.version = 0
         self.writes = 0
         self.clock = datetime.now(UTC)
@@ -354,7 +374,7 @@ class Secrets:
         return self.clock.timestamp()
 
     async def get(self, path: str) -> dict[str, Any] | None:
-        found = self.stored
+        found: dict[str, Any] | None = self.stored
         await asyncio.sleep(0)
         return found
 
@@ -372,8 +392,12 @@ class Secrets:
         self.stored = {**secret, "metadata": {**secret["metadata"], "resourceVersion": str(self.version)}}
         return True
 
+    def damage(self, **values: bytes) -> None:
+        """Replace values; `tls_crt` is the key `tls.crt`."""
+        for key, value in values.items():
+            self.stored["data"][key.replace("_", ".")] = base64.b64encode(value).decode()
+
     def data(self) -> dict[str, bytes]:
-        assert self.stored is not None
         return {key: base64.b64decode(value) for key, value in self.stored["data"].items()}
 
 
@@ -386,7 +410,6 @@ async def test_replicas_that_start_at_once_agree_on_one_certificate() -> None:
     bundles = await asyncio.gather(*(managed(secrets).read() for _ in range(5)))
     assert len(set(bundles)) == 1
     assert secrets.writes == 1
-    assert secrets.stored is not None
     assert secrets.stored["type"] == "kubernetes.io/tls"
     assert set(secrets.data()) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
 
@@ -415,26 +438,23 @@ async def test_replicas_with_other_hosts_settle_on_all_of_them(monkeypatch: pyte
     assert secrets.writes == 2
 
 
-@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
+@pytest.mark.parametrize("broken", ["tls_crt", "tls_key", "ca_crt", "ca_key"])
 async def test_a_damaged_secret_is_replaced(broken: str) -> None:
     secrets = Secrets()
     before = await managed(secrets).read()
-    assert secrets.stored is not None
-    secrets.stored["data"][broken] = base64.b64encode(b"rubbish").decode()
+    secrets.damage(**{broken: b"rubbish"})
     bundle = await managed(secrets).read()
     # The CA's key is not looked at until the CA has to sign.
-    assert secrets.writes == (1 if broken == "ca.key" else 2)
+    assert secrets.writes == (1 if broken == "ca_key" else 2)
     # What the other replicas serve stays trusted, unless the CA itself is lost.
-    assert (bundle.ca == before.ca) is (broken != "ca.crt")
+    assert (bundle.ca == before.ca) is (broken != "ca_crt")
     ServingCertificate().install(bundle)
 
 
 async def test_a_ca_that_can_t_sign_any_more_stays_trusted_with_a_new_one() -> None:
     secrets = Secrets()
     before = await managed(secrets).read()
-    assert secrets.stored is not None
-    for key in ("tls.key", "ca.key"):
-        secrets.stored["data"][key] = base64.b64encode(b"rubbish").decode()
+    secrets.damage(tls_key=b"rubbish", ca_key=b"rubbish")
     bundle = await managed(secrets).read()
     assert bundle.ca.endswith(before.ca)
     assert len(bundle.ca) > len(before.ca)
@@ -473,7 +493,6 @@ async def test_a_secret_that_is_deleted_while_it_is_renewed_is_created_again() -
 async def test_a_secret_without_ca_key_belongs_to_another_issuer_and_is_never_written() -> None:
     secrets = Secrets()
     bundle = await managed(secrets).read()
-    assert secrets.stored is not None
     del secrets.stored["data"]["ca.key"]
     secrets.stored["metadata"]["labels"] = {}
     assert await managed(secrets, "other.svc").read() == replace(bundle, ca_key=b"")
@@ -505,7 +524,6 @@ async def test_a_ca_key_that_is_taken_out_is_replaced_step_by_step_by_a_new_ca()
     secrets = Secrets()
     source = managed(secrets)
     before = await source.read()
-    assert secrets.stored is not None
     del secrets.stored["data"]["ca.key"]
     both = await source.read()
     assert both.ca.endswith(before.ca)
@@ -526,14 +544,8 @@ async def test_a_ca_key_that_is_taken_out_is_replaced_step_by_step_by_a_new_ca()
 async def test_a_pair_of_another_issuer_with_our_ca_key_is_served_and_never_written() -> None:
     secrets = Secrets()
     await managed(secrets).read()
-    assert secrets.stored is not None
     theirs = other_key_type(Bundle(b"", b""))
-    for key, value in (
-        ("tls.crt", theirs.certificate),
-        ("tls.key", theirs.key),
-        ("ca.crt", theirs.certificate),
-    ):
-        secrets.stored["data"][key] = base64.b64encode(value).decode()
+    secrets.damage(tls_crt=theirs.certificate, tls_key=theirs.key, ca_crt=theirs.certificate)
     served = await managed(secrets, "other.svc").read()
     assert (served.certificate, served.ca) == (theirs.certificate, theirs.certificate)
     assert secrets.writes == 1
@@ -542,32 +554,19 @@ async def test_a_pair_of_another_issuer_with_our_ca_key_is_served_and_never_writ
 # --- from one pair to the next -------------------------------------------------------------------------
 
 
-class Held:
-    """A source of one bundle."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self.bundle = bundle
-
-    async def read(self) -> Bundle:
-        return self.bundle
-
-    def changes(self) -> AsyncIterator[None]:
-        return certs._poll()
-
-
 async def test_a_pair_is_served_once_its_ca_is_trusted(bundle: Bundle) -> None:
-    source, serving, trusted = Held(bundle), ServingCertificate(), {bundle.ca}
+    other = pki.issue(HOSTS, datetime.now(UTC))
+    serving, trusted = ServingCertificate(), {bundle.ca}
 
     async def trusts(ca: bytes) -> bool:
         return ca in trusted
 
-    succession = certs.Switch(source, serving, trusts)
-    assert await succession.step() == serving.bundle == bundle
-    other = source.bundle = pki.issue(HOSTS, datetime.now(UTC))
-    assert await succession.step() is None
+    switch = certs.Switch(Answers(bundle, other, other), serving, trusts)
+    assert await switch.step() == serving.bundle == bundle
+    assert await switch.step() is None
     assert serving.bundle == bundle
     trusted.add(other.ca)
-    assert await succession.step() == serving.bundle == other
+    assert await switch.step() == serving.bundle == other
 
 
 async def test_nobody_waits_for_ever_to_be_trusted(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,14 +574,13 @@ async def test_nobody_waits_for_ever_to_be_trusted(bundle: Bundle, monkeypatch: 
         raise OSError("no API server")
 
     monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
-    source, serving = Held(bundle), ServingCertificate()
-    succession = certs.Switch(source, serving, trusts)
-    assert await succession.step() == serving.bundle == bundle, "there was nothing to serve"
-    other = source.bundle = pki.issue(HOSTS, datetime.now(UTC))
-    assert await succession.step() is None
+    serving, other = ServingCertificate(), pki.issue(HOSTS, datetime.now(UTC))
+    switch = certs.Switch(Answers(bundle, other, other), serving, trusts)
+    assert await switch.step() == serving.bundle == bundle, "there was nothing to serve"
+    assert await switch.step() is None
     assert serving.bundle == bundle, "which still works"
     monkeypatch.setattr(certs, "SWITCH_PATIENCE", 0.0)
-    assert await succession.step() == serving.bundle == other
+    assert await switch.step() == serving.bundle == other
 
 
 async def test_a_pair_that_has_run_out_is_not_kept_for_trust(
@@ -593,10 +591,10 @@ async def test_a_pair_that_has_run_out_is_not_kept_for_trust(
 
     serving = ServingCertificate()
     serving.install(pki.issue(HOSTS, datetime.now(UTC) - timedelta(days=100)))
-    succession = certs.Switch(Held(bundle), serving, trusts)
-    assert await succession.step() is None
+    switch = certs.Switch(Answers(bundle, bundle), serving, trusts)
+    assert await switch.step() is None
     monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
-    assert await succession.step() == serving.bundle == bundle
+    assert await switch.step() == serving.bundle == bundle
 
 
 # --- what the world does to certificates ---------------------------------------------------------------
@@ -651,31 +649,3 @@ def test_a_certificate_that_is_not_valid_yet_is_issued_again() -> None:
         assert ca.not_valid_before_utc <= now
         assert pki._signed_by(leaf, ca)
         assert pki.renewed(after, HOSTS, now) is after
-
-
-async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(certs, "FIRST_PAUSE", 3600.0)
-    events: asyncio.Queue[None] = asyncio.Queue()
-    answers = [replace(bundle, key=b""), bundle]
-
-    class Source:
-        async def read(self) -> Bundle:
-            return answers.pop(0)
-
-        async def changes(self) -> AsyncIterator[None]:
-            while True:
-                await events.get()
-                yield
-
-    installed: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(
-        certs.follow(Source(), ServingCertificate(), installed.set_result, certs.always_trusted)
-    )
-    while len(answers) == 2:  # noqa: ASYNC110 - it has read the torn one
-        await asyncio.sleep(0)
-    events.put_nowait(None)
-    assert await asyncio.wait_for(installed, 60) == bundle
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

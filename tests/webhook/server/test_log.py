@@ -32,9 +32,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_every_record_is_one_line_of_json_the_libraries_included() -> None:
+def configured(level: str, form: Format) -> io.StringIO:
+    """Where the log goes from now on."""
     stream = io.StringIO()
-    log.configure("info", "auto", stream)
+    log.configure(level, form, stream)
+    return stream
+
+
+def test_every_record_is_one_line_of_json_the_libraries_included() -> None:
+    stream = configured("info", "auto")
     structlog.get_logger().info("changed", kind="Pod", text="two\nlines")
     logging.getLogger("aiohttp.server").error("broken %s", "pipe")
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
@@ -44,8 +50,7 @@ def test_every_record_is_one_line_of_json_the_libraries_included() -> None:
 
 
 def test_an_exception_stays_on_the_line() -> None:
-    stream = io.StringIO()
-    log.configure("info", "json", stream)
+    stream = configured("info", "json")
     try:
         int("x")
     except ValueError:
@@ -55,8 +60,7 @@ def test_an_exception_stays_on_the_line() -> None:
 
 
 def test_records_below_the_level_are_not_written() -> None:
-    stream = io.StringIO()
-    log.configure("warning", "json", stream)
+    stream = configured("warning", "json")
     structlog.get_logger().info("changed")
     logging.getLogger("aiohttp").info("access")
     assert stream.getvalue() == ""
@@ -72,8 +76,7 @@ def test_a_person_gets_columns(form: Format, stream: io.StringIO) -> None:
 
 
 def test_values_that_json_lacks_are_logged_as_text() -> None:
-    stream = io.StringIO()
-    log.configure("info", "json", stream)
+    stream = configured("info", "json")
     structlog.get_logger().info("odd", number=2**80, half="\ud800", path=Path("/tmp"))
     line = json.loads(stream.getvalue())
     assert (line["number"], line["half"], line["path"]) == (2**80, "\ud800", "PosixPath('/tmp')")
@@ -125,8 +128,7 @@ ABOUT = {
 @pytest.mark.parametrize("level", ["debug", "info", "warning"])
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_line_that_is_put_together_once_is_the_line_that_would_be_logged(level: str, form: Format) -> None:
-    stream = io.StringIO()
-    log.configure(level, form, stream)
+    stream = configured(level, form)
     line = log.Line("changed", ABOUT)
     for uid, name in (("2", "web-a"), ("3", "web-b")):
         line.write(uid, name)
@@ -137,10 +139,9 @@ def test_a_line_that_is_put_together_once_is_the_line_that_would_be_logged(level
 
 
 def test_a_line_that_is_put_together_once_goes_where_lines_go_now() -> None:
-    first, second = io.StringIO(), io.StringIO()
-    log.configure("info", "json", first)
+    first = configured("info", "json")
     line = log.Line("changed", ABOUT)
-    log.configure("info", "json", second)
+    second = configured("info", "json")
     line.write("2", "web-a")
     log.change_level("warning")
     line.write("3", "web-b")
@@ -159,8 +160,7 @@ HOSTILE = 'a"\n{"event":"denied"}\r\x1b[2J\x07\x7f\x85\x9b\u061c\u200f\u2028\u20
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_text_cannot_end_its_line_or_move_a_cursor(form: Format) -> None:
-    stream = io.StringIO()
-    log.configure("info", form, stream)
+    stream = configured("info", form)
     log.Line("changed", {"uid": "1", "name": "a", "kind": HOSTILE}).write(HOSTILE, HOSTILE)
     structlog.get_logger().info(
         "changed", uid=HOSTILE, name=[HOSTILE], why={"a": HOSTILE}, path=Path(HOSTILE)
@@ -179,8 +179,7 @@ def test_a_text_cannot_end_its_line_or_move_a_cursor(form: Format) -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_traceback_has_no_line_that_looks_like_one_of_the_log(form: Format) -> None:
-    stream = io.StringIO()
-    log.configure("info", form, stream)
+    stream = configured("info", form)
     try:
         raise ValueError(HOSTILE)  # noqa: TRY301
     except ValueError:

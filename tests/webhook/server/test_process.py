@@ -34,7 +34,7 @@ from tests.manifests import manifest
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from tests.webhook.server.wired import POD, REVIEW, Wired
 from webhook.admission.decision import Crash, Decision
-from webhook.admission.envelope import Request, parse
+from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
@@ -307,10 +307,6 @@ async def test_an_answer_that_can_t_be_recorded_is_given(monkeypatch: pytest.Mon
 
 async def test_the_name_endpoint_does_not_change_other_pods() -> None:
     assert await Wired({}).post("name") == {"uid": "1", "allowed": True}
-
-
-def test_reviews_of_this_file_are_reviews() -> None:
-    assert parse(json.dumps(REVIEW).encode()).object == POD
 
 
 # --- chassis serve -------------------------------------------------------------------------------------
@@ -806,11 +802,6 @@ async def test_a_port_that_is_taken_ends_it_with_one_sentence() -> None:
     assert "can't listen on 127.0.0.1" in line["event"]
 
 
-async def test_flags_that_don_t_go_together_end_it_with_2() -> None:
-    async with served() as chassis:
-        assert await chassis.child.wait() == 2
-
-
 BUDGET = """
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -848,6 +839,7 @@ async def test_manifests_can_replace_the_cluster(tmp_path: Path) -> None:
         assert (await chassis.post("validate", review))["allowed"]
 
 
-async def test_manifests_that_can_t_be_read_end_it_with_2(tmp_path: Path) -> None:
-    async with served("--self-signed", "--facts", str(tmp_path / "none")) as chassis:
+@pytest.mark.parametrize("argv", [(), ("--self-signed", "--facts", "/none")], ids=["flags", "manifests"])
+async def test_what_can_t_be_used_ends_it_with_2(argv: tuple[str, ...]) -> None:
+    async with served(*argv) as chassis:
         assert await chassis.child.wait() == 2
