@@ -16,7 +16,7 @@ def test_long_selectors_do_not_fill_the_memory() -> None:
     assert 0 < len(nodes.derive(domains._cache)) < 10
 
 
-def test_an_answer_is_worked_out_once() -> None:
+def test_a_result_is_computed_once() -> None:
     class Counted(Listing):
         rounds = 0
 

@@ -251,7 +251,7 @@ async def test_a_repeated_warning_is_one_event_and_another_is_another(
     assert len(written[2]["message"]) == events.LONGEST_MESSAGE
 
 
-async def test_an_event_that_can_t_be_written_disturbs_nobody(fake: FakeApiServer, api: ApiServer) -> None:
+async def test_an_event_that_cannot_be_written_is_only_logged(fake: FakeApiServer, api: ApiServer) -> None:
     await fake.forbid("/api/v1/namespaces/ml/events")
     await events.warn(api, named("p"), "PolicyInvalid", "bad")
     assert not fake.objects

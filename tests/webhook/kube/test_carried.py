@@ -101,7 +101,7 @@ def compare(cache: ClusterCache) -> None:
 
 
 @given(st.lists(edits(), max_size=30))
-def test_as_computed_again(made: list[tuple[str, Json, bool, bool]]) -> None:
+def test_inherited_indices_equal_new_ones(made: list[tuple[str, Json, bool, bool]]) -> None:
     cache, stores = cluster()
     for kind, obj, goes, asked in made:
         (stores[kind].remove if goes else stores[kind].put)(obj)

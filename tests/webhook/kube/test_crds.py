@@ -39,7 +39,7 @@ def test_a_kind_that_is_its_own_pod_spec() -> None:
     assert list(pod_specs(of(spec=POD_SPEC))) == ["spec"]
 
 
-def test_versions_are_read_together_and_known_kinds_not_at_all() -> None:
+def test_all_versions_are_read_and_known_kinds_are_skipped() -> None:
     old, new = of(spec=of(template=of(spec=POD_SPEC))), of(spec=of(pod=of(spec=POD_SPEC)))
     found = embedding(crd("example.org", "Odd", old, new), TABLE)
     assert isinstance(found, Embedding)
@@ -50,7 +50,7 @@ def test_versions_are_read_together_and_known_kinds_not_at_all() -> None:
     assert embedding({}, TABLE) is None
 
 
-def test_a_schema_is_read_as_far_as_it_is_bounded() -> None:
+def test_large_and_deep_schemas_are_not_read_completely() -> None:
     wide = of(**{f"f{number}": {} for number in range(MOST_FIELDS + 10)})
     assert list(pod_specs(wide)) == []
     deep = POD_SPEC

@@ -176,7 +176,7 @@ def test_any_text_means_the_same_both_ways(text: str, loader: type[ManifestLoade
 
 
 @pytest.mark.parametrize("value", ["!!str 1", "&a 1", "! 1", "!!binary aGk=", "{<<: {b: 1}}", "{b: 1, b: 2}"])
-def test_what_needs_pyyaml_is_left_to_it(value: str) -> None:
+def test_tags_anchors_and_merge_keys_are_left_to_pyyaml(value: str) -> None:
     assert documents._plain_documents(f"a: {value}", ManifestLoader) is None
 
 

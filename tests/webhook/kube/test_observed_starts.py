@@ -23,13 +23,18 @@ def entry(seconds: int, count: int = 5, **other: object) -> str:
     return json.dumps({"Deployment/a/b@0123456789ab": {"basis": [seconds, count], **other}})
 
 
-def cache() -> tuple[ClusterCache, ObservedStarts]:
-    made = ClusterCache(namespace="own")
-    [(path, query, store)] = [each for each in made.sources if isinstance(each[2], ObservedStarts)]
+@pytest.fixture
+def cluster() -> ClusterCache:
+    return ClusterCache(namespace="own")
+
+
+@pytest.fixture
+def store(cluster: ClusterCache) -> ObservedStarts:
+    [(path, query, store)] = [each for each in cluster.sources if isinstance(each[2], ObservedStarts)]
     assert path == "/api/v1/namespaces/own/configmaps"
     assert query == {"fieldSelector": "metadata.name=mlchassis-observed"}
     assert isinstance(store, ObservedStarts)
-    return made, store
+    return store
 
 
 def known(cluster: ClusterCache, namespace: str) -> int:
@@ -38,8 +43,7 @@ def known(cluster: ClusterCache, namespace: str) -> int:
     return len(listing)
 
 
-def test_a_listing_changes_only_with_what_budgets_need() -> None:
-    cluster, store = cache()
+def test_a_listing_changes_only_with_what_budgets_need(cluster: ClusterCache, store: ObservedStarts) -> None:
     assert cluster.listing(Resource.OBSERVED, "ml") is None
     store.begin()
     store.put(observed(ml=entry(300), other=entry(9)))
@@ -57,8 +61,9 @@ def test_a_listing_changes_only_with_what_budgets_need() -> None:
     assert known(cluster, "ml") == 0
 
 
-def test_a_deletion_is_waited_out_and_a_missing_right_is_unknown() -> None:
-    cluster, store = cache()
+def test_a_deletion_changes_nothing_and_a_missing_right_is_unknown(
+    cluster: ClusterCache, store: ObservedStarts
+) -> None:
     store.begin()
     store.put(observed(ml=entry(300)))
     store.put({"metadata": {"name": "another"}, "data": {"ml": "{}"}})

@@ -102,7 +102,7 @@ def test_a_named_file_must_hold_objects(tmp_path: Path, content: str | bytes, se
     assert str(file) in str(caught.value)
 
 
-def test_what_the_input_does_not_hold_is_not_known() -> None:
+def test_absent_resources_are_unknown() -> None:
     cluster = ManifestCluster([d.obj for d in read(["-"], stdin=lambda: f"{POD}---\n{SERVICE}")])
     assert cluster.listing(Resource.NODES) is None
     services = cluster.listing(Resource.SERVICES, "ml")
@@ -120,7 +120,7 @@ def test_only_labelled_config_maps_are_model_configs() -> None:
     assert [obj["metadata"]["name"] for obj in found] == ["y"]
 
 
-def test_of_an_object_in_several_files_the_nearest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_version_of_an_object_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def deployment(replicas: int) -> Json:
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "a"}}}
         return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}

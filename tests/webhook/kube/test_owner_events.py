@@ -155,7 +155,7 @@ async def test_a_pod_answered_from_the_memo_is_reported(setting: Setting) -> Non
         "custom, judged", "no controller", "apiVersion", "kind", "name", "no uid", "long uid", "uid no text",
     ],
 )  # fmt: skip
-async def test_of_others_nothing_is_asked(setting: Setting, made: Json, more: Json) -> None:
+async def test_other_reviews_cause_no_event(setting: Setting, made: Json, more: Json) -> None:
     setting.config = load({"rules.yaml": f"modes: {{{RULE}: warn}}"})
     await setting.made(made, **more)
     assert not setting.events._queue.qsize()
@@ -163,7 +163,7 @@ async def test_of_others_nothing_is_asked(setting: Setting, made: Json, more: Js
     assert setting.fake.requests == []
 
 
-async def test_an_account_that_the_policy_names_is_a_controllers(setting: Setting) -> None:
+async def test_accounts_of_the_policy_count_as_controllers(setting: Setting) -> None:
     setting.config = load({"webhook.yaml": "controllers: [ci-*]"})
     await setting.made(pod(), username="ci-runner")
     assert len(await setting.settle()) == 1
@@ -188,7 +188,7 @@ async def test_a_review_of_a_missing_pod_is_not_reported(setting: Setting) -> No
     ],
     ids=["another pod", "of another owner", "of none", "of a kind that is judged"],
 )
-async def test_a_forged_owner_is_not_written_about(setting: Setting, live: Json) -> None:
+async def test_a_forged_owner_gets_no_event(setting: Setting, live: Json) -> None:
     await setting.fake.put("/api/v1/namespaces/ml/pods", live)
     setting.reviewed(pod())
     assert await setting.settle() == []
@@ -207,14 +207,14 @@ async def test_an_event_is_about_the_stored_pod_not_the_reviews_claim(setting: S
 @pytest.mark.parametrize(
     ("name", "namespace"), [("../../secrets/s", "ml"), ("a?b", "ml"), ("a", "ml/pods/b?")]
 )
-async def test_a_name_chooses_no_other_path(setting: Setting, name: str, namespace: str) -> None:
+async def test_a_name_cannot_change_the_path(setting: Setting, name: str, namespace: str) -> None:
     setting.reviewed(pod(name, namespace=namespace))
     assert await setting.settle() == []
     assert setting.fake.requests == []
     assert setting.outcomes == {"failed": 1}
 
 
-async def test_a_namespace_that_the_policy_meanwhile_leaves_out_is_left_alone(setting: Setting) -> None:
+async def test_a_namespace_that_is_excluded_meanwhile_gets_no_event(setting: Setting) -> None:
     await setting.made(pod())
     setting.config = load({"webhook.yaml": "namespaces: {exclude: [ml]}"})
     assert await setting.settle() == []
@@ -306,7 +306,7 @@ async def test_a_missing_permission_is_logged_once_and_then_off(
 
 
 @pytest.mark.parametrize("fault", ["quota", "put off"])
-async def test_another_failure_costs_only_that_event(setting: Setting, fault: str) -> None:
+async def test_other_errors_lose_only_that_event(setting: Setting, fault: str) -> None:
     if fault == "quota":
         await setting.fake.forbid("/api/v1/namespaces/ml/events", because="exceeded quota: User 1 cannot")
     else:
@@ -319,7 +319,7 @@ async def test_another_failure_costs_only_that_event(setting: Setting, fault: st
     assert len(await setting.settle()) == 1
 
 
-async def test_an_api_server_that_is_away_costs_only_that_event(fake: FakeApiServer, tmp_path: Path) -> None:
+async def test_an_unreachable_api_server_loses_only_that_event(fake: FakeApiServer, tmp_path: Path) -> None:
     fake.url = "http://127.0.0.1:1"
     async with ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
         setting = Setting(fake, api)

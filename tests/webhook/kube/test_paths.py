@@ -29,18 +29,7 @@ def test_paths_are_those_of_the_api_server() -> None:
 
 
 PARTS = [
-    "../../api/v1/pods?x=",
-    "..",
-    ".",
-    "a/b",
-    "a%2fb",
-    "a?b",
-    "a#b",
-    "a\n",
-    " ",
-    "",
-    "ä",
-    "\x00",
+    *("../../api/v1/pods?x=", "..", ".", "a/b", "a%2fb", "a?b", "a#b", "a\n", " ", "", "ä", "\x00"),
     "a" * 254,
 ]
 

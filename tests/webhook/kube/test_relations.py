@@ -79,12 +79,12 @@ def test_only_a_change_between_some_and_no_ready_pods_changes_a_listing() -> Non
     assert stores_of(cache)["Deployment"].listing("ml") is not before
 
 
-def test_a_workload_that_neither_waits_nor_serves_costs_nothing() -> None:
+def test_a_workload_that_neither_waits_nor_is_ready_has_no_cached_links() -> None:
     (kept,) = stores_of(filled(deployment("idle")))["Deployment"].listing("ml")
     assert CACHED_LINKS not in kept
 
 
-def test_a_manifest_cannot_forge_what_the_cache_keeps() -> None:
+def test_a_manifest_cannot_forge_cached_links() -> None:
     forged = {**deployment("b"), CACHED_LINKS: [{"relation": "waits for", "host": "a"}]}
     objects = [deployment("a", "b"), forged, service("a"), service("b")]
     assert members(objects[0], ManifestCluster(objects)) == []

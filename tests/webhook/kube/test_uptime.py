@@ -120,7 +120,7 @@ async def test_only_a_time_without_a_ready_replica_is_an_outage(leases: Leases, 
     assert recorded(leases) == [Outage(began, began + 120), Outage(began + 420, began + 720)]
 
 
-async def test_of_two_that_write_at_once_one_holds_it(leases: Leases, one: Replica) -> None:
+async def test_one_of_two_concurrent_writers_holds_it(leases: Leases, one: Replica) -> None:
     assert await Replica(leases, "gone").beat()
     leases.clock += 100
     two = Replica(leases, "two")
@@ -209,7 +209,7 @@ async def rounds(
     return slept
 
 
-async def test_an_api_server_that_fails_takes_the_work_away_and_is_logged_once(
+async def test_without_a_renewal_the_leader_steps_down_and_logs_once(
     leases: Leases, one: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await one.beat()

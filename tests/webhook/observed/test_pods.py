@@ -189,7 +189,7 @@ def test_a_pod_that_flaps_a_thousand_times_is_counted_each_time() -> None:
     assert len(watching) == 1
 
 
-def test_what_a_deletion_ends_is_no_end() -> None:
+def test_ends_of_a_deleted_pod_are_not_recorded() -> None:
     pod = made()
     pod["metadata"]["deletionTimestamp"] = when(BEGAN)
     assert observed(status(pod, ready=None), status(pod, ready=None, state=ended(1, 0, 50, 143))) == []
@@ -239,7 +239,7 @@ def test_the_runs_of_a_job() -> None:
         ({"kind": "ReplicaSet", "name": "llm-77"}, "ReplicaSet/llm-77"),
     ],
 )
-def test_what_a_pod_belongs_to(owner: Json, workload: str) -> None:
+def test_the_workload_of_a_pod(owner: Json, workload: str) -> None:
     pod = made()
     pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     assert workload_of(pod) == workload

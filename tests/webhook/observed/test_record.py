@@ -147,7 +147,7 @@ def test_an_observation_with_a_malformed_key_is_dropped() -> None:
     assert after(start(5, key=f"Pod/{'x' * 300}/server@{RUN}")).dump() == {}
 
 
-def test_the_config_map_keeps_what_is_not_ours() -> None:
+def test_the_config_map_keeps_other_metadata() -> None:
     before = {
         "metadata": {"name": "o", "resourceVersion": "7", "labels": {"team": "a"}, "annotations": {"b": "c"}}
     }

@@ -70,9 +70,8 @@ async def test_a_page_is_read() -> None:
     )
     async with page(answer(body)) as (port, came):
         found = await asked(port)
-    assert found == Page(
-        40, 38, (Unloaded("b", "Failed", "NotFound", "nothing there"), Unloaded("a", "Loading", "", ""))
-    )
+    unloaded = Unloaded("b", "Failed", "NotFound", "nothing there"), Unloaded("a", "Loading", "", "")
+    assert found == Page(40, 38, unloaded)
     assert found.complete
     (request,) = came
     assert request.startswith(b"GET /v1/models?loaded=false&limit=50 HTTP/1.1\r\n")
@@ -119,7 +118,7 @@ async def test_a_hostile_page_is_no_answer(pieces: tuple[bytes, ...]) -> None:
     assert 1 <= len(came) <= 2
 
 
-async def test_a_slow_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_page_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_pages, "SECONDS", 0.1)
     async with page(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", b"{", then=30) as (port, _):
         with pytest.raises(NoStatus):
@@ -137,7 +136,7 @@ async def test_only_the_address_of_a_pod_is_asked() -> None:
     assert is_pod_address("fd00::7")
 
 
-def test_words_are_cut_and_do_nothing_where_they_are_printed() -> None:
+def test_texts_are_limited_and_printable() -> None:
     many = [entry(f"m{number}" + "x" * 300, message="\x1b[31m" + "y" * 9_000) for number in range(1000)]
     found = read(encoded(*many, counts={"Failed": 10**15, "Loaded": -5, "Pending": "x"}))
     assert len(found.unloaded) == LISTED

@@ -118,7 +118,7 @@ def test_a_written_probe_is_shown_with_what_it_needs() -> None:
     assert container == {"name": "server", "startupProbe": {"failureThreshold": 60}}
 
 
-def test_without_the_webhook_the_pods_of_now_are_known() -> None:
+def test_without_a_record_running_pods_show_their_starts() -> None:
     probe = {"httpGet": {"path": "/health", "port": 8000}}
     pods = [status(made(f"u{n}", startupProbe=None, readinessProbe=probe), ready=10 + n) for n in range(6)]
     row = only(pods)
