@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,10 +27,29 @@ class CloudStore:
     async def read(
         self, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
     ) -> AsyncGenerator[Bytes | bytes]:
+        options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
+        if item.ranges:
+            options["range"] = (start, end)
+        transient = False
         try:
-            async with aclosing(_read(self.store, item, start, end, limits, min_chunk)) as stream:
-                async for chunk in stream:
-                    yield chunk
+            async with asyncio.timeout(limits.stall_timeout):
+                result = await obstore.get_async(self.store, item.key, options=options)
+            if result.meta["size"] != item.size:
+                raise StorageError(
+                    Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
+                )
+            # If no whole chunk comes in time, the next request, with min_chunk 1, shows whether a byte does.
+            transient = min_chunk > 1
+            stream = aiter(result.stream(min_chunk_size=min_chunk))
+            while True:
+                async with asyncio.timeout(limits.stall_timeout):
+                    chunk = await anext(stream, None)
+                if chunk is None:
+                    return
+                yield chunk  # typed as bytes in obstore's stub; it is obstore.Bytes, a buffer
+        except TimeoutError:
+            message = f"no byte came in {limits.stall_timeout:g} s."
+            raise StorageError(Reason.STORAGE_TIMEOUT, message, transient=transient) from None
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(error) from None
 
@@ -73,28 +91,24 @@ async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
 
 
 async def _single(location: Location, limits: Limits) -> Source | None:
-    """The object with exactly this key, if it exists."""
+    """The object with exactly this key, if it exists. GET is used, since HEAD does not return the content
+    type."""
+    if not location.key:
+        return None
+    ranges = True
     try:
-        return await _object(location, limits) if location.key else None
+        async with asyncio.timeout(limits.stall_timeout):
+            try:
+                result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
+                await result.bytes_async()  # read it, so that the connection can be used again
+            except BaseError as error:
+                ranges = not isinstance(error, NotSupportedError)
+                if ranges and "416" not in str(error):
+                    raise
+                # The store does not support ranges, or the object is empty and has no first byte.
+                result = await obstore.get_async(location.store, location.key)
     except FileNotFoundError:
         return None
-
-
-async def _object(location: Location, limits: Limits) -> Source:
-    """One object by its name. GET is used, since HEAD does not return the content type."""
-    ranges = True
-    async with asyncio.timeout(limits.stall_timeout):
-        try:
-            result = await obstore.get_async(location.store, location.key, options={"range": (0, 1)})
-            await result.bytes_async()  # read it, so that the connection can be used again
-        except NotSupportedError:
-            ranges = False
-            result = await obstore.get_async(location.store, location.key)
-        except BaseError as error:
-            if "416" not in str(error):
-                raise
-            # An empty object has no first byte.
-            result = await obstore.get_async(location.store, location.key)
     kind = archive_kind(location.name, str(result.attributes.get("Content-Type", "")))
     item = RemoteObject(
         CloudStore(location.store),
@@ -105,36 +119,3 @@ async def _object(location: Location, limits: Limits) -> Source:
         ranges=ranges,
     )
     return single_object(item, kind)
-
-
-async def _read(
-    store: Store, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
-) -> AsyncGenerator[Bytes | bytes]:
-    options: Any = {"if_match": item.etag} if item.etag and not item.etag.startswith("W/") else {}
-    if item.ranges:
-        options["range"] = (start, end)
-    try:
-        async with asyncio.timeout(limits.stall_timeout):
-            result = await obstore.get_async(store, item.key, options=options)
-    except TimeoutError:
-        raise _stalled(limits) from None
-    if result.meta["size"] != item.size:
-        raise StorageError(
-            Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
-        )
-    stream = aiter(result.stream(min_chunk_size=min_chunk))
-    while True:
-        try:
-            async with asyncio.timeout(limits.stall_timeout):
-                chunk = await anext(stream)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            # No whole chunk came in time; the next request, with min_chunk 1, shows whether any byte comes.
-            raise _stalled(limits, transient=min_chunk > 1) from None
-        yield chunk  # typed as bytes in obstore's stub; it is obstore.Bytes, a buffer
-
-
-def _stalled(limits: Limits, *, transient: bool = False) -> StorageError:
-    why = f"no byte came in {limits.stall_timeout:g} s."
-    return StorageError(Reason.STORAGE_TIMEOUT, why, transient=transient)

@@ -13,7 +13,7 @@ from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.objects import PAGES, RemoteObject, check_listing
 from puller.storage.web import WebStore
-from puller.storage.webclient import WebClient, read_body, web_url
+from puller.storage.webclient import WebClient, check_status, read_body, web_url
 
 MAX_RESPONSE = 32 << 20
 """Bytes of the hub's response about one repository."""
@@ -33,12 +33,7 @@ async def listing(uri: str, env: Mapping[str, str], limits: Limits, web: WebClie
     async with asyncio.timeout(PAGES * limits.stall_timeout), web.get(web_url(url), headers) as response:
         if response.status in (401, 403):
             raise StorageError(Reason.ACCESS_DENIED, f"the hub refuses HF_TOKEN for {repository}.")
-        if response.status == 404:
-            raise StorageError(Reason.NOT_FOUND, f"the hub has no {repository} at {revision or 'main'}.")
-        if response.status != 200:
-            raise StorageError(
-                Reason.STORAGE_UNAVAILABLE, f"the hub answers {response.status}.", transient=True
-            )
+        check_status(response.status, "hub", f"{repository} at {revision or 'main'}")
         body = await read_body(response, MAX_RESPONSE, "hub", Reason.TOO_MANY_OBJECTS)
     commit, files = _files(body)
     check_listing(len(files), 0, limits)

@@ -29,7 +29,7 @@ from puller.storage.connection import Response
 from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listing
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
 from puller.storage.web import RangeError, WebStore
-from puller.storage.webclient import WebClient, read_body, web_url
+from puller.storage.webclient import WebClient, check_status, read_body, web_url
 
 MODELS = "models"
 """The directory of an image that holds the model."""
@@ -99,14 +99,7 @@ class Registry:
                 break
             self._challenge = headers.get("WWW-Authenticate", "")
             await self._renew(used)
-        if status in (401, 403):
-            raise StorageError(
-                Reason.ACCESS_DENIED, f"the registry refuses access to {self.repository} ({status})."
-            )
-        if status == 404:
-            raise StorageError(Reason.NOT_FOUND, f"the registry has no {self.repository} at {reference}.")
-        if status != 200:
-            raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the registry answers {status}.", transient=True)
+        check_status(status, "registry", f"{self.repository} at {reference}")
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if _DIGEST.fullmatch(reference) and digest != reference:
             raise StorageError(Reason.DIGEST_MISMATCH, f"the manifest's digest is {digest}, not {reference}.")

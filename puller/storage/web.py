@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,7 +18,7 @@ from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.connection import Response
 from puller.storage.objects import RemoteObject, Source, archive_kind, single_object
-from puller.storage.webclient import WebClient, body, web_url
+from puller.storage.webclient import WebClient, body, check_status, web_url
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -61,7 +61,11 @@ class WebStore:
             headers["If-Match"] = etag
         url = self.url.joinpath(quote(key), encoded=True) if key else self.url
         async with self.client.get(url, headers) as response:
-            _check_status(response.status, ranged=span is not None)
+            if response.status == 412:
+                raise _changed("an object was replaced while it was being read.")
+            if response.status == 416 and span is not None:
+                raise RangeError
+            check_status(response.status, "storage", "such object")
             yield _object_response(response, span)
 
     async def read(
@@ -72,17 +76,10 @@ class WebStore:
             self.prefetched.clear()
             yield first
             start = len(first)
-        if start < end:
-            async with aclosing(self._request(item, start, end, min_chunk)) as stream:
-                async for chunk in stream:
-                    yield chunk
-
-    async def _request(
-        self, item: RemoteObject, start: int, end: int, min_chunk: int
-    ) -> AsyncGenerator[bytes]:
-        span = (start, end) if item.ranges else None
+        if start >= end:
+            return
         try:
-            async with self.get(item.key, span, item.etag) as found:
+            async with self.get(item.key, (start, end) if item.ranges else None, item.etag) as found:
                 if start and not found.ranges:
                     raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage no longer supports ranges.")
                 if item.sized and found.size not in (None, item.size):
@@ -137,19 +134,6 @@ class RangeError(Exception):
 
 def _changed(message: str) -> StorageError:
     return StorageError(Reason.SOURCE_CHANGED, message)
-
-
-def _check_status(status: int, *, ranged: bool) -> None:
-    if status in (401, 403):
-        raise StorageError(Reason.ACCESS_DENIED, f"the storage refuses access ({status}).")
-    if status in (404, 410):
-        raise StorageError(Reason.NOT_FOUND, f"the storage has no such object ({status}).")
-    if status == 412:
-        raise _changed("an object was replaced while it was being read.")
-    if status == 416 and ranged:
-        raise RangeError
-    if status not in (200, 206):
-        raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", transient=True)
 
 
 def _object_response(response: Response, span: tuple[int, int] | None) -> ObjectResponse:
