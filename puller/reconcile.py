@@ -122,7 +122,7 @@ class Reconciler:
             try:
                 await in_thread(self._store.open)
                 audit = await in_thread(self._store.audit)
-            except Exception as error:  # also a bug is reported and retried: the process goes on
+            except Exception as error:  # bugs are also reported and retried: the process continues
                 attempts += 1
                 expected = isinstance(error, OSError | StoreBusyError)
                 message = str(error) if expected else f"{type(error).__name__}: {error}"

@@ -163,7 +163,7 @@ class ModelStore:
         if os.path.lexists(final):
             replaced = self._trash_path()
             _replace(tree, final, replaced)
-            sync(self.root)  # before the old tree goes
+            sync(self.root)  # before the old tree is deleted
             _delete_trash(replaced)
         else:
             tree.rename(final)  # if a power cut undoes the rename, the model is fetched again

@@ -179,20 +179,20 @@ class Cache:
                     remove_tree(path)
         if not self.limit:
             return
-        held = tree_size(self._work)
+        used = tree_size(self._work)
         entries: list[tuple[float, Path, int]] = []
         for path in self.root.iterdir():
             if _ENTRY.fullmatch(path.name) and not path.is_symlink():
                 with suppress(OSError):
                     entries.append((path.stat().st_mtime, path, tree_size(path)))
-        held += sum(each for _, _, each in entries)
+        used += sum(each for _, _, each in entries)
         for _, path, each in sorted(entries) if size <= self.limit else ():
-            if held + size <= self.limit:
+            if used + size <= self.limit:
                 break
             with suppress(OSError):  # perhaps of another user
                 self._remove(path)
-                held -= each
-        if held + size > self.limit:
+                used -= each
+        if used + size > self.limit:
             raise OSError(errno.EFBIG, f"it does not fit into --cache-size, {self.limit} bytes")
 
     def _remove(self, entry: Path) -> None:

@@ -22,7 +22,7 @@ _ENTRY = struct.Struct("<4s24x3H12x")
 """Of an entry's 46 bytes: the signature, and the lengths of its name, extra field and comment."""
 _MAX_COMMENT = 0xFFFF
 _SLICE = 1000
-"""Entries that are held in memory at a time."""
+"""Entries that are buffer in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
 def slices(file: BinaryIO, directory: Directory) -> Iterator[tuple[int, BinaryIO]]:
     """(number of entries, a file whose directory has only these) for each slice. Raises BadZipFile."""
     file.seek(directory.start)
-    left, held, entries = directory.size, bytearray(), 0
+    left, buffer, entries = directory.size, bytearray(), 0
     while left:
         head = file.read(_ENTRY.size)
         if len(head) < _ENTRY.size or not head.startswith(b"PK\1\2"):
@@ -86,13 +86,13 @@ def slices(file: BinaryIO, directory: Directory) -> Iterator[tuple[int, BinaryIO
         left -= _ENTRY.size + more
         if left < 0:
             raise BadZipFile("its directory is damaged")
-        held += head + file.read(more)
+        buffer += head + file.read(more)
         entries += 1
         if entries == _SLICE or not left:
             place = file.tell()
-            yield entries, _Slice(file, directory, bytes(held), entries)
+            yield entries, _Slice(file, directory, bytes(buffer), entries)
             file.seek(place)
-            held, entries = bytearray(), 0
+            buffer, entries = bytearray(), 0
 
 
 class _Slice(io.RawIOBase, BinaryIO):

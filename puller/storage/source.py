@@ -1,7 +1,6 @@
 """From a storage URI to the objects that make up the model.
 
-A URI names a prefix (all objects below it, but none of a sibling whose name begins alike), or one object,
-which may be an archive.
+A URI is that of a prefix (`m1` does not match `m10/…`) or of one object, which may be an archive.
 """
 
 from __future__ import annotations

@@ -280,12 +280,12 @@ async def read_body(response: Response, limit: int, server: str, reason: Reason)
     return bytes(content)
 
 
-def check_status(status: int, server: str, what: str) -> None:
+def check_status(status: int, server: str, item: str) -> None:
     """Raises StorageError for a status that is not 200 or 206."""
     if status in (401, 403):
-        raise StorageError(Reason.ACCESS_DENIED, f"the {server} refuses access to {what} ({status}).")
+        raise StorageError(Reason.ACCESS_DENIED, f"the {server} refuses access to {item} ({status}).")
     if status in (404, 410):
-        raise StorageError(Reason.NOT_FOUND, f"the {server} has no {what} ({status}).")
+        raise StorageError(Reason.NOT_FOUND, f"the {server} has no {item} ({status}).")
     if status not in (200, 206):
         raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the {server} answers {status}.", transient=True)
 
