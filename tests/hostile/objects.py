@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.manifests import manifest
+from tests.policies.accelerators.nodes import affinity, expression
 
 Json = dict[str, Any]
 Made = Json | tuple[Json, Json]
@@ -17,13 +18,8 @@ Made = Json | tuple[Json, Json]
 
 
 def pod(*containers: Json, annotations: Json | None = None, **spec: Any) -> Json:
-    metadata: Json = {"name": "p", "namespace": "ml", "annotations": annotations or {}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {"containers": list(containers) or [server()], **spec},
-    }
+    spec = {"containers": list(containers) or [server()], **spec}
+    return manifest("Pod", "p", spec, namespace="ml", annotations=annotations or {})
 
 
 def server(name: str = "server", **fields: Any) -> Json:
@@ -69,21 +65,16 @@ def _long_script(size: int) -> Json:
 
 
 def _terms(size: int) -> Json:
-    terms = [{"matchExpressions": [{"key": f"k{n}", "operator": "Exists"}]} for n in range(size)]
-    affinity = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    }
-    made = pod(gpu_server(), annotations={"mlchassis.dev/gpu-product": "*"}, affinity=affinity)
-    return deployment(made)
+    terms = [{"matchExpressions": [expression(f"k{n}", "Exists")]} for n in range(size)]
+    return deployment(_any_product(*terms))
 
 
 def _values(size: int) -> Json:
-    expression = {"key": "k", "operator": "In", "values": [f"v{n}" for n in range(size)]}
-    terms = [{"matchExpressions": [expression]}]
-    affinity = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    }
-    return pod(gpu_server(), annotations={"mlchassis.dev/gpu-product": "*"}, affinity=affinity)
+    return _any_product({"matchExpressions": [expression("k", "In", *(f"v{n}" for n in range(size)))]})
+
+
+def _any_product(*terms: Json) -> Json:
+    return pod(gpu_server(), annotations={"mlchassis.dev/gpu-product": "*"}, affinity=affinity(*terms))
 
 
 def _of_pod(field: str, each: Callable[[int], Any]) -> Callable[[int], Json]:
@@ -109,55 +100,37 @@ def _owner(kind: Any) -> Callable[[int], Json]:
 
 
 def _job_set(size: int) -> Json:
-    job = {
-        "replicas": 1,
-        "template": {"spec": {"template": {"metadata": {}, "spec": {"containers": [gpu_server()]}}}},
-    }
-    return manifest(
-        "JobSet", "j", {"replicatedJobs": [{"name": f"r{n}", **job} for n in range(size)]}, namespace="ml"
-    )
+    job = {"replicas": 1, "template": {"spec": {"template": _gpu_template()}}}
+    jobs = [{"name": f"r{n}", **job} for n in range(size)]
+    return manifest("JobSet", "j", {"replicatedJobs": jobs}, namespace="ml")
+
+
+def _gpu_template() -> Json:
+    return {"metadata": {}, "spec": {"containers": [gpu_server()]}}
 
 
 def _ray_cluster(size: int) -> Json:
-    template = {"metadata": {}, "spec": {"containers": [gpu_server()]}}
+    template = _gpu_template()
     groups = [{"groupName": f"g{n}", "replicas": 1, "template": template} for n in range(size)]
-    return manifest(
-        "RayCluster",
-        "r",
-        {"headGroupSpec": {"template": template}, "workerGroupSpecs": groups},
-        namespace="ml",
-    )
+    spec = {"headGroupSpec": {"template": template}, "workerGroupSpecs": groups}
+    return manifest("RayCluster", "r", spec, namespace="ml")
 
 
 def _long_replica_types(size: int) -> Json:
-    template = {"metadata": {}, "spec": {"containers": [gpu_server()]}}
-    return manifest(
-        "PyTorchJob",
-        "t",
-        {"pytorchReplicaSpecs": {"." * size + str(n): {"template": template} for n in range(8)}},
-        namespace="ml",
-    )
+    specs = {"." * size + str(n): {"template": _gpu_template()} for n in range(8)}
+    return manifest("PyTorchJob", "t", {"pytorchReplicaSpecs": specs}, namespace="ml")
 
 
 def _budget(size: int) -> Json:
-    terms = [{"key": f"k{n}", "operator": "NotIn", "values": ["a", "b"]} for n in range(size)]
-    return manifest(
-        "PodDisruptionBudget",
-        "b",
-        {"minAvailable": 1, "selector": {"matchExpressions": terms}},
-        namespace="ml",
-    )
+    terms = [expression(f"k{n}", "NotIn", "a", "b") for n in range(size)]
+    spec = {"minAvailable": 1, "selector": {"matchExpressions": terms}}
+    return manifest("PodDisruptionBudget", "b", spec, namespace="ml")
 
 
 def _model_config(size: int) -> Json:
     one = '[{"modelName": "m%d", "modelSpec": {"storageUri": "s3://a/b", "framework": "sklearn"}}]'
-    return manifest(
-        "ConfigMap",
-        "m",
-        data={f"k{n}": one % max(n, 1) for n in range(size)},
-        namespace="ml",
-        labels={"mlchassis.dev/model-config": "true"},
-    )
+    data, labels = {f"k{n}": one % max(n, 1) for n in range(size)}, {"mlchassis.dev/model-config": "true"}
+    return manifest("ConfigMap", "m", data=data, namespace="ml", labels=labels)
 
 
 def _waiting(size: int) -> Json:

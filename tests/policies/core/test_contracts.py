@@ -1,4 +1,4 @@
-"""Modes, certainty, listings and facts."""
+"""Modes of findings."""
 
 from typing import Any
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from policies.core.dns import ClusterHost, cluster_host, resolve
-from policies.core.target import PodTemplate, Target, pod_templates
-from policies.kube.group_kinds import kind_of
+from policies.core.target import PodTemplate, pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.kube import offline
@@ -45,6 +44,7 @@ CLUSTER = offline.ManifestCluster(
         ("ring-0.ring", ("ml", "ring", "ring-0")),
         ("ring-0.ring.ml", ("ml", "ring", "ring-0")),
         ("ring-0.ring.ml.svc.cluster.local", ("ml", "ring", "ring-0")),
+        ("web-0.ring", ("ml", "ring", "web-0")),  # before the Service web-0 of namespace ring
         ("web-0.ring.svc", ("ring", "web-0", "")),  # `svc` follows a namespace, never a Service
         ("db.ml.svc.cluster.local.", ("ml", "db", "")),
         ("$DB_SERVICE_HOST", ("ml", "db", "")),
@@ -65,24 +65,15 @@ CLUSTER = offline.ManifestCluster(
         ("", None),
     ],
 )
-def test_name_leads_to_its_service(host: str, found: tuple[str, str, str] | None) -> None:
-    there = resolve(host, "ml", CLUSTER)
-    assert (there and (there.namespace, there.name, there.pod)) == found
-
-
-def test_pod_of_an_own_headless_service_comes_before_a_service_of_another_namespace() -> None:
-    there = resolve("web-0.ring", "ml", CLUSTER)
-    assert there is not None
-    assert (there.namespace, there.name, there.pod) == ("ml", "ring", "web-0")
-
-
-def test_nothing_is_known_without_services() -> None:
-    assert resolve("db", "ml", offline.ManifestCluster([])) is None
+def test_a_name_resolves_to_its_service(host: str, found: tuple[str, str, str] | None) -> None:
+    service = resolve(host, "ml", CLUSTER)
+    assert (service and (service.namespace, service.name, service.pod)) == found
+    assert resolve(host, "ml", offline.ManifestCluster([])) is None
 
 
 def template(container: Json | None = None, **spec: Any) -> PodTemplate:
     pod = manifest("Pod", "a", {"containers": [{"name": "a", **(container or {})}], **spec})
-    return Target(pod, kind_of(pod), pod_templates(pod, {})).templates[0]
+    return pod_templates(pod, {})[0]
 
 
 OWN = {"env": [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]}
@@ -106,7 +97,7 @@ OWN = {"env": [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.
         ("fd00::7", ClusterHost("fd00::7", True), {}),
     ],
 )
-def test_text_of_a_container_means_a_host(host: str, found: ClusterHost | None, container: Json) -> None:
+def test_a_host_in_the_text_of_a_container(host: str, found: ClusterHost | None, container: Json) -> None:
     pod = template(container)
     assert cluster_host(host, pod, pod.containers()[0]) == found
 
@@ -125,9 +116,5 @@ def test_text_of_a_container_means_a_host(host: str, found: ClusterHost | None, 
 )
 def test_pod_decides_what_resolves(spec: Json, name: bool, address: bool, variable: bool) -> None:
     pod = template(**spec)
-    hosts = ("db", "10.0.0.7", "$DB_SERVICE_HOST")
-    assert tuple(cluster_host(host, pod, pod.containers()[0]) is not None for host in hosts) == (
-        name,
-        address,
-        variable,
-    )
+    found = [cluster_host(host, pod, pod.containers()[0]) for host in ("db", "10.0.0.7", "$DB_SERVICE_HOST")]
+    assert [each is not None for each in found] == [name, address, variable]

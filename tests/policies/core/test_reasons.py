@@ -1,66 +1,42 @@
-"""Reasons are words made when they are read."""
-
-import pytest
+"""Reasons are formatted when they are read."""
 
 from policies.core.reasons import LONGEST_REASON, UNREAD, Reason, Reasons, in_words, times
 
 
-def test_words_are_made_when_a_reason_is_read() -> None:
-    made: list[str] = []
-
-    def words() -> str:
-        made.append("x")
-        return "because"
-
+def test_a_text_is_formatted_once_when_it_is_read() -> None:
+    texts = iter(["because"])
     why = Reasons("standard-probes")
-    why.give("spec.a", words, setting="timeout", annotation=lambda: "k=v")
-    assert made == []
-    assert list(why) == [Reason("spec.a", "standard-probes", "because", "timeout", "k=v")]
-    assert made == ["x"]
+    why.give("spec.a", lambda: next(texts), setting="timeout", annotation=lambda: "k=v")
+    for _ in range(2):
+        assert list(why) == [Reason("spec.a", "standard-probes", "because", "timeout", "k=v")]
+    lazy = Reasons("p")
+    lazy.give("spec.a", lambda: next(texts))
 
 
-def test_reasons_are_given_in_order_and_bounded() -> None:
+def test_reasons_are_ordered_limited_and_placed() -> None:
     why = Reasons("p")
     why.give("spec.a", "a" * 10_000)
     why.give("spec.b", "b")
     first, second = why
     assert len(first.why) == LONGEST_REASON
     assert second == Reason("spec.b", "p", "b")
-
-
-def test_reasons_move_with_the_pod_into_its_parent() -> None:
-    why = Reasons("p")
-    why.give("spec.a", "a")
-    moved = why.placed(lambda path: f"spec.template.{path}")
-    assert [each.path for each in moved] == ["spec.template.spec.a"]
-    assert [each.policy for each in moved] == ["p"]
-    assert [each.path for each in why] == ["spec.a"]
-
-
-def test_unread_reasons_are_not_kept() -> None:
+    placed = why.placed(lambda path: f"spec.template.{path}")
+    assert [(each.path, each.policy) for each in placed] == [
+        ("spec.template.spec.a", "p"),
+        ("spec.template.spec.b", "p"),
+    ]
+    assert [each.path for each in why] == ["spec.a", "spec.b"]
     UNREAD.give("spec.a", "a")
     assert list(UNREAD) == []
 
 
-@pytest.mark.parametrize(
-    ("factor", "said"), [(1.0, ""), (2, "twice"), (3.0, "three times"), (4.5, "4.5 times")]
-)
-def test_factors_in_words(factor: float, said: str) -> None:
-    assert times(factor) == said
+FACTORS = {1.0: "", 2: "twice", 3.0: "three times", 4.5: "4.5 times"}
+DURATIONS = {
+    **{0: "0 s", 119: "119 s", 120: "2 min", 150: "2.5 min", 6900: "115 min"},
+    **{5 * 3600: "5 h", 86_400: "24 h", 14 * 86_400: "14 days"},
+}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0, "0 s"),
-        (119, "119 s"),
-        (120, "2 min"),
-        (150, "2.5 min"),
-        (6900, "115 min"),
-        (5 * 3600, "5 h"),
-        (86_400, "24 h"),
-        (14 * 86_400, "14 days"),
-    ],
-)
-def test_durations_in_words(seconds: int, said: str) -> None:
-    assert in_words(seconds) == said
+def test_numbers_in_words() -> None:
+    assert {factor: times(factor) for factor in FACTORS} == FACTORS
+    assert {seconds: in_words(seconds) for seconds in DURATIONS} == DURATIONS
