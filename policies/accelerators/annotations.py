@@ -48,7 +48,7 @@ class Resolution:
 # --- products ------------------------------------------------------------------------------------
 
 
-def wanted_products(pod: Json) -> list[str]:
+def requested_products(pod: Json) -> list[str]:
     """The globs of the annotation, which commas separate."""
     written = annotations_of(pod).get(GPU_PRODUCT)
     return [glob.strip() for glob in written.split(",") if glob.strip()] if isinstance(written, str) else []
@@ -152,7 +152,7 @@ class MemoryBound:
         return {"key": key, "operator": sign, "values": [str(number)]}
 
 
-def wanted_memory(pod: Json) -> MemoryBound | None:
+def requested_memory(pod: Json) -> MemoryBound | None:
     """The bound in the annotation, or None. Raises ValueError with a sentence for the user."""
     written = annotations_of(pod).get(GPU_MEMORY)
     if written is None:

@@ -10,10 +10,10 @@ from typing import Final
 from policies.accelerators.annotations import (
     MemoryBound,
     Resolution,
+    requested_memory,
+    requested_products,
     resolve_memory,
     resolve_product,
-    wanted_memory,
-    wanted_products,
 )
 from policies.accelerators.fit import fits_some
 from policies.accelerators.inventory import MOST_HOSTNAMES, Fleet, Inventory
@@ -95,13 +95,13 @@ def _placed(
     by_claims = served_by_claims(requests, facts)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
-        asked = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
-        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, asked, why)
+        requested = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
+        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, requested, why)
         if fleet is not None:
             pod = _with_annotations(pod, fleet, why)
         if fleet is not None and not by_claims:
             pod = _with_memory(pod, fleet, settings, facts, why)
-            pod = _with_affinity(pod, fleet, settings, asked, why)
+            pod = _with_affinity(pod, fleet, settings, requested, why)
     return pod
 
 
@@ -110,7 +110,7 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str
     return dict.fromkeys(name for name in found if name is not None)
 
 
-def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why: Reasons) -> Json:
+def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, requested: str, why: Reasons) -> Json:
     """The pod with tolerations of the vendor's taints: key and effect, with any value."""
     if not can_append(pod, TOLERATIONS):
         return pod
@@ -131,7 +131,7 @@ def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, asked: str, why:
     for each in tolerations:
         why.give(
             f"spec.tolerations[{each['key']}]",
-            f"asks for {asked}, whose nodes have the taint {each['key']}:{each['effect']}",
+            f"asks for {requested}, whose nodes have the taint {each['key']}:{each['effect']}",
             setting="vendors",
         )
     return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod
@@ -142,11 +142,11 @@ def _covers(toleration: Json, key: str, effect: str) -> bool:
 
 
 def _with_annotations(pod: Json, fleet: Fleet, why: Reasons) -> Json:
-    globs = wanted_products(pod)
+    globs = requested_products(pod)
     if globs:
         pod = _requiring(pod, resolve_product(fleet, globs), GPU_PRODUCT, why)
     try:
-        bound = wanted_memory(pod)
+        bound = requested_memory(pod)
     except ValueError:
         return pod  # `advise` reports it
     if bound is not None:
@@ -154,13 +154,13 @@ def _with_annotations(pod: Json, fleet: Fleet, why: Reasons) -> Json:
     return pod
 
 
-def _requiring(pod: Json, wanted: Resolution, annotation: str, why: Reasons) -> Json:
-    changed = require(pod, wanted.alternatives, unless=wanted.keys)
+def _requiring(pod: Json, resolution: Resolution, annotation: str, why: Reasons) -> Json:
+    changed = require(pod, resolution.alternatives, unless=resolution.keys)
     if changed is not pod:
         written = annotations_of(pod)[annotation]
         why.give(
             field_path(REQUIRED),
-            lambda: f"asked for by {annotation}: {written}; the nodes have {listed(wanted.present)}",
+            lambda: f"asked for by {annotation}: {written}; the nodes have {listed(resolution.present)}",
             annotation=f"{annotation}={written}",
         )
     return changed
@@ -170,18 +170,18 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
     """The pod on nodes whose accelerators have memory for the weights of its model, if only some have."""
     vendor = fleet.vendor
     keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
-    asked = annotations_of(pod).keys() & {GPU_PRODUCT, GPU_MEMORY}
-    if settings.weights is Strength.OFF or asked or not required_keys(pod).isdisjoint(keys):
+    requested = annotations_of(pod).keys() & {GPU_PRODUCT, GPU_MEMORY}
+    if settings.weights is Strength.OFF or requested or not required_keys(pod).isdisjoint(keys):
         return pod
     found = fits_some(pod, facts)
     if found is None:
         return pod
     load, enough = found
-    wanted = resolve_memory(fleet, MemoryBound(">=", enough))
+    resolution = resolve_memory(fleet, MemoryBound(">=", enough))
     if settings.weights is Strength.REQUIRED and fleet.requirable:
-        changed, path = require(pod, wanted.alternatives, unless=wanted.keys), REQUIRED
-    elif len(wanted.alternatives) == 1:
-        changed, path = prefer(pod, settings.weight, wanted.alternatives[0].expressions), PREFERRED
+        changed, path = require(pod, resolution.alternatives, unless=resolution.keys), REQUIRED
+    elif len(resolution.alternatives) == 1:
+        changed, path = prefer(pod, settings.weight, resolution.alternatives[0].expressions), PREFERRED
     else:
         return pod
     if changed is not pod:
@@ -195,7 +195,7 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
     return changed
 
 
-def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, why: Reasons) -> Json:
+def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, requested: str, why: Reasons) -> Json:
     """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
     own = fleet.vendor.own_keys
     if settings.affinity is Strength.OFF:
@@ -206,7 +206,7 @@ def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, w
             if changed is not pod:
                 why.give(
                     field_path(REQUIRED),
-                    lambda: f"asks for {asked}: every node that has it carries {_any_of(fleet.cover)}",
+                    lambda: f"asks for {requested}: every node that has it carries {_any_of(fleet.cover)}",
                     setting="affinity",
                 )
             return changed
@@ -217,7 +217,7 @@ def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, asked: str, w
             if changed is not pod:
                 why.give(
                     field_path(PREFERRED),
-                    f"asks for {asked}: nodes that carry {label.key} have it",
+                    f"asks for {requested}: nodes that carry {label.key} have it",
                     setting="affinity",
                 )
             pod = changed
@@ -323,14 +323,14 @@ def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons)
     group = _group(pod) if topology is not None else {}
     if topology is None or not group or kept_apart(pod, topology.key):
         return pod
-    wanted: Json
+    added: Json
     term = {"labelSelector": {"matchLabels": group}, "topologyKey": topology.key}
     if topology.required and _is_present(topology.key, facts):
         path = (*_POD_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
-        wanted, present = term, maps(pod, *path)
+        added, present = term, maps(pod, *path)
     else:
         path = (*_POD_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
-        wanted = {"weight": settings.weight, "podAffinityTerm": term}
+        added = {"weight": settings.weight, "podAffinityTerm": term}
         present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
     if term in present or not can_append(pod, path):
         return pod
@@ -340,7 +340,7 @@ def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons)
         setting="topology",
         annotation=f"{TOPOLOGY}={annotations_of(pod)[TOPOLOGY]}",
     )
-    return appended(pod, path, wanted)
+    return appended(pod, path, added)
 
 
 def _as_text(labels: Mapping[str, str]) -> str:
@@ -387,7 +387,7 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     if not present:
         return
     try:
-        wanted_memory(pod)
+        requested_memory(pod)
     except ValueError as error:
         yield _note(GPU_MEMORY, f"was not applied: {error}", "Write a bound such as >=40Gi or <24G.")
     requests = settings.catalogue.requests(pod)

@@ -44,11 +44,11 @@ def is_within_limits(pod: Json) -> bool:
     if len(required) + len(preferred) > MOST_TERMS:
         return False
     terms = (*required, *(mapping(each, "preference") for each in preferred))
-    asked = [
+    requested = [
         each for term in terms for field in ("matchExpressions", "matchFields") for each in maps(term, field)
     ]
-    values = sum(len(strings(each, "values")) for each in asked)
-    return len(asked) <= MOST_EXPRESSIONS and values <= MOST_VALUES
+    values = sum(len(strings(each, "values")) for each in requested)
+    return len(requested) <= MOST_EXPRESSIONS and values <= MOST_VALUES
 
 
 # --- reading -----------------------------------------------------------------------------------

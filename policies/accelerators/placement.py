@@ -14,10 +14,10 @@ from typing import Final
 
 from policies.accelerators.annotations import (
     Resolution,
+    requested_memory,
+    requested_products,
     resolve_memory,
     resolve_product,
-    wanted_memory,
-    wanted_products,
 )
 from policies.accelerators.inventory import Fleet, Node
 from policies.accelerators.node_affinity import (
@@ -200,20 +200,20 @@ def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], n
 
 
 def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
-    globs = wanted_products(pod)
+    globs = requested_products(pod)
     left, unmet = _fitting(nodes, (resolve_product(fleet, globs) for fleet in fleets if globs))
     if unmet is None:
         return left
-    asked = _listed(f"{count} {resource}" for resource, count in requests.items())
-    message = f"No node and no declared pool with {asked} has a product that matches {_listed(globs)}."
+    requested = _listed(f"{count} {resource}" for resource, count in requests.items())
+    message = f"No node and no declared pool with {requested} has a product that matches {_listed(globs)}."
     hint = f"Choose among {_listed(unmet.present)}, or declare the pool in gpu-affinity.yaml."
     return Obstacle(Cause.PRODUCT, message, hint)
 
 
-def _fitting(nodes: Nodes, wanted: Iterable[Resolution]) -> tuple[Nodes, Resolution | None]:
+def _fitting(nodes: Nodes, resolutions: Iterable[Resolution]) -> tuple[Nodes, Resolution | None]:
     """The nodes that fulfil all resolutions; or none, and the first resolution that excludes the last
     node."""
-    for each in wanted:
+    for each in resolutions:
         if each.alternatives:  # else no node has the label, and the annotation has no effect
             nodes = tuple(node for node in nodes if each.fits(node.described))
             if not nodes:
@@ -223,7 +223,7 @@ def _fitting(nodes: Nodes, wanted: Iterable[Resolution]) -> tuple[Nodes, Resolut
 
 def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     try:
-        bound = wanted_memory(pod)
+        bound = requested_memory(pod)
     except ValueError:
         bound = None
     if bound is None:
@@ -241,10 +241,10 @@ def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], no
     left = tuple(_admitted(pod, nodes))
     if left:
         return left
-    asked = _listed(f"{count} {resource}" for resource, count in requests.items())
+    requested = _listed(f"{count} {resource}" for resource, count in requests.items())
     unmet = _listed(_unmet(pod, nodes))
     what = f"has {unmet}" if unmet else "fits its node selector and required node affinity together"
-    message = f"None of the {len(nodes)} nodes and pools with {asked} {what}."
+    message = f"None of the {len(nodes)} nodes and pools with {requested} {what}."
     hint = "Correct the node selector or affinity, or declare the pool in gpu-affinity.yaml."
     return Obstacle(Cause.SELECTOR, message, hint)
 
@@ -282,7 +282,7 @@ def _unmet(pod: Json, nodes: Nodes) -> Iterator[str]:
 
 def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     own = {taint.key for fleet in fleets for taint in fleet.vendor.taints}  # gpu-affinity tolerates these
-    left, borne = [], dict[str, None]()
+    left, names = [], dict[str, None]()
     known = Cache()  # the nodes of a pool have the same taints
     for node in nodes:
         taints = [
@@ -291,12 +291,12 @@ def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
             if text(taint, "key") not in own and not known.once_for(_named(taint), tolerates, pod, taint)
         ]
         if taints:
-            borne[_named(taints[0])] = None
+            names[_named(taints[0])] = None
         else:
             left.append(node)
     if left:
         return tuple(left)
-    message = f"Every node that could run the pod has a taint that it does not tolerate: {_listed(borne)}."
+    message = f"Every node that could run the pod has a taint that it does not tolerate: {_listed(names)}."
     hint = "Tolerate the taint, if these nodes are meant for it."
     return Obstacle(Cause.TAINTS, message, hint, certain=False)
 

@@ -170,16 +170,16 @@ class Catalogue:
         sidecars: dict[str, int] = {}
         peak: dict[str, int] = {}
         for container, _, _, role in container_specs(pod):
-            asked = self._of_container(container)
-            if not asked:
+            requested = self._of_container(container)
+            if not requested:
                 continue
             match role:
                 case Role.MAIN:
-                    _add(main, asked)
+                    _add(main, requested)
                 case Role.SIDECAR:
-                    _add(sidecars, asked)
+                    _add(sidecars, requested)
                 case Role.INIT:
-                    for resource, count in asked.items():
+                    for resource, count in requested.items():
                         peak[resource] = max(peak.get(resource, 0), count + sidecars.get(resource, 0))
         if not sidecars and not peak:
             return main
@@ -339,8 +339,8 @@ def _promised(vendor: Vendor, pool: Pool) -> dict[str, str]:
     return labels
 
 
-def _add(total: dict[str, int], asked: Mapping[str, int]) -> None:
-    for resource, count in asked.items():
+def _add(total: dict[str, int], requested: Mapping[str, int]) -> None:
+    for resource, count in requested.items():
         total[resource] = total.get(resource, 0) + count
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from policies.accelerators.annotations import wanted_memory, wanted_products
+from policies.accelerators.annotations import requested_memory, requested_products
 from policies.commands import Budget, read
 from policies.commands.clients import clients
 from policies.core.annotations import EXEMPT, GPU_MEMORY, GPU_PRODUCT
@@ -56,8 +56,8 @@ def annotation_values(data: bytes) -> int:
     def read_all() -> None:
         for reader in (parse_duration, parse_quantity, parse_bytes):
             _refusing(reader, text)
-        _refusing(wanted_memory, pod)
-        wanted_products(pod)
+        _refusing(requested_memory, pod)
+        requested_products(pod)
         Exemptions.read({EXEMPT: text}, _DEFAULTS, "default")
 
     return _linear(calls(read_all), data)

@@ -32,9 +32,9 @@ def check(target: Target, facts: Facts) -> Findings:
             server = recognised(container, facts)
             if server is None or not _runs_only(container, server):
                 continue
-            wanted, given = on_this_node(server), devices(container)
-            if given and wanted > given:
-                yield _finding(template, container, server, wanted, given)
+            needed, available = on_this_node(server), devices(container)
+            if available and needed > available:
+                yield _finding(template, container, server, needed, available)
 
 
 def _runs_ray(template: PodTemplate) -> bool:
@@ -68,20 +68,22 @@ def devices(container: Container) -> int:
         return 0
     if any(name in launch_of(container).variables for name in _VISIBLE):
         return 0
-    asked = {**mapping(resources, "requests"), **mapping(resources, "limits")}
-    if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in asked):
+    requested = {**mapping(resources, "requests"), **mapping(resources, "limits")}
+    if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in requested):
         return 0
-    return sum(whole_number(value) for name, value in asked.items() if _GPU.fullmatch(name))
+    return sum(whole_number(value) for name, value in requested.items() if _GPU.fullmatch(name))
 
 
-def _finding(template: PodTemplate, container: Container, server: Server, wanted: int, given: int) -> Finding:
+def _finding(
+    template: PodTemplate, container: Container, server: Server, needed: int, available: int
+) -> Finding:
     field = "args" if strings(container.spec, "args") else "command"
     return Finding(
         template.at(container, field),
-        f"Container {container.name} runs {server.name} with options for {wanted} GPUs, but gets "
-        f"{given}: the server fails at every start.",
-        f"Give the container {wanted} GPUs, or lower the parallelism to {given}. If the server spans nodes, "
-        "add the options for that.",
+        f"Container {container.name} runs {server.name} with options for {needed} GPUs, but gets "
+        f"{available}: the server fails at every start.",
+        f"Give the container {needed} GPUs, or lower the parallelism to {available}. If the server spans "
+        "nodes, add the options for that.",
         Certainty.UNDECIDED if server.has_env_from else Certainty.CERTAIN,
     )
 

@@ -24,12 +24,12 @@ def check(target: Target, facts: Facts) -> Findings:
             ends = outcome(update, placed.room(one_each=False))
         if ends is Outcome.COMPLETES:
             continue
-        asked = listed(f"{count * pods} {resource}" for resource, count in placed.requests.items())
+        requested = listed(f"{count * pods} {resource}" for resource, count in placed.requests.items())
         what, such = (f"group of {pods} pods", "groups") if groups else ("pod", "pods")
         if ends is Outcome.SHORT:
             yield Finding(
                 "spec.replicas",
-                f"All nodes and pools together fit {int(room)} {such} with {asked}: "
+                f"All nodes and pools together fit {int(room)} {such} with {requested}: "
                 f"{pending_replicas(update.replicas, room)}.",
                 f"Run at most {int(room)} replicas, or declare a pool that can grow in gpu-affinity.yaml.",
                 _certainty(facts),
@@ -38,7 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
             strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
             yield Finding(
                 f"spec.{strategy}.maxUnavailable",
-                f"A rollout starts a new {what} with {asked} before it stops an old one. With "
+                f"A rollout starts a new {what} with {requested} before it stops an old one. With "
                 f"{update.replicas} running, no node has room for it: all nodes and pools together fit "
                 f"{int(room)} such {such}.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.accelerators.annotations import MemoryBound, wanted_memory
+from policies.accelerators.annotations import MemoryBound, requested_memory
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.node_affinity import admits, matches, tolerates
 from policies.accelerators.placement import placement
@@ -251,13 +251,13 @@ def test_a_memory_bound_in_whole_mebibytes_is_equal(operator: str, amount: int, 
     ],
 )
 def test_memory_bounds_are_read(written: str, expected: MemoryBound) -> None:
-    assert wanted_memory(pod(annotations={GPU_MEMORY: written})) == expected
+    assert requested_memory(pod(annotations={GPU_MEMORY: written})) == expected
 
 
 @pytest.mark.parametrize("written", ["", "lots", "=>40Gi", ">=", ">=-1", 40])
 def test_memory_bounds_that_are_none(written: object) -> None:
     with pytest.raises(ValueError, match="is not a"):
-        wanted_memory(pod(annotations={GPU_MEMORY: written}))
+        requested_memory(pod(annotations={GPU_MEMORY: written}))
 
 
 @given(data=st.data())
