@@ -95,6 +95,13 @@ def test_the_failure_of_one_object(graph: Chassis, manifests: str) -> None:
     assert "no object is named nobody" in answer.err
 
 
+def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, graph: Chassis) -> None:
+    (tmp_path / "good.yaml").write_text(rules()["startup-wait-cycle"].document.good)
+    status, text, _ = graph(tmp_path)
+    assert status == 0
+    assert "0 cycles" in text
+
+
 CHAIN = """
 apiVersion: apps/v1
 kind: Deployment
@@ -167,14 +174,6 @@ def test_the_rest_of_a_directory_is_drawn_if_a_file_cannot_be_read(
     assert answer.status == 2
     assert answer.json["edges"]
     assert "template.yaml" in answer.err
-
-
-def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, graph: Chassis) -> None:
-    file = tmp_path / "good.yaml"
-    file.write_text(rules()["startup-wait-cycle"].document.good)
-    status, text, _ = graph(file)
-    assert status == 0
-    assert "0 cycles" in text
 
 
 @pytest.mark.parametrize("form", ["text", "mermaid", "dot"])

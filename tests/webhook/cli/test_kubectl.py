@@ -27,15 +27,13 @@ def place(of: Json, source: str = "") -> PodMetadata:
 
 
 def patch_in(command: str) -> Any:
-    return json.loads(
-        next(w for w in shlex.split(command) if w.startswith("--patch=")).removeprefix("--patch=")
-    )
+    (patch,) = (word for word in shlex.split(command) if word.startswith("--patch="))
+    return json.loads(patch.removeprefix("--patch="))
 
 
 def test_a_deployment_is_annotated_in_its_template() -> None:
-    command = annotate(
-        place(obj("apps/v1", "Deployment", {"template": {"spec": SPEC}})), "a/b", "it's", KUBECTL
-    )
+    deployment = obj("apps/v1", "Deployment", {"template": {"spec": SPEC}})
+    command = annotate(place(deployment), "a/b", "it's", KUBECTL)
     words = shlex.split(command)
     assert words[:7] == ["kubectl", "--context=it's", "-n", "ml", "patch", "deployment.apps", "llm"]
     assert words[7] == "--type=merge"

@@ -127,6 +127,7 @@ def test_other_yaml_may_be_skipped(chassis: Chassis, tmp_path: Path) -> None:
         ("review {dir}/good.yaml --policy {dir}/none", "No such file or directory"),
         ("review {dir}/good.yaml --policy {dir}", "bad.yaml: unknown key"),
         ("review {dir} --statistics -o yaml", "--statistics goes with"),
+        ("review {dir} --split-by-namespace x", "--split-by-namespace goes with -o html"),
         ("policy check {dir}", "triton.yaml: unknown key"),
         ("serve", "--self-signed"),
     ],

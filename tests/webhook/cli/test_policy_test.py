@@ -116,9 +116,10 @@ def test_the_example_passes_and_junit_counts_it(run: Chassis) -> None:
     assert len(found.findall("testcase")) == 3
 
 
-def test_junit_has_what_failed(run: Chassis, tmp_path: Path) -> None:
-    status, out, _ = run(suite(tmp_path, {**HAZARD, "verdict": "admitted"}), "-o", "junit")
-    assert status == 1
-    failure = ET.fromstring(out).find("testsuite/testcase/failure")
-    assert failure is not None
-    assert failure.text == "Deployment/hazard: admitted expected, refused found"
+def test_junit_has_the_failure(run: Chassis, tmp_path: Path) -> None:
+    answer = run(suite(tmp_path, {**HAZARD, "verdict": "admitted"}), "-o", "junit")
+    assert answer.status == 1
+    assert (
+        ET.fromstring(answer.out).findtext("testsuite/testcase/failure")
+        == "Deployment/hazard: admitted expected, refused found"
+    )
