@@ -21,6 +21,7 @@ from policies.kube.times import moment_of
 from policies.rollouts.rollouts import count_of, replicas_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
+from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import Wait
 from webhook.cli.missed import RESTARTED, History, Report, find_missed, history_of
 from webhook.cli.terminal import confirmed, print_note
@@ -44,11 +45,11 @@ class RestartError(Exception):
 # --- the command -----------------------------------------------------------------------------------
 
 
-def scan_missed(
-    api: ApiServer, wait: Wait, namespace: str, config: Config, cluster: Cluster, args: argparse.Namespace
-) -> int:
-    """Print the missed pods and, with `--repair`, restart their workloads; the number of pods still
-    missed."""
+def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args: argparse.Namespace) -> int:
+    """Print the missed pods and restart their workloads with `--repair`; the number of pods still missed."""
+    cluster, unknown = wait(read_facts(api, namespace))
+    if unknown:
+        print_note(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
     history: History = wait(history_of(api, args.policy))
     report: Report = wait(find_missed(api, namespace, config, cluster, history))
     if not args.repair:

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from webhook.admission.configuration import Config
 from webhook.cli import flags, pulled_models, servers
-from webhook.cli.cluster_facts import read_facts
 from webhook.cli.cluster_reviews import Scan
-from webhook.cli.connection import Wait, connected, selected_namespace
+from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output import policyreport
@@ -25,7 +23,6 @@ from webhook.cli.output.show import show
 from webhook.cli.repair import scan_missed
 from webhook.cli.terminal import print_note
 from webhook.errors import UserError
-from webhook.kube.api import ApiServer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         policy, place = wait(policy_of(api, args.policy))
         config = policy.with_profile(args.profile) if args.profile else policy
         if args.missed:
-            return _missed(args, api, namespace, config, wait)
+            return DENIED if scan_missed(api, wait, namespace, config, args) else OK
         quiet = args.unknown_kinds == "ignore" or args.view is not None
         scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=quiet)
         subject = Subject(scan.source, place, config, scan.cluster, api.now(), scan.not_read)
@@ -128,10 +125,3 @@ def run(args: argparse.Namespace) -> int:
         status = show(results.collect(reviews), subject, args)
         print_note(str(wait(policyreport.write(api, namespace, results, apis))))
         return status
-
-
-def _missed(args: argparse.Namespace, api: ApiServer, namespace: str, config: Config, wait: Wait) -> int:
-    cluster, unknown = wait(read_facts(api, namespace))
-    if unknown:
-        print_note(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
-    return DENIED if scan_missed(api, wait, namespace, config, cluster, args) else OK
