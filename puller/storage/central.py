@@ -110,15 +110,6 @@ class _Slice(io.RawIOBase, BinaryIO):
         )
         self._at = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         origin = (0, self._at, self._start + len(self._tail))[whence]
         if origin + offset < 0:

@@ -19,7 +19,6 @@ from functools import cached_property
 from http.client import HTTPException
 from netrc import NetrcParseError, netrc
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 from urllib.request import getproxies, proxy_bypass
 
@@ -77,9 +76,7 @@ class WebClient:
             self._closing = None
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._users -= 1
         if self._users == 0:
             if self._linger:

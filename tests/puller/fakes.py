@@ -28,10 +28,8 @@ class Listening:
     """A real aiohttp server on a free port, of the loopback unless `host` is another address."""
 
     host = "127.0.0.1"
-
-    def __init__(self) -> None:
-        self.port = 0
-        self._runner: web.AppRunner | None = None
+    port = 0
+    _runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
@@ -81,12 +79,8 @@ class FaultStore(Listening):
     requests: list[tuple[str, str]] = field(default_factory=list)
     bytes_sent: int = 0
     waiting: int = 0
-
-    def __post_init__(self) -> None:
-        super().__init__()
-        self._sorted: list[str] = []
-        self._sorted_count = 0
-        self._etags: dict[str, tuple[bytes, str]] = {}
+    _sorted: list[str] = field(default_factory=list)
+    _etags: dict[str, tuple[bytes, str]] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, str]:
@@ -112,8 +106,8 @@ class FaultStore(Listening):
     def _list(self, request: web.Request) -> web.Response:
         prefix = request.query.get("prefix", "")
         after = request.query.get("continuation-token", "")
-        if self._sorted_count != len(self.objects):
-            self._sorted, self._sorted_count = sorted(self.objects), len(self.objects)
+        if len(self._sorted) != len(self.objects):
+            self._sorted = sorted(self.objects)
         start = bisect_left(self._sorted, max(prefix, after))
         end = bisect_left(self._sorted, prefix + "\U0010ffff")
         keys = [key for key in self._sorted[start:end] if key > after]
@@ -216,11 +210,8 @@ class FakeServer(Listening):
     log: list[tuple[str, str]] = field(default_factory=list)
     other: Callable[[web.Request], Awaitable[tuple[int, Any]]] | None = None
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     async def restart(self, pause: float = 0.0) -> None:
-        """Die, forgetting everything, and come back on the same port."""
+        """Stop, lose all models, and start on the same port."""
         await self.stop()
         self.serving.clear()
         await asyncio.sleep(pause)

@@ -34,9 +34,6 @@ class FakeLoraServer(Listening):
     paths: set[str] = field(default_factory=set)
     """All that it was ever given since it started: it may read any of them again."""
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     @property
     def serving(self) -> dict[str, bytes]:
         return {name: weights for name, (_, weights) in self.adapters.items()}

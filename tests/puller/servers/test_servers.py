@@ -29,7 +29,6 @@ class Scripted(Listening):
     function."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.answers: dict[str, Any] = {}
         self.calls: list[str] = []
 

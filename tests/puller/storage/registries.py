@@ -74,9 +74,6 @@ class FakeRegistry(Listening):
     _token: int = 0
     _left: int = 0
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     @property
     def name(self) -> str:
         return f"{self.host}:{self.port}"
