@@ -26,10 +26,11 @@ class Protocol(StrEnum):
 
 
 class Unversioned(StrEnum):
-    """What counts for a server whose version is not known: its image has no tag, a digest or a tag such as
+    """The endpoints of a server with an unknown version: its image has no tag, a digest or a tag such as
     `latest`, or is not one of the server's own."""
 
     NEW = "new"
+    """Such an image is probably recent, because users pin old ones by their tag."""
     OLDEST = "oldest"
     NOTHING = "nothing"
 
@@ -299,5 +300,5 @@ def dependency_of(preset: Preset, path: str) -> str | None:
 
 @cache
 def known_presets() -> Mapping[str, Preset]:
-    """The servers known out of the box, by name: a file for each in the folder `presets`."""
+    """The built-in presets by name: a file for each in the folder `presets`."""
     return data.load_folder(Preset, __package__, "presets")
