@@ -305,12 +305,9 @@ def config_map(data: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.fixture
-async def origin(
-    fake: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[ConfigMap]:
+def origin(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ConfigMap:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        yield ConfigMap(api, api, "mlchassis-system", "mlchassis-policy")
+    return ConfigMap(api, api, "mlchassis-system", "mlchassis-policy")
 
 
 async def test_a_config_map_is_followed(fake: FakeApiServer, origin: ConfigMap, seen: Seen) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 from prometheus_client import CollectorRegistry
 
 from policies.core.facts import NoCluster
 from tests.webhook.admission.test_missed import NOW, made, vllm
-from tests.webhook.kube.apiserver import FakeApiServer, running
+from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.missed import missed
 from webhook.kube.api import ApiServer
 from webhook.server import unmutated
@@ -21,18 +18,28 @@ OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "u",
 
 
 @pytest.fixture
-async def fake() -> AsyncIterator[FakeApiServer]:
-    async with running() as server:
-        yield server
-
-
-@pytest.fixture
-async def counting(
-    fake: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Unmutated]:
+def counting(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Unmutated:
     monkeypatch.setattr(unmutated, "PAUSE_SECONDS", 0)
-    async with ApiServer.connect(fake.kubeconfig(tmp_path)) as api:
-        yield Unmutated(api, lambda: NOW, NoCluster(), CollectorRegistry(), lambda: True)
+    return Unmutated(api, lambda: NOW, NoCluster(), CollectorRegistry(), lambda: True)
+
+
+async def one_pass(counting: Unmutated, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The gauge after the first pass, which begins after FIRST_SECONDS."""
+    slept: list[float] = []
+
+    class Enough(Exception):
+        pass
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if seconds == unmutated.PASS_SECONDS:
+            raise Enough
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    with pytest.raises(Enough):
+        await counting.run()
+    assert slept[0] == unmutated.FIRST_SECONDS
+    return float(counting.gauge._value.get())
 
 
 async def test_pods_that_lack_something_are_counted(fake: FakeApiServer, counting: Unmutated) -> None:
@@ -71,22 +78,7 @@ async def test_only_the_replica_that_holds_the_lease_counts(
 ) -> None:
     await fake.put(PODS, vllm(uid="p"))
     monkeypatch.setattr(counting, "_is_leader", lambda: holds)
-
-    class Enough(Exception):
-        pass
-
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if seconds == unmutated.PASS_SECONDS:
-            raise Enough
-
-    monkeypatch.setattr("asyncio.sleep", sleep)
-    with pytest.raises(Enough):
-        await counting.run()
-    assert slept[0] == unmutated.FIRST_SECONDS
-    assert counting.gauge._value.get() == int(holds)
+    assert await one_pass(counting, monkeypatch) == int(holds)
     assert bool(fake.requests) is holds
 
 
@@ -95,15 +87,4 @@ async def test_an_api_server_that_refuses_leaves_the_last_count(
 ) -> None:
     counting.gauge.set(5)
     await fake.forbid("/api/v1/pods")
-
-    class Enough(Exception):
-        pass
-
-    async def sleep(seconds: float) -> None:
-        if seconds == unmutated.PASS_SECONDS:
-            raise Enough
-
-    monkeypatch.setattr("asyncio.sleep", sleep)
-    with pytest.raises(Enough):
-        await counting.run()
-    assert counting.gauge._value.get() == 5
+    assert await one_pass(counting, monkeypatch) == 5
