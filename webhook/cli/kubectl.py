@@ -59,7 +59,7 @@ class PodMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyText:
     """The place and text of a policy."""
 
     where: str
@@ -108,7 +108,7 @@ def exempt(place: PodMetadata, policy: str, kubectl: Kubectl) -> str:
     return annotate(place, EXEMPT, f"{before}; {own}" if before else own, kubectl)
 
 
-def configure(policy: Policy, policy_id: str, setting: str, value: object, kubectl: Kubectl) -> str:
+def configure(policy: PolicyText, policy_id: str, setting: str, value: object, kubectl: Kubectl) -> str:
     """The command that changes a setting for all workloads, or the place to write it."""
     key = f"{policy_id}.yaml"
     shown = json.dumps(value, default=str)

@@ -72,7 +72,7 @@ class History:
 
 
 @dataclass(slots=True)
-class Row:
+class MissedWorkload:
     """The differing pods of one workload with one reason, or one pod without a workload."""
 
     top: Json
@@ -151,10 +151,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MissedReport:
     """The workloads with differing pods, and how many pods were compared or excluded."""
 
-    rows: Sequence[Row]
+    rows: Sequence[MissedWorkload]
     pods: int
     """Running pods that were compared."""
     excluded: Mapping[str, int]
@@ -203,9 +203,9 @@ class Report:
 
 async def find_missed(
     api: ApiServer, namespace: str, config: Config, cluster: Cluster, history: History
-) -> Report:
+) -> MissedReport:
     """Compare every running pod, page by page. ApiError if they can't be listed."""
-    rows: dict[tuple[str, Difference, str], Row] = {}
+    rows: dict[tuple[str, Difference, str], MissedWorkload] = {}
     excluded_pods: Counter[str] = Counter()
     owners, compared = Owners(api, await served(api, (POD, *config.workloads))), 0
     async for item in api.objects(paths.collection("v1", "pods", namespace)):
@@ -221,9 +221,9 @@ async def find_missed(
             top = [pod, *await owners.above(pod)][-1]
             why = _why(pod, found, history)
             key = text(top, "metadata", "uid") or text(top, "metadata", "name"), found.difference, why
-            rows.setdefault(key, Row(top, found.difference, why)).add(pod, found)
+            rows.setdefault(key, MissedWorkload(top, found.difference, why)).add(pod, found)
     ordered = sorted(rows.values(), key=lambda row: (not row.missed, row.namespace, row.title))
-    return Report(ordered, compared, excluded_pods, history)
+    return MissedReport(ordered, compared, excluded_pods, history)
 
 
 def _why(pod: Json, found: Missed, history: History) -> str:

@@ -98,7 +98,7 @@ class Suite(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     file: Path
     name: str
     failures: Sequence[str]
@@ -134,12 +134,12 @@ def _files(paths: Iterable[str]) -> Iterator[Path]:
         yield from found
 
 
-def _results(file: Path) -> Iterator[Result]:
+def _results(file: Path) -> Iterator[CaseResult]:
     suite = _read(file)
     config = _policy(file, suite)
     for case in suite.tests:
         try:
-            yield Result(file, case.name, list(_failures(file, case, config)))
+            yield CaseResult(file, case.name, list(_failures(file, case, config)))
         except UserError as error:
             raise UserError(*(f"{file}: {case.name}: {problem}" for problem in error.problems)) from None
 
@@ -244,7 +244,7 @@ def _short(value: Json | Any) -> str:
 # --- output ----------------------------------------------------------------------------------------------
 
 
-def _lines(results: Sequence[Result]) -> Iterator[Line]:
+def _lines(results: Sequence[CaseResult]) -> Iterator[Line]:
     for file, own in groupby(results, key=lambda each: each.file):
         yield str(file), "bold"
         for result in own:
@@ -256,7 +256,7 @@ def _lines(results: Sequence[Result]) -> Iterator[Line]:
     yield f"{plural(len(results), 'test')}, {failed} failed", "bold red" if failed else "bold green"
 
 
-def _junit(results: Sequence[Result]) -> str:
+def _junit(results: Sequence[CaseResult]) -> str:
     root = ET.Element("testsuites")
     for file, own in groupby(results, key=lambda each: str(each.file)):
         suite = ET.SubElement(root, "testsuite", name=printable(file), errors="0")

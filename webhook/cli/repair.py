@@ -23,7 +23,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import Wait
-from webhook.cli.missed import RESTARTED, History, Report, find_missed, history_of
+from webhook.cli.missed import RESTARTED, History, MissedReport, find_missed, history_of
 from webhook.cli.terminal import confirmed, print_note
 from webhook.errors import UserError
 from webhook.kube import paths
@@ -51,7 +51,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
     if unknown:
         print_note(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
     history: History = wait(history_of(api, args.policy))
-    report: Report = wait(find_missed(api, namespace, config, cluster, history))
+    report: MissedReport = wait(find_missed(api, namespace, config, cluster, history))
     if not args.repair:
         report.print(args.output)
         return report.missed_pods
@@ -68,7 +68,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
 
 
 def _repair(
-    api: ApiServer, wait: Wait, config: Config, cluster: Cluster, report: Report, *, yes: bool
+    api: ApiServer, wait: Wait, config: Config, cluster: Cluster, report: MissedReport, *, yes: bool
 ) -> bool:
     """Restart the workloads; whether any restart began. UserError if there is no terminal for the
     question."""

@@ -32,7 +32,7 @@ from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import connected
 from webhook.cli.exit_status import OK
-from webhook.cli.kubectl import Kubectl, PodMetadata, Policy, annotate, configure, exempt
+from webhook.cli.kubectl import Kubectl, PodMetadata, PolicyText, annotate, configure, exempt
 from webhook.cli.named_policy import policy_files
 from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
@@ -89,13 +89,13 @@ class Answer:
 
 def run(args: argparse.Namespace) -> int:
     if args.filename:
-        policy = Policy(args.policy or "", read_files(args.policy) if args.policy else {})
+        policy = PolicyText(args.policy or "", read_files(args.policy) if args.policy else {})
         answers = list(_of_files(args.filename, args.object, load(policy.files)))
     else:
         if not args.object:
             raise UserError("why: name an object, such as pod/llm-0, or a file with -f")
         with connected(args.kubeconfig, args.context) as (api, wait):
-            policy = Policy(*wait(policy_files(api, args.policy)))
+            policy = PolicyText(*wait(policy_files(api, args.policy)))
             answers = wait(_of_cluster(api, args.namespace or api.namespace, args.object, load(policy.files)))
     chosen = [("--kubeconfig", args.kubeconfig), ("--context", args.context)]
     kubectl = Kubectl(tuple(f"{flag}={value}" for flag, value in chosen if value))
@@ -251,7 +251,7 @@ def _title(obj: Json) -> str:
     return f"{text(obj, 'kind')} {namespace}/{name}" if namespace else f"{text(obj, 'kind')} {name}"
 
 
-def _record(answer: Answer, policy: Policy, kubectl: Kubectl) -> Json:
+def _record(answer: Answer, policy: PolicyText, kubectl: Kubectl) -> Json:
     """The element of `-o json`; the text output has the same content."""
     policies = dict.fromkeys(each.reason.policy for each in answer.fields if each.reason)
     return {
@@ -271,7 +271,7 @@ def _record(answer: Answer, policy: Policy, kubectl: Kubectl) -> Json:
     }
 
 
-def _field(answer: Answer, each: Field, policy: Policy, kubectl: Kubectl) -> Json:
+def _field(answer: Answer, each: Field, policy: PolicyText, kubectl: Kubectl) -> Json:
     reason = each.reason
     record: Json = {"path": each.path, "by": each.by.value, "manager": each.manager or None}
     if reason is None:

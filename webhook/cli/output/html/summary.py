@@ -34,7 +34,7 @@ class Status(StrEnum):
 MAX_REASONS: Final = 3
 """Reasons for one kind."""
 EXEMPTED: Final = "exempted"
-"""The outcome of a finding with an exemption; other findings have their mode."""
+"""Used instead of the mode of an exempted finding."""
 
 
 def status_of(decision: Decision) -> Status:
@@ -50,7 +50,7 @@ def status_of(decision: Decision) -> Status:
     return Status.PODLESS if covered.reading is Reading.NO_PODS else Status.CLEAN
 
 
-def outcome(result: Result) -> str:
+def mode_of(result: Result) -> str:
     """The mode of a finding, or EXEMPTED."""
     return EXEMPTED if result.exempted is not None else result.mode.value
 
@@ -128,9 +128,9 @@ class Summary:
         default_factory=lambda: {profile: ProfileTotals() for profile in Profile}
     )
     rules: dict[str, Counter[str]] = field(default_factory=dict)
-    """Findings by rule and outcome."""
+    """Findings by rule and mode."""
     places: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    """Findings by namespace and rule, and by outcome."""
+    """Findings by namespace and rule, and by mode."""
     namespaces: dict[str, Counter[Status]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     kinds_not_read: dict[GroupKind, KindNotRead] = field(default_factory=dict)
@@ -163,8 +163,8 @@ class Summary:
             totals.changed += any(change.mode is Mode.ENFORCE for change in decided.changes)
             totals.refusing.update({result.rule for result in decided.results if result.denies})
         for result in decision.results:
-            self.rules.setdefault(result.rule, Counter())[outcome(result)] += 1
-            self.places.setdefault((namespace, result.rule), Counter())[outcome(result)] += 1
+            self.rules.setdefault(result.rule, Counter())[mode_of(result)] += 1
+            self.places.setdefault((namespace, result.rule), Counter())[mode_of(result)] += 1
             if result.exempted is not None:
                 created = str(mapping(document.obj, "metadata").get("creationTimestamp") or "")
                 finding = (anchor, result.rule, result.exempted, created, document.exempted_at)

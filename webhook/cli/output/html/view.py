@@ -40,13 +40,13 @@ WORDS: Final[Mapping[Status, str]] = {
     Status.CLEAN: "clean",
     Status.PODLESS: "without pods",
 }
-OUTCOMES: Final[Mapping[str, str]] = {
+VERBS: Final[Mapping[str, str]] = {
     Mode.ENFORCE.value: "refuse",
     Mode.WARN.value: "warn",
     Mode.AUDIT.value: "audit",
     EXEMPTED: "exempted",
 }
-"""The verb for each outcome, in the order of the bars."""
+"""The verb for each mode, in the order of the bars."""
 MODES: Final = (
     ("refused", "Refused"),
     ("warned", "Warned"),
@@ -78,7 +78,7 @@ def namespace_id(namespace: str) -> str:
 # --- one object ------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class ObjectRow(NamedTuple):
     anchor: str
     kind: str
     name: str
@@ -99,7 +99,7 @@ class Row(NamedTuple):
         return [(mark, words) for mark, words in TAGS if mark in self.marks]
 
 
-def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card: Json) -> Row:
+def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card: Json) -> ObjectRow:
     results, status = review.decision.results, status_of(review.decision)
     marks = {
         "strict": strict is Status.REFUSED and status is not Status.REFUSED,
@@ -108,7 +108,7 @@ def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card
         "audit": any(each.mode is Mode.AUDIT and each.exempted is None for each in results),
         EXEMPTED: any(each.exempted is not None for each in results),
     }
-    return Row(
+    return ObjectRow(
         anchor=anchor,
         kind=review.kind,
         name=review.document.name,
@@ -232,7 +232,7 @@ class View:
 
     statuses: Final = [status.value for status in Status]
     status_keys: Final = [(status.value, status.value) for status in Status]
-    outcomes: Final = OUTCOMES
+    verbs: Final = VERBS
 
     def __init__(
         self, subject: Subject, summary: Summary, namespace: str | None, names: Mapping[str, str] | None
@@ -326,8 +326,8 @@ class View:
             document = rule.document if rule else None
             yield RuleRow(
                 name,
-                bar([(each, counts[each]) for each in OUTCOMES], most),
-                ", ".join(f"{counts[each]:,} {word}" for each, word in OUTCOMES.items() if counts[each]),
+                bar([(each, counts[each]) for each in VERBS], most),
+                ", ".join(f"{counts[each]:,} {word}" for each, word in VERBS.items() if counts[each]),
                 [
                     (term, explain.sentence(" ".join(text.split())))
                     for term, text in (
@@ -393,7 +393,7 @@ def _by_status(counts: Counter[Status]) -> list[int]:
 
 def _weight(counts: Counter[str]) -> tuple[int, ...]:
     """A sort key, most severe first: refusals, then warnings, and so on."""
-    return tuple(-counts[outcome] for outcome in OUTCOMES)
+    return tuple(-counts[mode] for mode in VERBS)
 
 
 def _cell(counts: Counter[str] | None, namespace: str, rule: str, most: int) -> Cell | None:
