@@ -264,12 +264,8 @@ class _Builder:
         self._targets.append((target, node))
         for link in all_links(target):
             other = self._node_of_host(link.host, node.namespace)
-            self._edge(
-                Edge(
-                    *(node, link.relation, other, link.path),
-                    *(link.who, link.certainty, link.limit, link.tolerates),
-                )
-            )
+            details = link.path, link.who, link.certainty, link.limit, link.tolerates
+            self._edge(Edge(node, link.relation, other, *details))
         for template in target.templates:
             for read in objects_read(template):
                 other = self._node(read.kind.kind, node.namespace, read.name)

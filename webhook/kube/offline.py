@@ -397,8 +397,11 @@ def is_complete(paths: Iterable[str], problems: Sequence[UserError]) -> bool:
 
 
 _GENERATORS: Final = (
-    *("kustomization.yaml", "kustomization.yml", "Kustomization"),
-    *("Chart.yaml", "helmfile.yaml"),
+    "kustomization.yaml",
+    "kustomization.yml",
+    "Kustomization",
+    "Chart.yaml",
+    "helmfile.yaml",
 )
 
 

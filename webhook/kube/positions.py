@@ -37,30 +37,31 @@ class Origin:
 
         Elements of a list are found by name before index: the webhook may have inserted others before them.
         """
-        document = _stream(self.text).document(self.index)
-        if document is None:
+        found = self._find((*self.steps, *steps))
+        if found is None:
             return Lines(1, 1, exact=False)
-        first, node = document.start_mark.line, document
-        found = True
-        for step in (*self.steps, *steps):
-            below = _below(node, step)
-            if below is None:
-                found = False
-                break
-            first, node = below
-        return Lines(first + 1, max(first, last_line(node)) + 1, exact=found)
+        first, node, exact = found
+        return Lines(first + 1, max(first, last_line(node)) + 1, exact)
 
     def node(self) -> yaml.Node:
         """The object's YAML node. LookupError if it is part of an alias."""
-        node = _stream(self.text).document(self.index)
-        for step in self.steps:
-            below = node and _below(node, step)
-            if not below:
-                raise LookupError(step)
-            _, node = below
-        if node is None:
-            raise LookupError(self.index)
+        _, node, exact = self._find(self.steps) or (0, None, False)
+        if node is None or not exact:
+            raise LookupError(self.steps)
         return node
+
+    def _find(self, steps: Sequence[str]) -> tuple[int, yaml.Node, bool] | None:
+        """First line and node of a field or its closest parent, and whether it is the field itself."""
+        node = _stream(self.text).document(self.index)
+        if node is None:
+            return None
+        line = node.start_mark.line
+        for step in steps:
+            below = _below(node, step)
+            if below is None:
+                return line, node, False
+            line, node = below
+        return line, node, True
 
     @property
     def rows(self) -> list[str]:

@@ -156,7 +156,8 @@ def rows(
             groups[key].starts += _has_started(pod, container)
             if needs_answer(container.spec.get("readinessProbe")) or readiness_ends_start(container):
                 load = first_ready(pod, container)
-                groups[key].loads += [] if load is None else [load]
+                if load is not None:
+                    groups[key].loads.append(load)
     for event in events:
         found = _FAILED.search(text(event, "message"))
         regarding = mapping(event, "involvedObject")

@@ -134,8 +134,9 @@ def _effect(found: _Obstacle, metrics: int) -> str:
     """While one of several metrics fails, the others add pods and remove none (`computeReplicasForMetrics` in
     horizontal.go)."""
     if metrics > 1:
-        return f"this metric adds no pod{', and while it fails the others remove none' * found.fails}"
-    return f"it adds no pod under load{', and removes none' * found.fails}"
+        others = ", and while it fails the others remove none" if found.fails else ""
+        return f"this metric adds no pod{others}"
+    return f"it adds no pod under load{', and removes none' if found.fails else ''}"
 
 
 def _tolerance(autoscaler: Json) -> Decimal:
