@@ -249,7 +249,7 @@ class _Builder:
         return self._node(kind, namespace, text(obj, "metadata", "name"), replicas)
 
     def _node_of_host(self, host: str, namespace: str) -> Node:
-        """The Service that a host means in a namespace, or a host outside."""
+        """The node of the Service behind a host name, or of a host outside."""
         found = resolve(host, namespace, self._cluster)
         if found is None:
             return self._node(HOST, "", host)

@@ -1,5 +1,5 @@
-"""What the leader learns from pods: starts and ends go into a ConfigMap that all replicas read, models that
-fail into Events.
+"""The leader's observations of pods: starts and ends in a ConfigMap that all replicas read, and Events about
+models that fail.
 
 Imports: `policies.core`, `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`,
 `webhook.admission`, `webhook.kube`.

@@ -267,8 +267,8 @@ def _latest(known: tuple[int, ...], seconds: int) -> tuple[int, ...]:
 
 
 def _basis(entry: Entry) -> tuple[int, int]:
-    """What budgets follow from: it stays until the slowest start differs by more than 25 %, or twice as many
-    starts were seen."""
+    """The basis of budgets. It changes only if the slowest start differs by more than 25 %, or after twice as
+    many starts were seen."""
     slowest, fresh = max(entry.slowest, 1), entry.fresh
     if entry.basis is None:
         return slowest, fresh

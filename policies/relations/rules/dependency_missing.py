@@ -63,7 +63,7 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
 
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:
-    """The name of the Service that a host must mean and that does not exist."""
+    """The name of the missing Service behind a host; None if the host may be something else."""
     if host.startswith("$") or is_address(host):
         return None
     labels = host.rstrip(".").split(".")
