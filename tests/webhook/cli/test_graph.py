@@ -89,7 +89,9 @@ def test_the_failure_of_one_object(graph: Chassis, manifests: str) -> None:
         "if Deployment default/model fails for longer than probes tolerate:\n"
         "  restarted: 3 pods of 1 workload: Deployment default/web after 30 s\n"
     ) in text
-    assert "no probe of another workload fails" in graph(manifests, "--from", "Deployment/web").out
+    text = graph(manifests, "--from", "Deployment/web").out
+    assert "no probe of another workload fails" in text
+    assert "PodDisruptionBudget default/web\n" in text, "objects that depend on it are shown"
     answer = graph(manifests, "--from", "nobody")
     assert answer.status == 2
     assert "no object is named nobody" in answer.err

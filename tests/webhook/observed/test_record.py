@@ -129,6 +129,8 @@ def test_a_namespace_cannot_push_out_another() -> None:
     for space in range(10):
         many = [start(100, namespace=f"big-{space}", key=key, place=key[-21:-13]) for key in keys]
         record.add(many, NOW)
+        if not space:
+            assert len(record.namespaces["big-0"]) == MOST_ENTRIES
     record.add([end(f"Error {n}", namespace="big-0", key=key) for key in keys[-200:] for n in range(30)], NOW)
     assert all(len(entries) <= MOST_ENTRIES for entries in record.namespaces.values())
     data = record.dump()

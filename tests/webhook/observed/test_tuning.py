@@ -147,8 +147,8 @@ def test_how_and_on_which_nodes_runs_end() -> None:
 
 
 def test_the_node_type_with_most_ends_is_named_first() -> None:
-    ends = Ends(count=4, first=0, last=0, nodes={"T4": 1, "A100": 3})
-    assert _node_types(ends) == " (A100 3, T4 1)"
+    ends = Ends(count=4, first=0, last=0, nodes={"A100": 1, "T4": 3})
+    assert _node_types(ends) == " (T4 3, A100 1)"
 
 
 def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
