@@ -15,7 +15,7 @@ from policies.kube.json import Json, dig
 from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, preset_health, server_port
-from policies.probes.health import AnnotationError, annotations_apply_to, health_to_inject
+from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
 from policies.probes.progress import is_program, parse_liveness, progress_check, requested_liveness
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
@@ -32,13 +32,14 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
     yield from _invalid_annotations(pod, facts)
     for container in serving_containers(pod, facts):
         try:
-            health = health_to_inject(pod, container, settings, facts)
+            annotated_health(pod, container, facts)
         except AnnotationError as error:
             yield from error.findings
             continue
         yield from _leader_probes(pod, container, facts)
         waits = waits_for(pod, container, facts)
-        if health.ready and waits is not Waits.NO and container.spec.get("readinessProbe") is None:
+        waiting = waits is not Waits.NO and container.spec.get("readinessProbe") is None
+        if waiting and health_to_inject(pod, container, settings, facts).ready:
             yield _no_readiness(container, waits)
         if container.spec.get("livenessProbe") is None and not is_kuberay_container(pod, container, facts):
             yield _no_liveness(pod, container, settings)
