@@ -53,8 +53,8 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
         raise UserError(f"{where}: {error.strerror or error}") from None
     documents = read([where], stdin, lenient=True)
     for document in documents:
-        if document.repeated:
-            raise UserError(f"{document.source}: {document.repeated[0]}")
+        if document.duplicate_keys:
+            raise UserError(f"{document.source}: {document.duplicate_keys[0]}")
     found = [each.obj for each in documents if kind_of(each.obj) == CONFIG_MAP_KIND]
     labelled = [obj for obj in found if labels_of(obj).get(POLICY_LABEL) == "true"]
     candidates = labelled or found

@@ -56,7 +56,7 @@ class Document:
     obj: Json
     origin: Origin | None = field(default=None, repr=False, compare=False)
     """The text that contains it."""
-    repeated: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    duplicate_keys: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """A clause for each duplicate key of the YAML document, in the document's first object."""
     exempted_at: str = field(default="", repr=False, compare=False)
     """RFC 3339: the time at which the field manager of the exempt annotation last changed the object; empty
@@ -197,7 +197,9 @@ def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Docume
                 )
             continue
         for number, (steps, obj) in enumerate(_items(value)):
-            yield Document(source, index, obj, Origin(content, index, steps), repeated=() if number else keys)
+            yield Document(
+                source, index, obj, Origin(content, index, steps), duplicate_keys=() if number else keys
+            )
 
 
 def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:

@@ -69,11 +69,14 @@ def test_a_key_that_appears_twice_is_noted_and_its_last_value_counts(tmp_path: P
     pod, service = read([str(file)])
     assert pod.obj["metadata"]["labels"] == {"app": "y"}
     assert pod.obj["spec"] == {"nodeName": "n"}
-    assert pod.repeated == ("line 5: the key 'app' appears twice", "line 8: the key 'nodeName' appears twice")
+    assert pod.duplicate_keys == (
+        "line 5: the key 'app' appears twice",
+        "line 8: the key 'nodeName' appears twice",
+    )
     lines = pod.lines("spec.nodeName")
     assert lines is not None
     assert lines.first == 8, "the line of the value that counts"
-    assert service.repeated == ()
+    assert service.duplicate_keys == ()
 
 
 def test_a_list_counts_as_its_items() -> None:

@@ -184,10 +184,10 @@ def review_documents(
 
 
 def _notes(document: Document, config: Config) -> Iterator[str]:
-    if document.repeated:
-        others = len(document.repeated) - 1
+    if document.duplicate_keys:
+        others = len(document.duplicate_keys) - 1
         more = f" ({others} more {'keys' if others > 1 else 'key'} likewise)" if others else ""
-        yield f"{document.repeated[0]}; the last value is used, as in Helm and kubectl{more}."
+        yield f"{document.duplicate_keys[0]}; the last value is used, as in Helm and kubectl{more}."
     if is_fragment(document.obj, config.workloads):
         yield (
             "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm completes; "
