@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import date
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from policies.core.mode import Profile
-from puller import mounted
 from puller.mounted import UnstableError
 from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission.configuration import Config
@@ -169,69 +167,23 @@ def swap(directory: Path, version: int, files: dict[str, str]) -> None:
     old.rmdir()
 
 
-def swapped_under_the_reader(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-    """The version that is read first loses its files one by one between its listing and its reading."""
-    mount(directory, "1", {"rules.yaml": "old", "webhook.yaml": "old"})
+@pytest.mark.parametrize("key", ["rules.yaml", "webhook.yaml"])
+@pytest.mark.parametrize("keys", [["rules.yaml", "webhook.yaml"], ["rules.yaml"], ["webhook.yaml"]])
+def test_a_version_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, keys: list[str]
+) -> None:
+    """The kubelet swaps the version and removes the old files before `key` is opened."""
+    mount(tmp_path, "1", {"rules.yaml": "old", "webhook.yaml": "old"})
     real, first = Path.open, [True]
 
     def late(path: Path, *args: Any, **options: Any) -> Any:
-        if first and path.name == "webhook.yaml":
+        if first and path.name == key:
             first.clear()
-            swap(directory, 2, {"rules.yaml": "new", "webhook.yaml": "new"})
+            swap(tmp_path, 2, dict.fromkeys(keys, "new"))
         return real(path, *args, **options)
 
     monkeypatch.setattr(Path, "open", late)
-
-
-def test_a_version_that_is_removed_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swapped_under_the_reader(monkeypatch, tmp_path)
-    assert read_directory(tmp_path) == {"rules.yaml": "new", "webhook.yaml": "new"}
-
-
-def test_without_a_look_at_the_link_afterwards_two_versions_are_mixed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The control."""
-    monkeypatch.setattr(mounted, "_version", lambda _: None)
-    swapped_under_the_reader(monkeypatch, tmp_path)
-    assert read_directory(tmp_path) == {"rules.yaml": "old", "webhook.yaml": "new"}
-
-
-def test_many_swaps_show_no_mixed_policy_and_none_without_keys(tmp_path: Path) -> None:
-    """The writer swaps as fast as it can; a read that it overtakes too often is an error, and no policy."""
-    names = [f"{key}.yaml" for key in "abcdef"]
-    mount(tmp_path, "0", dict.fromkeys(names, "0"))
-    done, enough = threading.Event(), threading.Event()
-    version = 0
-
-    def write_versions() -> None:
-        nonlocal version
-        while version < 300 or not enough.is_set():
-            version += 1
-            swap(tmp_path, version, dict.fromkeys(names, str(version)))
-        done.set()
-
-    writer = threading.Thread(target=write_versions)
-    writer.start()
-    seen: set[str] = set()
-    try:
-        while not done.is_set():
-            try:
-                found = read_directory(tmp_path)
-            except UnstableError:
-                continue
-            assert sorted(found) == names
-            assert len(set(found.values())) == 1
-            seen |= set(found.values())
-            if len(seen) > 20:
-                enough.set()
-    finally:
-        enough.set()
-        writer.join()
-    assert read_directory(tmp_path) == dict.fromkeys(names, str(version))
-    assert len(seen) > 20
+    assert read_directory(tmp_path) == dict.fromkeys(keys, "new")
 
 
 def test_a_link_that_leads_nowhere_is_no_empty_policy(tmp_path: Path) -> None:
