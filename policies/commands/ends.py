@@ -5,26 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from policies.commands import syntax
 from policies.commands.budget import Budget
 from policies.commands.durations import seconds
-from policies.commands.syntax import (
-    Arithmetic,
-    Case,
-    Command,
-    Function,
-    Group,
-    If,
-    Item,
-    Literal,
-    Loop,
-    Redirected,
-    Script,
-    Simple,
-    Substitution,
-    Test,
-    Variable,
-    Word,
-)
 
 _BRACE_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -37,7 +20,7 @@ MAX_COUNT = 1_000_000
 _A_DAY = 24 * 3600
 
 
-def is_bounded(loop: Loop, budget: Budget) -> bool:
+def is_bounded(loop: syntax.Loop, budget: Budget) -> bool:
     """Whether the text limits the loop by a list, by `read`, or by comparing a counter or a clock.
 
     A `break` that depends only on the awaited host is not a limit.
@@ -48,22 +31,22 @@ def is_bounded(loop: Loop, budget: Budget) -> bool:
         return True
     counters = _counters(loop, budget)
     for simple in _simples(loop.condition, budget):
-        if isinstance(simple, Simple) and _program(simple) in ("read", "getopts", "shift"):
-            return True
-        if _compares(simple, counters, budget):
+        if _program(simple) in ("read", "getopts", "shift") or _compares(simple, counters, budget):
             return True
     return any(_exits_by_counter(script, counters, budget) for script in _scripts(loop.body, budget))
 
 
-def is_endless(loop: Loop, budget: Budget) -> bool:
+def is_endless(loop: syntax.Loop, budget: Budget) -> bool:
     """Whether the loop never ends: `while true` or `while sleep 60` without an exit."""
     if loop.keyword != "while" or loop.condition is None:
         return False
-    programs = [_program(simple) for simple in _simples(loop.condition, budget) if isinstance(simple, Simple)]
+    programs = [
+        _program(simple) for simple in _simples(loop.condition, budget) if isinstance(simple, syntax.Simple)
+    ]
     return programs in (["true"], [":"], ["sleep"]) and not _exits(loop.body, budget)
 
 
-def rounds(loop: Loop, budget: Budget) -> int | None:
+def rounds(loop: syntax.Loop, budget: Budget) -> int | None:
     """The maximum number of rounds, if the text sets one."""
     if loop.words is not None:
         return _count_of_words(loop.words, budget)
@@ -76,13 +59,15 @@ def rounds(loop: Loop, budget: Budget) -> int | None:
     return min(max(limits), MAX_COUNT) if limits and max(limits) > 0 else None
 
 
-def _count_of_words(words: tuple[Word, ...], budget: Budget) -> int | None:
+def _count_of_words(words: tuple[syntax.Word, ...], budget: Budget) -> int | None:
     total = 0
     for word in words:
         text = word.literal
         if text is None:
             match word.parts:
-                case (Substitution(script=script),) if (numbers := _sequence(script, budget)) is not None:
+                case (syntax.Substitution(script=script),) if (
+                    numbers := _sequence(script, budget)
+                ) is not None:
                     total += len(numbers)
                     continue
             return None
@@ -91,15 +76,15 @@ def _count_of_words(words: tuple[Word, ...], budget: Budget) -> int | None:
     return min(total, MAX_COUNT)
 
 
-def last_number(words: tuple[Word, ...], budget: Budget) -> str:
+def last_number(words: tuple[syntax.Word, ...], budget: Budget) -> str:
     """The last number of a `for` loop's list: `0 1 2`, `{0..2}` or `$(seq 0 2)`; empty for other lists."""
     last = [_last_of(word, budget) for word in words]
     return last[-1] if last and all(last) else ""
 
 
-def _last_of(word: Word, budget: Budget) -> str:
+def _last_of(word: syntax.Word, budget: Budget) -> str:
     match word.parts:
-        case (Substitution(script=script),):
+        case (syntax.Substitution(script=script),):
             numbers = _sequence(script, budget)
             return str(numbers[-1]) if numbers else ""
     text = word.literal or ""
@@ -108,23 +93,20 @@ def _last_of(word: Word, budget: Budget) -> str:
     return text if text.isascii() and text.isdigit() else ""
 
 
-def _sequence(script: Script, budget: Budget) -> range | None:
+def _sequence(script: syntax.Script, budget: Budget) -> range | None:
     """`seq 30` or `seq 1 30` -> 1 to 30."""
     simples = list(_simples(script, budget))
-    if len(simples) != 1 or not isinstance(simples[0], Simple) or _program(simples[0]) != "seq":
+    if len(simples) != 1 or _program(simples[0]) != "seq":
         return None
     numbers = [word.literal or "" for word in simples[0].words[1:]]
     if not numbers or not all(number.isdigit() and len(number) < 10 for number in numbers):
         return None
-    first, step, last = 1, 1, int(numbers[-1])
-    if len(numbers) > 1:
-        first = int(numbers[0])
-    if len(numbers) == 3:
-        step = int(numbers[1]) or 1
-    return range(first, last + 1, step)
+    first = int(numbers[0]) if len(numbers) > 1 else 1
+    step = int(numbers[1]) or 1 if len(numbers) == 3 else 1
+    return range(first, int(numbers[-1]) + 1, step)
 
 
-def _scripts(script: Script, budget: Budget) -> Iterator[Script]:
+def _scripts(script: syntax.Script, budget: Budget) -> Iterator[syntax.Script]:
     """The script and every script in it, except in substitutions."""
     pending = [script]
     while pending:
@@ -136,27 +118,27 @@ def _scripts(script: Script, budget: Budget) -> Iterator[Script]:
                 pending.extend(_inner(command))
 
 
-def _inner(command: Command) -> Iterator[Script]:
+def _inner(command: syntax.Command) -> Iterator[syntax.Script]:
     match command:
-        case Group(body=body):
+        case syntax.Group(body=body):
             yield body
-        case If(branches=branches, otherwise=otherwise):
+        case syntax.If(branches=branches, otherwise=otherwise):
             for condition, body in branches:
                 yield condition
                 yield body
             if otherwise is not None:
                 yield otherwise
-        case Loop(condition=condition, body=body):
+        case syntax.Loop(condition=condition, body=body):
             if condition is not None:
                 yield condition
             yield body
-        case Case(arms=arms):
+        case syntax.Case(arms=arms):
             yield from arms
-        case Function(body=inner) | Redirected(command=inner):
+        case syntax.Function(body=inner) | syntax.Redirected(command=inner):
             yield from _inner(inner)
 
 
-def _simples(script: Script, budget: Budget) -> Iterator[Simple | Test]:
+def _simples(script: syntax.Script, budget: Budget) -> Iterator[syntax.Simple | syntax.Test]:
     for inner in _scripts(script, budget):
         for item in inner.items:
             for simple in _direct(item):
@@ -164,32 +146,33 @@ def _simples(script: Script, budget: Budget) -> Iterator[Simple | Test]:
                 yield simple
 
 
-def _direct(item: Item) -> Iterator[Simple | Test]:
+def _direct(item: syntax.Item) -> Iterator[syntax.Simple | syntax.Test]:
     for command in item.pipeline.commands:
-        plain = command.command if isinstance(command, Redirected) else command
-        if isinstance(plain, Simple | Test):
+        plain = command.command if isinstance(command, syntax.Redirected) else command
+        if isinstance(plain, syntax.Simple | syntax.Test):
             yield plain
 
 
-def _size(word: Word) -> int:
+def _size(word: syntax.Word) -> int:
     """The steps for reading a word."""
-    return 1 + sum(len(part.text) // 16 for part in word.parts if isinstance(part, Arithmetic))
+    return 1 + sum(len(part.text) // 16 for part in word.parts if isinstance(part, syntax.Arithmetic))
 
 
-def _program(simple: Simple) -> str:
-    return (simple.words[0].literal or "") if simple.words else ""
+def _program(command: syntax.Simple | syntax.Test) -> str:
+    """The program of a simple command; empty for a test."""
+    return (command.words[0].literal or "") if isinstance(command, syntax.Simple) and command.words else ""
 
 
-def _plain(word: Word) -> str:
-    return "".join(part.text for part in word.parts if isinstance(part, Literal | Arithmetic))
+def _plain(word: syntax.Word) -> str:
+    return "".join(part.text for part in word.parts if isinstance(part, syntax.Literal | syntax.Arithmetic))
 
 
-def _counters(loop: Loop, budget: Budget) -> set[str]:
+def _counters(loop: syntax.Loop, budget: Budget) -> set[str]:
     """The variables that the loop changes by arithmetic, and the shell's clocks."""
     counters = set(_CLOCKS)
     for script in (loop.condition, loop.body):
         for simple in _simples(script, budget) if script else ():
-            if isinstance(simple, Test):
+            if isinstance(simple, syntax.Test):
                 counters.update(_NAME.findall(" ".join(map(_plain, simple.words))))
                 continue
             program = _program(simple)
@@ -200,65 +183,66 @@ def _counters(loop: Loop, budget: Budget) -> set[str]:
                     counters.add(assignment.name)
             for word in simple.words:  # `: $((n+=1))`, `[ $((n++)) -lt 30 ]`
                 for part in word.parts:
-                    if isinstance(part, Arithmetic):
+                    if isinstance(part, syntax.Arithmetic):
                         counters.update(_NAME.findall(part.text))
     return counters
 
 
 def _is_arithmetic(part: object, budget: Budget) -> bool:
-    if isinstance(part, Substitution):
-        simples = _simples(part.script, budget)
-        return any(isinstance(each, Simple) and _program(each) in _CALCULATORS for each in simples)
-    return isinstance(part, Arithmetic)
+    if isinstance(part, syntax.Substitution):
+        return any(_program(each) in _CALCULATORS for each in _simples(part.script, budget))
+    return isinstance(part, syntax.Arithmetic)
 
 
-def _compares(simple: Simple | Test, counters: set[str], budget: Budget) -> bool:
+def _compares(simple: syntax.Simple | syntax.Test, counters: set[str], budget: Budget) -> bool:
     """`[ $n -lt 30 ]`, `[[ n -gt 30 ]]`, `(( n < 30 ))`, `[ $(date +%s) -gt $end ]` on a counter."""
     words = simple.words
-    if isinstance(simple, Simple):
+    if isinstance(simple, syntax.Simple):
         if _program(simple) not in ("[", "test"):
             return False
         words = words[1:]
-    if isinstance(simple, Test) and len(words) == 1 and isinstance(words[0].parts[0], Arithmetic):
+    if (
+        isinstance(simple, syntax.Test)
+        and len(words) == 1
+        and isinstance(words[0].parts[0], syntax.Arithmetic)
+    ):
         text = words[0].parts[0].text
         return bool(_COMPARISON.search(text)) and bool(counters & set(_NAME.findall(text)))
     if not any(word.literal in _COMPARING for word in words):
         return False
-    for word in words:
-        for part in word.parts:
-            if isinstance(part, Variable) and part.name in counters:
-                return True
-            if _is_arithmetic(part, budget):
-                return True
-    return False
+    return any(
+        (isinstance(part, syntax.Variable) and part.name in counters) or _is_arithmetic(part, budget)
+        for word in words
+        for part in word.parts
+    )
 
 
-def _exits_by_counter(script: Script, counters: set[str], budget: Budget) -> bool:
+def _exits_by_counter(script: syntax.Script, counters: set[str], budget: Budget) -> bool:
     """Whether a loop's body has `if [ $n -gt 30 ]; then exit 1; fi` or `[ $n -gt 30 ] && exit 1`."""
     compared = False
     for item in script.items:
         if item.operator == ";":
             compared = False
         for command in item.pipeline.commands:
-            plain = command.command if isinstance(command, Redirected) else command
-            if compared and isinstance(plain, Simple) and _program(plain) in _EXITS:
-                return True
-            if compared and isinstance(plain, Group) and _exits(plain.body, budget):
-                return True
-            if isinstance(plain, If):
-                for condition, body in plain.branches:
-                    compares = any(_compares(each, counters, budget) for each in _simples(condition, budget))
-                    if compares and _exits(body, budget):
-                        return True
-            if isinstance(plain, Simple | Test):
-                compared = compared or _compares(plain, counters, budget)
+            plain = command.command if isinstance(command, syntax.Redirected) else command
+            match plain:
+                case syntax.Simple() if compared and _program(plain) in _EXITS:
+                    return True
+                case syntax.Group(body=body) if compared and _exits(body, budget):
+                    return True
+                case syntax.If(branches=branches):
+                    for condition, body in branches:
+                        tests = _simples(condition, budget)
+                        if any(_compares(each, counters, budget) for each in tests) and _exits(body, budget):
+                            return True
+                case syntax.Simple() | syntax.Test():
+                    compared = compared or _compares(plain, counters, budget)
     return False
 
 
-def _exits(script: Script, budget: Budget) -> bool:
+def _exits(script: syntax.Script, budget: Budget) -> bool:
     """Whether a script contains `exit`, `break` or `return`."""
-    simples = _simples(script, budget)
-    return any(isinstance(each, Simple) and _program(each) in _EXITS for each in simples)
+    return any(_program(each) in _EXITS for each in _simples(script, budget))
 
 
 def ends_script(words: Sequence[str]) -> bool:

@@ -59,6 +59,9 @@ _HOST_CALLS = (
 )
 """Calls with a host, `host:port` or a URL in a keyword of `_HOST_KEYWORDS` or in their first argument."""
 _CLOUD_CALLS = frozenset({"boto3.client", "boto3.resource", "boto3.Session", "storage.Client"})
+_COMMAND_CALLS = frozenset(
+    {"os.system", "os.popen", "system", "popen", "check_output", "check_call", "run", "Popen"}
+)
 _NAME_LOOKUPS = frozenset({"socket.gethostbyname", "socket.getaddrinfo"})
 _SOCKET_KEYWORDS = frozenset({"unix_socket", "unix_socket_path", "uds"})
 """Keywords for a Unix socket, which takes precedence over the host (PyMySQL, redis-py, httpx)."""
@@ -315,13 +318,9 @@ class _CodeReader:
         return self.context.host(text, "python")
 
     def _commands_of_call(self, name: str, call: ast.Call) -> Iterator[str | list[str]]:
-        if not call.args or not (
-            name in ("os.system", "os.popen", "system", "popen")
-            or name.startswith("subprocess.")
-            or name in ("check_output", "check_call", "run", "Popen")
-        ):
+        if name not in _COMMAND_CALLS and not name.startswith("subprocess."):
             return
-        match call.args[0]:
+        match next(iter(call.args), None):
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 yield [self._text(element) for element in elements]
             case ast.expr() as node:

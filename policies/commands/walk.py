@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from policies.commands import reach, shell, values
+from policies.commands import reach, shell, syntax, values
 from policies.commands.budget import Budget
 from policies.commands.durations import looped
 from policies.commands.ends import is_bounded, is_endless, last_number, rounds
@@ -18,23 +18,6 @@ from policies.commands.expansion import Scope
 from policies.commands.hosts import reach_of, split_port
 from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
 from policies.commands.programs import AMBIGUOUS, WRITERS
-from policies.commands.syntax import (
-    Arithmetic,
-    Case,
-    Function,
-    Group,
-    If,
-    Literal,
-    Pipeline,
-    Redirect,
-    Redirected,
-    Script,
-    Simple,
-    Test,
-    Word,
-)
-from policies.commands.syntax import Command as Node
-from policies.commands.syntax import Loop as LoopNode
 
 MAX_LISTED = 32
 """Maximum number of words of a `for` loop's list that are read."""
@@ -50,12 +33,12 @@ def _uncertain(found: _Found) -> _Found:
     return replace(found, hosts=tuple(map(Host.uncertain, found.hosts)))
 
 
-def _is_test(pipeline: Pipeline) -> bool:
+def _is_test(pipeline: syntax.Pipeline) -> bool:
     """Whether a pipeline only tests something: `[ … ]`, `[[ … ]]`, `test …`, `… | grep -q …`."""
     node = pipeline.commands[-1]
-    if isinstance(node, Simple):
+    if isinstance(node, syntax.Simple):
         return bool(node.words) and node.words[0].literal in ("[", "test", "grep", "egrep")
-    return isinstance(node, Test)
+    return isinstance(node, syntax.Test)
 
 
 class Walk(ABC):
@@ -73,7 +56,7 @@ class Walk(ABC):
         self.loops: list[Loop] = []
         self.scripts: list[str] = []
         self.undecidable_parts: dict[str, None] = {}
-        self.functions: dict[str, Node] = {}
+        self.functions: dict[str, syntax.Command] = {}
         self.depth = 0
         self.pipe_input: str | None = None
         """The output of the command before in a pipeline, if it is known."""
@@ -84,7 +67,7 @@ class Walk(ABC):
         self.conditions = 0
         """The number of conditions on which the current position depends."""
         self.seconds = 0.0
-        self.bounds: dict[int, tuple[LoopNode, bool, int | None]] = {}
+        self.bounds: dict[int, tuple[syntax.Loop, bool, int | None]] = {}
         self.substitution_seconds = 0.0
         """Seconds of the substitutions in the words being expanded."""
         self.writes_hosts_file = False
@@ -154,7 +137,7 @@ class Walk(ABC):
             self.record((client,), [Host("", Reach.UNDECIDABLE, client)])
         return duration
 
-    def script(self, script: Script) -> float:
+    def script(self, script: syntax.Script) -> float:
         total, tested = 0.0, False
         for item in script.items:
             conditions = self.conditions
@@ -180,52 +163,52 @@ class Walk(ABC):
             yield
         self.conditions -= 1
 
-    def pipeline(self, pipeline: Pipeline) -> float:
+    def pipeline(self, pipeline: syntax.Pipeline) -> float:
         if len(pipeline.commands) == 1:
             return self.node(pipeline.commands[0])
         longest, output = 0.0, None
         for index, node in enumerate(pipeline.commands):
-            self.pipe_input, self.output = output if isinstance(node, Simple) else None, None
+            self.pipe_input, self.output = output if isinstance(node, syntax.Simple) else None, None
             with self.scope.branch(subshell=index < len(pipeline.commands) - 1):
                 longest = max(longest, self.node(node))
-            output = self.output if isinstance(node, Simple) else None
+            output = self.output if isinstance(node, syntax.Simple) else None
         self.pipe_input = None
         return longest
 
-    def node(self, node: Node, redirects: tuple[Redirect, ...] = ()) -> float:
+    def node(self, node: syntax.Command, redirects: tuple[syntax.Redirect, ...] = ()) -> float:
         self.budget.spend(5)
-        if isinstance(node, Simple):
+        if isinstance(node, syntax.Simple):
             return self.simple(node, redirects)
-        if isinstance(node, Redirected):
+        if isinstance(node, syntax.Redirected):
             if hosts := self._devtcp(node.redirects):
                 self.record((), hosts)
             return self.node(node.command, (*node.redirects, *redirects))
         return self.nested(partial(self.compound, node))
 
-    def compound(self, node: Node) -> float:
+    def compound(self, node: syntax.Command) -> float:
         match node:
-            case Test(words=words):
+            case syntax.Test(words=words):
                 return self._substitutions(words)
-            case Group(body=body, subshell=subshell):
+            case syntax.Group(body=body, subshell=subshell):
                 if not subshell:
                     return self.script(body)
                 with self.scope.branch(subshell=True):
                     return self.script(body)
-            case If():
+            case syntax.If():
                 return self.if_(node)
-            case Case(subject=subject, arms=arms):
+            case syntax.Case(subject=subject, arms=arms):
                 total, longest = self._substitutions((subject,)), 0.0
                 for arm in arms:
                     with self.conditional():
                         longest = max(longest, self.script(arm))
                 return total + longest
-            case LoopNode():
+            case syntax.Loop():
                 return self.loop(node)
-            case Function(name=name, body=body):
+            case syntax.Function(name=name, body=body):
                 self.functions[name] = body
         return 0.0
 
-    def if_(self, node: If) -> float:
+    def if_(self, node: syntax.If) -> float:
         total, longest = 0.0, 0.0
         for condition, body in node.branches:
             total += self.script(condition)
@@ -236,7 +219,7 @@ class Walk(ABC):
                 longest = max(longest, self.script(node.otherwise))
         return total + longest
 
-    def loop(self, node: LoopNode) -> float:
+    def loop(self, node: syntax.Loop) -> float:
         first = len(self.commands)
         ends, count = self._bound(node)
         words = [field for word in node.words or () for field in self.scope.fields(word)]
@@ -260,7 +243,7 @@ class Walk(ABC):
         )
         return before + looped(once, count, ends=ends)
 
-    def _bound(self, node: LoopNode) -> tuple[bool, int | None]:
+    def _bound(self, node: syntax.Loop) -> tuple[bool, int | None]:
         """Whether the loop ends, and after how many rounds. Functions may run it many times."""
         known = self.bounds.get(id(node))
         if known is None:
@@ -269,7 +252,7 @@ class Walk(ABC):
             known = self.bounds[id(node)] = (node, ends, rounds(node, self.budget) if ends else None)
         return known[1:]
 
-    def _loop_value(self, node: LoopNode, words: list[str]) -> str:
+    def _loop_value(self, node: syntax.Loop, words: list[str]) -> str:
         """The last word of a `for` loop's list if all of them are numbers or hosts with the same reach.
 
         The last, because a script that waits for each pod of a StatefulSet waits for the last one too.
@@ -281,7 +264,7 @@ class Walk(ABC):
         reaches = {reach_of(split_port(word)[0], self.context.local_names) for word in words}
         return words[-1] if len(reaches) == 1 else values.unknown(node.variable)
 
-    def substitute(self, script: Script) -> str:
+    def substitute(self, script: syntax.Script) -> str:
         """Read the commands of a `$(…)`. Returns its output if that is the pod's own name or address."""
         outer = self.substitution_seconds
         self.substitution_seconds = 0.0
@@ -300,18 +283,18 @@ class Walk(ABC):
             return values.own("(hostname)")
         return values.unknown(f"({source.name or 'command'})")
 
-    def _substitutions(self, words: Sequence[Word]) -> float:
+    def _substitutions(self, words: Sequence[syntax.Word]) -> float:
         """Read the commands in the substitutions of words."""
         self.budget.spend(len(words))
         for word in words:
-            if any(not isinstance(part, Literal | Arithmetic) for part in word.parts):
+            if any(not isinstance(part, syntax.Literal | syntax.Arithmetic) for part in word.parts):
                 self.scope.fields(word)
         duration, self.substitution_seconds = self.substitution_seconds, 0.0
         return duration
 
     # Simple commands
 
-    def simple(self, node: Simple, outer: tuple[Redirect, ...]) -> float:
+    def simple(self, node: syntax.Simple, outer: tuple[syntax.Redirect, ...]) -> float:
         before, self.substitution_seconds = self.substitution_seconds, 0.0
         words = [field for word in node.words for field in self.scope.fields(word)]
         assigned = {each.name: self.scope.text(each.value) for each in node.assignments}
@@ -326,7 +309,7 @@ class Walk(ABC):
             self.scope.assign(name, value)
         return duration + self.run(words, stdin, hosts)
 
-    def _devtcp(self, redirects: Sequence[Redirect]) -> list[Host]:
+    def _devtcp(self, redirects: Sequence[syntax.Redirect]) -> list[Host]:
         """The hosts of redirections from and to `/dev/tcp/host/port`."""
         found: list[Host] = []
         for redirect in redirects:
@@ -340,7 +323,7 @@ class Walk(ABC):
                 found.append(host)
         return found
 
-    def _stdin(self, redirects: Sequence[Redirect], pipe_input: str | None) -> str | None:
+    def _stdin(self, redirects: Sequence[syntax.Redirect], pipe_input: str | None) -> str | None:
         """The text of the last here-document or here-string, else of the pipe."""
         for redirect in reversed(redirects):
             if redirect.operator in ("<<", "<<-", "<<<"):
