@@ -72,9 +72,6 @@ class Scope:
     @contextmanager
     def assigned(self, variables: Mapping[str, str]) -> Iterator[None]:
         """The variables of one command: `A=b command` or `env A=b command`."""
-        if not variables:
-            yield
-            return
         with self.branch(subshell=True):
             for name, value in variables.items():
                 self.assign(name, value)

@@ -98,13 +98,18 @@ class _Reader(Walk):
             self.record(words[:1])
         if not unwrapped.words:
             return 0.0
+        if not unwrapped.environment:
+            return self._limited(unwrapped, stdin)
         with self.scope.assigned(unwrapped.environment):
-            if unwrapped.limit is None:
-                return self._program(unwrapped, stdin)
-            self.timeouts += 1
-            duration = self._program(unwrapped, stdin)
-            self.timeouts -= 1
-            return limited(duration, unwrapped.limit)
+            return self._limited(unwrapped, stdin)
+
+    def _limited(self, unwrapped: Unwrapped, stdin: str | None) -> float:
+        if unwrapped.limit is None:
+            return self._program(unwrapped, stdin)
+        self.timeouts += 1
+        duration = self._program(unwrapped, stdin)
+        self.timeouts -= 1
+        return limited(duration, unwrapped.limit)
 
     def _program(self, unwrapped: Unwrapped, stdin: str | None) -> float:
         words = unwrapped.words

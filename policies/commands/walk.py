@@ -344,7 +344,7 @@ class Walk(ABC):
     ) -> float:
         """Add a command to the summary."""
         self.budget.spend(3 + len(words) + 4 * len(hosts))
-        argv = tuple(values.show(word) for word in words)
+        argv = tuple(map(values.show, words))
         name = argv[0].rpartition("/")[2].lower() if argv else ""
         self.writes_hosts_file |= name in WRITERS and _HOSTS_FILE in argv
         self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, self.conditions > 0))
