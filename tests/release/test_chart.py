@@ -23,9 +23,9 @@ def test_writes_once_and_then_is_fresh(
     leftover.touch()
     capsys.readouterr()
     assert chart.main(["--root", str(tmp_path), "--check"]) == 1
-    said = capsys.readouterr().err
-    assert "deployment.yaml is stale" in said
-    assert "old.yaml is stale" in said
+    errors = capsys.readouterr().err
+    assert "deployment.yaml is stale" in errors
+    assert "old.yaml is stale" in errors
     assert deployment.read_text() == "changed by hand"
     chart.main(["--root", str(tmp_path)])
     assert chart.main(["--root", str(tmp_path), "--check"]) == 0

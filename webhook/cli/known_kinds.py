@@ -62,7 +62,7 @@ def facts(workload: Workload) -> Iterator[str]:
         "pods run to completion" if workload.completes else "",
         "pods form a group" if workload.group else "",
         _MEANINGS[workload.restarts],
-        "" if workload.projected else "judged as written: the operator edits the pods",
+        "" if workload.projected else "reviewed as written: the operator edits the pods",
     ]
     yield from filter(None, ["; ".join(filter(None, about))])
     if workload.probes:

@@ -72,12 +72,11 @@ def run(args: argparse.Namespace) -> int:
         pods, events, record = wait(_read(api, namespace))
         history = wait(query_history(args.prometheus, namespace)) if args.prometheus else None
         found = rows(pods, events, record, config, cluster, history)
-        gone = _without_pods(record, namespace, found)
-        if gone:
-            names = ", ".join(gone[:3]) + (", ..." if len(gone) > 3 else "")
-            print_note(
-                f"recorded and not shown, without a pod now: {plural(len(gone), 'workload')} ({names})"
-            )
+        omitted = _without_pods(record, namespace, found)
+        if omitted:
+            names = ", ".join(omitted[:3]) + (", ..." if len(omitted) > 3 else "")
+            workloads = plural(len(omitted), "workload")
+            print_note(f"recorded and not shown, without a pod now: {workloads} ({names})")
         _print(found, args.output)
         if args.apply:
             sys.stdout.flush()

@@ -114,7 +114,7 @@ def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card
         name=review.document.name,
         status=status.value,
         place="" if review.document.runs else review.place(),
-        marks=[mark for mark, there in marks.items() if there],
+        marks=[mark for mark, applies in marks.items() if applies],
         rules=list(dict.fromkeys(result.rule for result in results)),
         images=list(images),
         card=card,
@@ -277,7 +277,7 @@ class View:
         }
         self.contents = [
             (anchor, title)
-            for anchor, title, there in (
+            for anchor, title, shown in (
                 ("plan", "Plan", True),
                 ("not-read", "Not read", self.not_read or self.kinds_not_read),
                 ("rules", "Rules", self.rules),
@@ -287,7 +287,7 @@ class View:
                 ("accelerators", "Accelerators", self.accelerators),
                 ("workloads", "Objects", names is None),
             )
-            if there
+            if shown
         ]
 
     def _tiles(self) -> Iterator[Tile]:
