@@ -47,9 +47,9 @@ async def test_the_name_comes_with_the_promise_and_without_generate_name(setting
             "value": {CHANGED: by_path["/metadata/annotations"]["value"][CHANGED]},
         },
     }
-    said = Changed.read(by_path["/metadata/annotations"]["value"][CHANGED])
-    assert said is not None
-    assert [(each.policy, each.path) for each in said.entries] == [("worker-names", "metadata.name")]
+    changed = Changed.read(by_path["/metadata/annotations"]["value"][CHANGED])
+    assert changed is not None
+    assert [(each.policy, each.path) for each in changed.entries] == [("worker-names", "metadata.name")]
     assert response.audit == {"name": name}
     [lease] = setting.leases()
     assert name in lease["metadata"]["annotations"][WORKER_NAMES]
@@ -133,19 +133,19 @@ async def test_each_group_has_separate_bursts_and_they_end(
         "A pod beyond those wanted in worker group small",
     ]
 
-    def told() -> int:
+    def written_events() -> int:
         return sum(path == EVENTS for method, path in setting.fake.requests if method == "POST")
 
-    assert told() == 2
+    assert written_events() == 2
     monkeypatch.setattr(names, "BURSTS_KEPT", 1)  # more groups than are remembered: each is logged again
     for pod in (worker(), head, worker()):
         await setting.ask(pod)
     await setting.namer.close()
-    assert told() == 4
+    assert written_events() == 4
     monkeypatch.setattr(names, "BURST_SECONDS", 0.0)
     await setting.ask()
     await setting.namer.close()
-    assert told() == 5
+    assert written_events() == 5
 
 
 async def test_an_owner_of_another_uid_is_not_trusted(setting: Setting) -> None:

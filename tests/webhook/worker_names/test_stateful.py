@@ -27,7 +27,7 @@ class Create:
     replica: str = ""
     host: int = 0
     most_wanted: int = 0
-    barred: frozenset[str] = frozenset()
+    to_delete: frozenset[str] = frozenset()
     """Names that were in `workersToDelete` all the time since the request began."""
     siblings: set[str] = field(default_factory=set)
     """Live hosts of its replica that have lived all the time since the request began."""
@@ -67,7 +67,7 @@ class Schedules(RuleBasedStateMachine):
             for pod in self.world.pods.values()
             if replica and pod.labels[REPLICA_NAME] == replica and not pod.terminating
         }
-        self.creates.append(Create(request, replica, host, most, self.world.barred, alive))
+        self.creates.append(Create(request, replica, host, most, self.world.to_delete, alive))
 
     # --- the API server ----------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Schedules(RuleBasedStateMachine):
         had = it.request.given
         it.request.advance()
         if it.request.given and not had:
-            assert it.request.given not in it.barred, "a name in workersToDelete was given"
+            assert it.request.given not in it.to_delete, "a name in workersToDelete was given"
             if not it.host:
                 self.names.append(it.request.given)
         if it.request.outcome == "landed":
@@ -142,9 +142,9 @@ class Schedules(RuleBasedStateMachine):
 
     def _order(self, names: frozenset[str]) -> None:
         """`workersToDelete` has names that were given before."""
-        self.world.barred = names
+        self.world.to_delete = names
         for it in self._waiting():
-            it.barred &= self.world.barred
+            it.to_delete &= self.world.to_delete
 
     # --- the conditions that must hold -------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Schedules(RuleBasedStateMachine):
             it.request.drop()
         for name in [name for name, pod in self.world.pods.items() if pod.terminating]:
             self.world.remove(name)
-        self.world.barred = frozenset()
+        self.world.to_delete = frozenset()
         self.world.clock += LIFETIME
         if self.hosts > 1:
             return

@@ -63,13 +63,13 @@ class World:
     epochs: int = 0
     """How many have been drawn."""
     created: list[tuple[int, str]] = field(default_factory=list)
-    barred: frozenset[str] = frozenset()
+    to_delete: frozenset[str] = frozenset()
     remembers: bool = True
     """Whether the API server can still replay what happened to the pods."""
 
     def cluster(self) -> Json:
         group = {"groupName": "small", "replicas": self.desired // self.hosts, "numOfHosts": self.hosts}
-        group["scaleStrategy"] = {"workersToDelete": sorted(self.barred)}
+        group["scaleStrategy"] = {"workersToDelete": sorted(self.to_delete)}
         return {"metadata": {"name": "demo", "uid": "uid-1"}, "spec": {"workerGroupSpecs": [group]}}
 
     @property
