@@ -150,8 +150,8 @@ def _trouble(control_plane: ControlPlane, place: Place) -> None:
     place.ended.update(ended)
     for name in (*ended, *place.live(HEADLESS, HEAD)):
         api.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
-    scale(api, GROWN, namespace, WORKERS + GROWTH)
-    api.create(ray_cluster(NEW, namespace, WORKERS))
+    scale(api.within(namespace), GROWN, WORKERS + GROWTH)
+    api.create(ray_cluster(NEW, WORKERS), namespace)
 
 
 def measured(outage: float, scratch: Path) -> list[Place]:
@@ -174,13 +174,13 @@ def measured(outage: float, scratch: Path) -> list[Place]:
         late = proxy.kubeconfig(token)
         for place in places:
             control_plane.create_namespace(place.namespace)
-            place.observer = stack.enter_context(Observer(control_plane.api, place.namespace))
+            place.observer = stack.enter_context(Observer(control_plane.api.within(place.namespace)))
             kubeconfig = late if place.delay else direct
             stack.enter_context(Operator(control_plane, place.release, kubeconfig, place.namespace))
         before = [FAILED, HEADLESS, GROWN]
         for place in places:
             for name in before:
-                control_plane.api.create(ray_cluster(name, place.namespace, WORKERS))
+                control_plane.api.create(ray_cluster(name, WORKERS), place.namespace)
         _until("the clusters before the outage", places, before)
         print(f"  {len(places)} namespaces are up, the webhook ends", flush=True)
         chassis.process.kill()

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 KINDS = {
-    "apps/v1": "Deployment StatefulSet",
+    "apps/v1": "DaemonSet Deployment StatefulSet",
     "autoscaling/v2": "HorizontalPodAutoscaler",
     "batch/v1": "CronJob Job",
     "policy/v1": "Eviction PodDisruptionBudget",
-    "v1": "ConfigMap Namespace Pod ReplicationController ResourceQuota Service",
+    "coordination.k8s.io/v1": "Lease",
+    "scheduling.k8s.io/v1": "PriorityClass",
+    "v1": (
+        "ConfigMap LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod "
+        "ReplicationController ResourceQuota Secret Service ServiceAccount"
+    ),
+    "admissionregistration.k8s.io/v1": "MutatingWebhookConfiguration ValidatingWebhookConfiguration",
     "apiextensions.k8s.io/v1": "CustomResourceDefinition",
     "argoproj.io/v1alpha1": "Workflow WorkflowTaskResult",
     "jobset.x-k8s.io/v1alpha2": "JobSet",
@@ -19,7 +25,7 @@ KINDS = {
     "kubeflow.org/v2beta1": "MPIJob",
     "leaderworkerset.x-k8s.io/v1": "LeaderWorkerSet",
     "ray.io/v1": "RayCluster",
-    "resource.k8s.io/v1": "DeviceClass ResourceSlice",
+    "resource.k8s.io/v1": "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
     "serving.kserve.io/v1beta1": "InferenceService",
     "wgpolicyk8s.io/v1alpha2": "PolicyReport",
     "workload.codeflare.dev/v1beta2": "AppWrapper",

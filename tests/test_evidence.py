@@ -61,11 +61,11 @@ def kept(tmp_path: Path) -> Path:
 def test_figures_of_another_run_are_compared_with_the_page(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--beside", str(kept)]) == 0
+    assert main(["--compare", str(kept)]) == 0
     assert capsys.readouterr().out.strip() == ""
     other = FOUND["rolling_update"] | {"with": FOUND["rolling_update"]["with"] | {"lost": 12345}}
     (kept / "rolling_update.json").write_text(json.dumps(other))
-    assert main(["--beside", str(kept)]) == 0
+    assert main(["--compare", str(kept)]) == 0
     changed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("+|")]
     assert len(changed) == 1
     assert "12345" in changed[0]

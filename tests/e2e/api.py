@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +24,8 @@ DISCOVERY = ",".join(
     for version in ("v2", "v2beta1")  # the second before Kubernetes 1.30
 )
 MERGE_PATCH = "application/merge-patch+json"
+TIMEOUT = 120
+"""Seconds for an expected event, on a machine that does other things."""
 
 
 class ApiError(RuntimeError):
@@ -84,7 +87,15 @@ class Api:
     def __init__(self, host: str, port: int, tls: ssl.SSLContext, token: str | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.namespace: str | None = None
+        """The namespace of requests that name none."""
         self._resources: dict[str, Resource] = {}
+
+    def within(self, namespace: str) -> Api:
+        """The same client, whose requests are about this namespace if they name none."""
+        client = copy(self)
+        client.namespace = namespace
+        return client
 
     # One request
 
@@ -115,7 +126,7 @@ class Api:
 
     def get(self, resource: str, name: str, namespace: str | None = None) -> JSON:
         """One object."""
-        return self.request("GET", self.resource(resource).path(namespace, name)).body
+        return self.request("GET", self._path(resource, namespace, name)).body
 
     def exists(self, resource: str, name: str, namespace: str | None = None) -> bool:
         """Whether the object is there."""
@@ -130,18 +141,22 @@ class Api:
     def items(self, resource: str, namespace: str | None = None, labels: str = "") -> list[JSON]:
         """The objects of a namespace, or of all, that a label selector selects."""
         query = "?" + urlencode({"labelSelector": labels}) if labels else ""
-        return list(self.request("GET", self.resource(resource).path(namespace) + query).body["items"])
+        return list(self.request("GET", self._path(resource, namespace) + query).body["items"])
 
     def create(self, item: JSON, namespace: str | None = None, *, dry_run: bool = False) -> Answer:
         """Create the object; its kind decides where. The answer carries the warnings."""
         resource = self.resource(item["apiVersion"] + "/" + item["kind"])
-        path = resource.path(namespace or item["metadata"].get("namespace", "default"))
+        path = resource.path(namespace or item["metadata"].get("namespace") or self.namespace or "default")
         return self.request("POST", path + ("?dryRun=All" if dry_run else ""), item)
+
+    def warnings(self, item: JSON) -> str:
+        """The warnings about an object that is created by dry run."""
+        return " ".join(self.create(item, dry_run=True).warnings)
 
     def replace(self, item: JSON, subresource: str | None = None) -> Answer:
         """PUT the object (or its status) with the resourceVersion that it carries."""
         resource, metadata = self.resource(item["apiVersion"] + "/" + item["kind"]), item["metadata"]
-        path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
+        path = resource.path(metadata.get("namespace") or self.namespace, metadata["name"], subresource)
         return self.request("PUT", path, item)
 
     def patch(
@@ -153,7 +168,7 @@ class Api:
         subresource: str | None = None,
     ) -> Answer:
         """Apply a JSON merge patch."""
-        path = self.resource(resource).path(namespace, name, subresource)
+        path = self._path(resource, namespace, name, subresource)
         return self.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     def delete(
@@ -161,7 +176,7 @@ class Api:
     ) -> None:
         """Delete in the background; `grace` 0 removes a pod at once."""
         body = {} if grace is None else {"gracePeriodSeconds": grace}
-        self.request("DELETE", self.resource(resource).path(namespace, name), body)
+        self.request("DELETE", self._path(resource, namespace, name), body)
 
     # Watching
 
@@ -170,7 +185,7 @@ class Api:
     ) -> Iterator[JSON]:
         """The watch events after resourceVersion `since`; ends after `timeout` seconds."""
         query = {"watch": "1", "resourceVersion": since, "timeoutSeconds": str(max(1, round(timeout)))}
-        path = self.resource(resource).path(namespace) + "?" + urlencode(query | selectors)
+        path = self._path(resource, namespace) + "?" + urlencode(query | selectors)
         # A busy server may take longer than a short watch lasts until it begins to answer.
         with self.connection(timeout + 30) as connection:
             connection.request("GET", path, headers=self.headers)
@@ -192,12 +207,12 @@ class Api:
     def wait_for(
         self,
         resource: str,
-        until: Callable[[list[JSON]], bool],
+        until: Callable[[list[JSON]], object],
         *,
         namespace: str | None = None,
         name: str | None = None,
         labels: str = "",
-        timeout: float = 60,
+        timeout: float = TIMEOUT,
     ) -> list[JSON]:
         """Watch the selected objects until `until` is true of the list of them; return that list.
 
@@ -211,7 +226,7 @@ class Api:
         query = "?" + urlencode(selectors) if selectors else ""
         current: dict[str, JSON] = {}
         while True:
-            listing = self.request("GET", self.resource(resource).path(namespace) + query).body
+            listing = self.request("GET", self._path(resource, namespace) + query).body
             current = {item["metadata"]["uid"]: item for item in listing["items"]}
             if until(list(current.values())):
                 return list(current.values())
@@ -234,10 +249,10 @@ class Api:
         self,
         resource: str,
         name: str,
-        until: Callable[[JSON], bool] = lambda _: True,
+        until: Callable[[JSON], object] = lambda _: True,
         *,
         namespace: str | None = None,
-        timeout: float = 60,
+        timeout: float = TIMEOUT,
     ) -> JSON:
         """Watch one object until it exists and `until` is true of it; return it."""
         found = self.wait_for(
@@ -247,10 +262,13 @@ class Api:
 
     # Discovery
 
+    def _path(self, resource: str, namespace: str | None, *names: str | None) -> str:
+        return self.resource(resource).path(namespace or self.namespace, *names)
+
     def resource(self, name: str) -> Resource:
         """Resolve "pods", "deployments.apps" or "apps/v1/Deployment"; asks again for new kinds."""
         if name not in self._resources:
-            self._resources = self._discover()
+            self._resources.update(self._discover())  # also for the clients of other namespaces
         try:
             return self._resources[name]
         except KeyError:

@@ -88,7 +88,7 @@ def _kubernetes(name: str, release: str = "") -> Tool:
     module = "k8s.io/kubernetes"
     if not release:
         return Tool(name, module, f"{module}/cmd/{name}")
-    # Kubernetes before 1.31 compiles cloud providers unless it is told not to.
+    # Kubernetes before 1.31 compiles cloud providers unless a tag excludes them.
     return Tool(f"{name}-{release}", module, f"{module}/cmd/{name}", f"kubernetes-{release}", "providerless")
 
 
@@ -259,8 +259,8 @@ def _go(*arguments: str, directory: Path) -> str:
     env = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
     done = subprocess.run([go, *arguments], cwd=directory, env=env, text=True, capture_output=True)
     if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip()  # with -json, errors are in the answer
-        raise BinaryError(f"`go {' '.join(arguments)}` failed in {directory}:\n{said}")
+        output = done.stderr.strip() or done.stdout.strip()  # with -json, errors are in the answer
+        raise BinaryError(f"`go {' '.join(arguments)}` failed in {directory}:\n{output}")
     return done.stdout
 
 

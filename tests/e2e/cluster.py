@@ -32,7 +32,7 @@ A Kubernetes {version} control plane with ML Chassis is running; its nodes are f
 
 Try this in another terminal:
 
-  kubectl apply --dry-run=server -f {examples}/torchserve.yaml         # refused, and told why
+  kubectl apply --dry-run=server -f {examples}/torchserve.yaml         # refused, with the reason
   kubectl apply --dry-run=server -o yaml -f {examples}/bare-pod.yaml   # the probes that it gets
   kubectl apply -f {examples}/triton.yaml
   kubectl -n vision get pods -o yaml

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.api import Api
+from tests.e2e.controlplane import LEFT_ALONE, ControlPlane
 from tests.e2e.crds import CERT_MANAGER, PROMETHEUS_OPERATOR
 from tests.e2e.install import Chassis, running_chassis
 
@@ -25,11 +25,22 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A fresh namespace; it is deleted afterwards, without waiting for the end."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    control_plane.create_namespace(name)
-    yield name
-    control_plane.api.delete("namespaces", name)
+    """A fresh namespace."""
+    with control_plane.temporary_namespace() as name:
+        yield name
+
+
+@pytest.fixture
+def bare(control_plane: ControlPlane) -> Iterator[str]:
+    """A fresh namespace that the webhook does not see."""
+    with control_plane.temporary_namespace(LEFT_ALONE) as name:
+        yield name
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane, namespace: str) -> Api:
+    """The API server, asked about the test's namespace."""
+    return control_plane.api.within(namespace)
 
 
 @pytest.fixture(scope="module")

@@ -13,21 +13,23 @@ import os
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
 from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.binaries import TABLE, api_server, binary, module_directory
 from tests.e2e.pki import Authority, KeyPair, new_key, private_pem, public_pem
 from tests.e2e.processes import Process, ProcessFailedError, free_port
+from tests.e2e.status import is_ready
+from tests.manifests import manifest
 
 HOST = "127.0.0.1"
-# Wide bounds: with 2 busy cores a start takes ten seconds, and a bound is no wait.
-START_TIMEOUT = 120
 ADMIN = ("kubernetes-admin", ["system:masters"])
+LEFT_ALONE = {"mlchassis.dev/admission": "disabled"}
+"""The label of a namespace that the webhook does not see."""
 FAKE_NODE = {"mlchassis.dev/fake-node": "kwok"}
 DEFAULT_CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"}
 
@@ -94,18 +96,19 @@ class ControlPlane:
         self.api = self.api_as(*ADMIN)
         try:
             self._spawn("etcd", *self._etcd_flags())
-            api_server = self._spawn("kube-apiserver", *self._api_server_flags())
-            api_server.wait_until(self._ready, START_TIMEOUT)
+            self.start_api_server()
             controllers = self._spawn("kube-controller-manager", *self._controller_flags())
             self._spawn("kube-scheduler", *self._scheduler_flags())
             self._start_nodes()
-            controllers.wait_until(
-                lambda: self.api.exists("serviceaccounts", "default", "default"), START_TIMEOUT
-            )
+            controllers.wait_until(lambda: self.api.exists("serviceaccounts", "default", "default"))
         except BaseException:
             self.stop()
             raise
         return self
+
+    def start_api_server(self) -> None:
+        """Start kube-apiserver, once more if it has ended, and wait until it is ready."""
+        self._spawn("kube-apiserver", *self._api_server_flags()).wait_until(self._ready)
 
     def stop(self) -> None:
         """End the components, the last started first; the logs stay in the state directory."""
@@ -113,11 +116,11 @@ class ControlPlane:
             # The state directory is deleted, so the order of the shutdown does not matter.
             self._processes.pop().kill()
 
-    def end(self, component: str) -> None:
-        """End one component at once, for what it does not have to do any more."""
-        (process,) = (each for each in self._processes if each.name == component)
-        process.kill()
-        self._processes.remove(process)
+    def end(self, *components: str) -> None:
+        """End components at once, for work that they do not have to do any more."""
+        for process in [each for each in self._processes if each.name in components]:
+            process.kill()
+            self._processes.remove(process)
 
     def process_ids(self, *components: str) -> list[int]:
         """The process ids of these components."""
@@ -138,9 +141,7 @@ class ControlPlane:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # Who talks to it
@@ -217,14 +218,16 @@ class ControlPlane:
 
     def create_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Create a namespace and wait for its default ServiceAccount, without which no pod is let in."""
-        self.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {"name": name, "labels": dict(labels or {})},
-            }
-        )
+        self.api.create(manifest("Namespace", name, labels=dict(labels or {})))
         self.api.wait("serviceaccounts", "default", namespace=name)
+
+    @contextmanager
+    def temporary_namespace(self, labels: Mapping[str, str] | None = None) -> Iterator[str]:
+        """A new namespace; it is deleted at the end, without waiting until it is gone."""
+        name = f"test-{uuid.uuid4().hex[:8]}"
+        self.create_namespace(name, labels)
+        yield name
+        self.api.delete("namespaces", name)
 
     def add_node(
         self,
@@ -249,34 +252,16 @@ class ControlPlane:
             own |= FAKE_NODE
         resources = DEFAULT_CAPACITY | dict(capacity or {})
         condition = {"type": "Ready", "status": "True", "reason": "FakeNode", "message": "has no kubelet"}
-        self.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": name, "labels": own | dict(labels or {})},
-                "spec": {"taints": list(taints)},
-                # With its status, as kubelets register: KWOK fills in a thousand CPUs where it sees none.
-                "status": {
-                    "capacity": resources,
-                    "allocatable": resources,
-                    "conditions": [condition],
-                    "nodeInfo": {"kubeletVersion": TABLE[api_server()].version},
-                },
-            }
-        )
+        made = manifest("Node", name, {"taints": list(taints)}, labels=own | dict(labels or {}))
+        # With its status, as kubelets register: KWOK fills in a thousand CPUs where it sees none.
+        made["status"] = {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [condition],
+            "nodeInfo": {"kubeletVersion": TABLE[api_server()].version},
+        }
+        self.api.create(made)
         return self.api.wait("nodes", name, schedulable)
-
-    def wait(
-        self,
-        resource: str,
-        name: str,
-        until: Callable[[JSON], bool] = lambda _: True,
-        *,
-        namespace: str | None = None,
-        timeout: float = 60,
-    ) -> JSON:
-        """Watch one object until it exists and `until` is true of it; return it."""
-        return self.api.wait(resource, name, until, namespace=namespace, timeout=timeout)
 
     # Components
 
@@ -411,12 +396,8 @@ class ControlPlane:
 
 def schedulable(node: JSON) -> bool:
     """Ready, and without the taints that controllers put on a node that is not."""
-    ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in node.get("status", {}).get("conditions", ())
-    )
     taints = node["spec"].get("taints", ())
-    return ready and not any(taint["key"].startswith("node.kubernetes.io/") for taint in taints)
+    return is_ready(node) and not any(taint["key"].startswith("node.kubernetes.io/") for taint in taints)
 
 
 def _file_name(user: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.e2e.api import JSON
 from tests.e2e.binaries import module_source
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.status import established
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Definitions:
         # On the server: some are larger than the annotation of a client's apply may be.
         listed = control_plane.kubectl("apply", "--server-side", "-o", "name", *arguments).stdout.split()
         for name in listed:
-            control_plane.wait("customresourcedefinitions", name.partition("/")[2], established)
+            control_plane.api.wait("customresourcedefinitions", name.partition("/")[2], established)
         yield
         remove(control_plane, listed)
 
@@ -69,9 +69,3 @@ def remove(control_plane: ControlPlane, definitions: Sequence[str]) -> None:
             return
         control_plane.kubectl("annotate", "--overwrite", *definitions, f"attempt={attempt}", check=False)
     raise AssertionError(f"still there: {gone.stderr}")
-
-
-def established(definition: JSON) -> bool:
-    """Whether the API server serves the objects of a CRD."""
-    conditions = definition.get("status", {}).get("conditions") or ()
-    return any(it["type"] == "Established" and it["status"] == "True" for it in conditions)

@@ -12,7 +12,7 @@ import re
 import ssl
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -31,6 +31,17 @@ SERVICE_ACCOUNT = "mlchassis"
 POLICY = "mlchassis-policy"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 START_TIMEOUT = 60
+UNVERIFIED = ssl.create_default_context()
+"""The API server checks the certificate, since it calls; in the tests only the answers count."""
+UNVERIFIED.check_hostname = False
+UNVERIFIED.verify_mode = ssl.CERT_NONE
+FIELDS = {
+    "metadata.namespace": NAMESPACE,
+    "metadata.name": "mlchassis-0",
+    "status.podIP": HOST,
+    "spec.nodeName": "node-0",
+}
+"""Fields of a replica's pod."""
 
 
 class Chassis:
@@ -58,10 +69,6 @@ class Chassis:
         self._arguments, self._program = arguments or [], program
         self._process: Process | None = None
         self._kubeconfig: Path | None = None
-        # The certificate is checked by the API server, which calls; here only the answers count.
-        self._tls = ssl.create_default_context()
-        self._tls.check_hostname = False
-        self._tls.verify_mode = ssl.CERT_NONE
 
     # Life cycle
 
@@ -82,12 +89,12 @@ class Chassis:
         """Start the server without waiting."""
         deployment = next(item for item in self._rendered() if item["kind"] == "Deployment")
         container = deployment["spec"]["template"]["spec"]["containers"][0]
-        environment = _environment(container)
+        environment = environment_of(container, FIELDS)
         if self._kubeconfig is None:
             account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
             self._kubeconfig = self.control_plane.service_account(NAMESPACE, account)
         command = [
-            sys.executable, *self._program, *_expanded(container["args"], environment),
+            sys.executable, *self._program, *expanded(container["args"], environment),
             # The last word wins: where it listens, who it is, and no replica to wait for.
             f"--kubeconfig={self._kubeconfig}",
             f"--host={HOST}",
@@ -125,7 +132,7 @@ class Chassis:
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a GET from the server."""
         try:
-            with urllib.request.urlopen(self.url + path, context=self._tls, timeout=5) as answer:
+            with urllib.request.urlopen(self.url + path, context=UNVERIFIED, timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
             with error:
@@ -210,14 +217,8 @@ def at_url(item: JSON, url: str) -> JSON:
     return item
 
 
-def _environment(container: JSON) -> dict[str, str]:
-    """The variables of a container, as kubelet would set them."""
-    fields = {
-        "metadata.namespace": NAMESPACE,
-        "metadata.name": "mlchassis-0",
-        "status.podIP": HOST,
-        "spec.nodeName": "node-0",
-    }
+def environment_of(container: JSON, fields: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a container of a pod with these fields, as kubelet would set them."""
     return {
         entry["name"]: entry["value"]
         if "value" in entry
@@ -226,6 +227,6 @@ def _environment(container: JSON) -> dict[str, str]:
     }
 
 
-def _expanded(arguments: list[str], environment: dict[str, str]) -> list[str]:
+def expanded(arguments: list[str], environment: dict[str, str]) -> list[str]:
     """The arguments with `$(VAR)` replaced, as kubelet does."""
     return [re.sub(r"\$\((\w+)\)", lambda it: environment[it[1]], argument) for argument in arguments]

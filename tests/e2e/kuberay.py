@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import yaml
@@ -17,6 +16,7 @@ from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.binaries import binary, module_directory
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.processes import Process, free_port
+from tests.e2e.status import established
 from tests.manifests import manifest
 
 NAMESPACE = "ray-system"
@@ -46,32 +46,13 @@ def install(control_plane: ControlPlane, release: str) -> None:
             api.replace(definition)
         else:
             api.create(definition)
-        api.wait("customresourcedefinitions", name, _is_established)
+        api.wait("customresourcedefinitions", name, established)
     if not api.exists("namespaces", NAMESPACE):
         control_plane.create_namespace(NAMESPACE)
-        account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": SERVICE_ACCOUNT}
-        admin = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-        control_plane.apply(
-            [
-                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _named(SERVICE_ACCOUNT)},
-                {
-                    "apiVersion": "rbac.authorization.k8s.io/v1",
-                    "kind": "ClusterRoleBinding",
-                    "metadata": {"name": SERVICE_ACCOUNT},
-                    "roleRef": admin,
-                    "subjects": [account],
-                },
-            ]
-        )
-
-
-def _named(name: str) -> JSON:
-    return {"name": name, "namespace": NAMESPACE}
-
-
-def _is_established(definition: JSON) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or ()
-    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+        control_plane.kubectl("create", "serviceaccount", SERVICE_ACCOUNT, "-n", NAMESPACE)
+        account = f"--serviceaccount={NAMESPACE}:{SERVICE_ACCOUNT}"
+        binding = ("clusterrolebinding", SERVICE_ACCOUNT, "--clusterrole=cluster-admin", account)
+        control_plane.kubectl("create", *binding)
 
 
 class Operator:
@@ -118,15 +99,11 @@ class Operator:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.terminate(timeout=5)
 
 
-def ray_cluster(
-    name: str, namespace: str, replicas: int, *, hosts: int = 1, autoscaling: bool = False
-) -> JSON:
+def ray_cluster(name: str, replicas: int, *, hosts: int = 1, autoscaling: bool = False) -> JSON:
     """A RayCluster with one worker group `small`."""
 
     def template(container: str) -> JSON:
@@ -151,7 +128,6 @@ def ray_cluster(
             "headGroupSpec": {"rayStartParams": {}, "template": template("ray-head")},
             "workerGroupSpecs": [group],
         },
-        namespace=namespace,
     )
 
 
@@ -178,10 +154,10 @@ def worker(cluster: JSON, **labels: str) -> JSON:
     }
 
 
-def scale(api: Api, name: str, namespace: str, replicas: int, delete: tuple[str, ...] = ()) -> None:
+def scale(api: Api, name: str, replicas: int, delete: tuple[str, ...] = ()) -> None:
     """Set the group's replicas and `workersToDelete` together, as Ray's autoscaler does."""
     while True:
-        cluster = api.get("rayclusters.ray.io", name, namespace)
+        cluster = api.get("rayclusters.ray.io", name)
         [group] = cluster["spec"]["workerGroupSpecs"]
         group["replicas"] = replicas
         group["scaleStrategy"] = {"workersToDelete": list(delete)}
@@ -209,15 +185,15 @@ class Observed:
 
 
 class Observer:
-    """Watches the Ray pods of a namespace directly, not through the operator's cache.
+    """Watches the Ray pods of the client's namespace directly, not through the operator's cache.
 
     Every event is checked against the bounds of its group; what breaks one lands in `violations`.
     """
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: Api) -> None:
         self.groups: defaultdict[Group, Observed] = defaultdict(Observed)
         self.violations: list[str] = []
-        self._api, self._namespace = api, namespace
+        self._api = api
         self._changed = threading.Condition()
         self._stopped = False
         self._failure: BaseException | None = None
@@ -228,14 +204,12 @@ class Observer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped = True
         self._thread.join(5)
 
     def _list_version(self) -> str:
-        listing = self._api.request("GET", self._api.resource("pods").path(self._namespace)).body
+        listing = self._api.request("GET", self._api.resource("pods").path(self._api.namespace)).body
         assert not listing["items"], "the observer must see every pod from its beginning"
         return str(listing["metadata"]["resourceVersion"])
 
@@ -245,7 +219,7 @@ class Observer:
             for group, most in bounds.items():
                 self.groups[group].bound = most
 
-    def wait(self, until: Callable[[Mapping[Group, Observed]], bool], timeout: float) -> None:
+    def wait(self, until: Callable[[Mapping[Group, Observed]], bool], timeout: float = 300) -> None:
         """Wait until it is true of the observations; AssertionError after `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._failure or until(self.groups), timeout):
@@ -258,7 +232,7 @@ class Observer:
         try:
             while not self._stopped:
                 selectors = {"labelSelector": "ray.io/is-ray-node=yes"}
-                for event in self._api.watch("pods", self._namespace, self._version, selectors, timeout=2):
+                for event in self._api.watch("pods", None, self._version, selectors, timeout=2):
                     assert event["type"] != "ERROR", event
                     self._version = event["object"]["metadata"]["resourceVersion"]
                     with self._changed:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pytest
@@ -17,9 +16,10 @@ import yaml
 from tests.e2e import crds
 from tests.e2e.api import JSON, Api
 from tests.e2e.binaries import binary, module_directory
-from tests.e2e.controlplane import HOST, ControlPlane
+from tests.e2e.controlplane import HOST, LEFT_ALONE, ControlPlane
 from tests.e2e.pki import Authority, KeyPair, rsa_key
 from tests.e2e.processes import Process, free_port
+from tests.e2e.status import established
 
 START_TIMEOUT = 120
 T = TypeVar("T")
@@ -148,9 +148,7 @@ class Operator:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         api = self._control_plane.api
         for resource, name in self._webhooks:
             api.delete(resource, name)
@@ -183,7 +181,7 @@ class Operator:
                 if not api.exists("customresourcedefinitions", name):
                     api.create(definition)
                     self._definitions.append(name)
-                api.wait("customresourcedefinitions", name, has_condition("Established"))
+                api.wait("customresourcedefinitions", name, established)
 
     def _secret(self, pair: KeyPair) -> JSON:
         """The Secret as the operator itself would write it: it uses certificates that are valid."""
@@ -218,16 +216,6 @@ class Operator:
             item["metadata"]["name"] = f"{self._release.name}-{item['metadata']['name']}"
             api.create(item)
             self._webhooks.append((f"{item['kind'].lower()}s", item["metadata"]["name"]))
-
-
-def has_condition(kind: str, status: str = "True") -> Callable[[JSON], bool]:
-    """Whether an object has a condition of that type and status."""
-
-    def holds(item: JSON) -> bool:
-        conditions = item.get("status", {}).get("conditions") or ()
-        return any((each["type"], each["status"]) == (kind, status) for each in conditions)
-
-    return holds
 
 
 def fixture(key: str, *releases: Release) -> Any:
@@ -361,7 +349,7 @@ def versions(api: Api, namespace: str, resources: Iterable[str]) -> dict[str, st
 def plain_and_changed(control_plane: ControlPlane, namespace: str, made: Callable[[str], T]) -> tuple[T, T]:
     """What `made` returns in a namespace that the webhook leaves alone, and in this one."""
     bare = f"{namespace}-bare"
-    control_plane.create_namespace(bare, {"mlchassis.dev/admission": "disabled"})
+    control_plane.create_namespace(bare, LEFT_ALONE)
     plain, changed = made(bare), made(namespace)
     control_plane.api.delete("namespaces", bare)
     return plain, changed

@@ -16,6 +16,8 @@ TETHER = Path(__file__).with_name("tethered.py")
 # Below the kernel's ephemeral range (32768 and up), so that no outgoing connection of another
 # process can take the port between the moment it is chosen and the moment it is bound.
 PORTS = range(18000, 30000)
+START_TIMEOUT = 120
+"""Seconds: with 2 busy cores a start takes ten, and a bound is no wait."""
 
 
 class ProcessFailedError(RuntimeError):
@@ -72,7 +74,9 @@ class Process:
         """The last lines that the command printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float, interval: float = 0.05) -> None:
+    def wait_until(
+        self, ready: Callable[[], bool], timeout: float = START_TIMEOUT, interval: float = 0.05
+    ) -> None:
         """Poll `ready` until it is true.
 
         Raises:

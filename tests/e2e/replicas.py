@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import socket
 import socketserver
-import ssl
 import sys
 import threading
 import time
@@ -23,14 +21,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.error import URLError
 
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.controlplane import FAKE_NODE, HOST, ControlPlane
-from tests.e2e.install import NAMESPACE
+from tests.e2e.install import NAMESPACE, UNVERIFIED, environment_of, expanded
 from tests.e2e.processes import Process, free_port
+from tests.e2e.status import rolled_out
+from tests.e2e.tunnels import tunnel
 
 SELECTOR = "app.kubernetes.io/name=mlchassis"
 PACE = 0.2
@@ -82,9 +81,7 @@ class Replicas:
         threading.Thread(target=self._proxy.serve_forever, name="egress", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._kubelet.join()
         self._proxy.shutdown()
@@ -95,20 +92,12 @@ class Replicas:
     def wait(self, tag: str, timeout: float = 240) -> None:
         """Wait until the Deployment runs only this image, with every replica ready."""
 
-        def rolled_out(deployment: JSON) -> bool:
-            status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
+        def runs(deployment: JSON) -> bool:
             (container,) = deployment["spec"]["template"]["spec"]["containers"]
-            return (
-                container["image"].endswith(f":{tag}")
-                and status.get("observedGeneration") == deployment["metadata"]["generation"]
-                and all(
-                    status.get(count) == wanted
-                    for count in ("replicas", "updatedReplicas", "availableReplicas")
-                )
-            )
+            return rolled_out(deployment) and str(container["image"]).endswith(f":{tag}")
 
         api = self.control_plane.api
-        api.wait("deployments", "mlchassis", rolled_out, namespace=NAMESPACE, timeout=timeout)
+        api.wait("deployments", "mlchassis", runs, namespace=NAMESPACE, timeout=timeout)
         api.wait_for(
             "pods", lambda pods: len(pods) == 2, namespace=NAMESPACE, labels=SELECTOR, timeout=timeout
         )
@@ -176,23 +165,12 @@ class _Replica:
         self._ready: bool | None = None
         self._deadline: float | None = None
         self._ending = False
-        self._tls = ssl.create_default_context()
-        self._tls.check_hostname = False
-        self._tls.verify_mode = ssl.CERT_NONE
         (container,) = pod["spec"]["containers"]
         tree = trees[container["image"].rpartition(":")[2]]
         account = pod["spec"]["serviceAccountName"]
         fields = {"spec.nodeName": pod["spec"]["nodeName"]}
-        environment = {
-            entry["name"]: entry["value"]
-            if "value" in entry
-            else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
-            for entry in container["env"]
-        }
-        arguments = [
-            re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], argument)
-            for argument in container["args"]
-        ]
+        environment = environment_of(container, fields)
+        arguments = expanded(container["args"], environment)
         inherited = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         self.process = Process(
             pod["metadata"]["name"],
@@ -230,7 +208,7 @@ class _Replica:
         url = f"https://{HOST}:{self.port}/readyz"
         with (
             suppress(URLError, OSError),
-            urllib.request.urlopen(url, context=self._tls, timeout=2) as answer,
+            urllib.request.urlopen(url, context=UNVERIFIED, timeout=2) as answer,
         ):
             return bool(answer.status == 200)
         return False
@@ -296,15 +274,4 @@ class _Tunnel(socketserver.BaseRequestHandler):
         there.settimeout(None)
         self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         with there:
-            back = threading.Thread(target=_copy, args=(there, self.request), daemon=True)
-            back.start()
-            _copy(self.request, there)
-            back.join()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+            tunnel(self.request, there)

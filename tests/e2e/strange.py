@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.e2e.api import JSON
+from tests.manifests import manifest
 
 LARGEST = 2**31 - 1
 _WAIT = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -229,7 +230,7 @@ def jobs(count: int, seed: int) -> Iterator[Strange]:
     """So many Jobs, every fourth of them the template of a CronJob."""
     for number in range(count):
         random = Random(f"{seed} {number}")
-        strange = Strange({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": _name(random, 52)}})
+        strange = Strange(manifest("Job", _name(random, 52)))
         template = _template(random, strange.features)
         template["spec"]["restartPolicy"] = random.choice(("Never", "Never", "OnFailure"))
         strange.obj["spec"] = {**_drawn(random, JOB, "job", strange.features, most=3), "template": template}

@@ -17,7 +17,7 @@ from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.crds import CERT_MANAGER
 from tests.e2e.install import BASE, CONFIGURATIONS, NAMESPACE, REPOSITORY, Chassis
 from tests.e2e.processes import Process
-from tests.e2e.workloads import PROBES, pod, probes
+from tests.e2e.workloads import PROBES, injected
 from tests.puller.fakes import ConfigVolume
 
 pytestmark = pytest.mark.e2e
@@ -66,17 +66,13 @@ class Served:
         def signed(secret: JSON) -> bool:
             return secret.get("data", {}).get("tls.crt", "") not in ("", before)
 
-        secret = self.cluster.wait("secrets", SECRET, signed, namespace=NAMESPACE, timeout=PATIENCE)
+        secret = self.cluster.api.wait("secrets", SECRET, signed, namespace=NAMESPACE, timeout=PATIENCE)
         self.volume.write_files({key: base64.b64decode(it).decode() for key, it in secret["data"].items()})
         return str(secret["data"]["tls.crt"])
 
     def bundles(self) -> set[str]:
         """The CAs that the API server trusts the webhook by."""
         return {entry["clientConfig"].get("caBundle", "") for entry in self.chassis.entries()}
-
-    def changes_pods(self) -> bool:
-        """Whether a pod that is created now gets its probes."""
-        return probes(self.cluster.api.create(pod("now"), "default", dry_run=True).body) == set(PROBES)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +92,7 @@ def authority(cluster: ControlPlane) -> str:
 
 def test_what_cert_manager_signs_is_served_and_trusted(cluster: ControlPlane, served: Served) -> None:
     assert served.bundles() == {authority(cluster)}
-    assert served.changes_pods()
+    assert injected(cluster.api) == set(PROBES)
 
 
 def test_a_renewal_is_served_without_a_restart(cluster: ControlPlane, served: Served) -> None:
@@ -114,7 +110,7 @@ def test_a_renewal_is_served_without_a_restart(cluster: ControlPlane, served: Se
         lambda: served.chassis.metric("chassis_certificate_expiry_timestamp_seconds") > loaded, PATIENCE
     )
     assert served.bundles() == {authority(cluster)}
-    assert served.changes_pods()
+    assert injected(cluster.api) == set(PROBES)
 
 
 def test_cert_manager_s_injector_may_write_the_ca_bundle_instead(
@@ -127,7 +123,7 @@ def test_cert_manager_s_injector_may_write_the_ca_bundle_instead(
         item["metadata"]["annotations"] = item["metadata"].get("annotations", {}) | INJECT
         cluster.api.request("PUT", f"/apis/admissionregistration.k8s.io/v1/{resource}/{NAME}", item)
     for resource in CONFIGURATIONS:
-        cluster.wait(
+        cluster.api.wait(
             resource,
             NAME,
             lambda it: all(entry["clientConfig"].get("caBundle") for entry in it["webhooks"]),
@@ -135,4 +131,4 @@ def test_cert_manager_s_injector_may_write_the_ca_bundle_instead(
         )
     served.chassis.start()
     assert served.bundles() == {authority(cluster)}
-    assert served.changes_pods()
+    assert injected(cluster.api) == set(PROBES)

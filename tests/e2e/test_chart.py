@@ -178,9 +178,9 @@ def test_all_components_together(helm: Helm, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING, merged(*COMPONENTS.values())], ids=str)
 def test_helm_lint_passes(helm: Helm, values: JSON) -> None:
-    said = helm.run("lint", "--strict", FOR_CLUSTER, str(CHART), values=values)
-    assert "0 chart(s) failed" in said
-    assert "[WARNING]" not in said
+    output = helm.run("lint", "--strict", FOR_CLUSTER, str(CHART), values=values)
+    assert "0 chart(s) failed" in output
+    assert "[WARNING]" not in output
 
 
 def test_every_value_is_known_to_the_schema_and_tried_here() -> None:

@@ -10,6 +10,7 @@ from policies.core.annotations import ADMISSION
 from tests.e2e.api import ApiError
 from tests.e2e.binaries import TABLE, api_server
 from tests.e2e.controlplane import ControlPlane, KubectlError
+from tests.e2e.status import unschedulable
 from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
@@ -41,7 +42,7 @@ def test_a_deployment_gets_running_pods_through_the_replica_set_controller(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     control_plane.apply(deployment("server"), "-n", namespace)
-    control_plane.wait(
+    control_plane.api.wait(
         "deployments", "server", lambda it: it["status"].get("readyReplicas") == 2, namespace=namespace
     )
     nodes = {node["metadata"]["name"] for node in control_plane.api.items("nodes")}  # of other tests, too
@@ -62,7 +63,7 @@ def test_a_job_completes(control_plane: ControlPlane, namespace: str) -> None:
         "-n",
         namespace,
     )
-    control_plane.wait("jobs", "once", lambda it: it["status"].get("succeeded") == 1, namespace=namespace)
+    control_plane.api.wait("jobs", "once", lambda it: it["status"].get("succeeded") == 1, namespace=namespace)
 
 
 def test_rbac_is_on(control_plane: ControlPlane, namespace: str) -> None:
@@ -96,18 +97,14 @@ def test_the_scheduler_respects_capacity_and_taints(control_plane: ControlPlane)
             },
         )
         control_plane.api.create(pod, namespace)
-        control_plane.wait("pods", "training", _is_unschedulable, namespace=namespace)
+        control_plane.api.wait("pods", "training", unschedulable, namespace=namespace)
         pod["metadata"]["name"] = "tolerant"
         pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
         control_plane.api.create(pod, namespace)
-        running = control_plane.wait(
+        running = control_plane.api.wait(
             "pods", "tolerant", lambda it: it["status"]["phase"] == "Running", namespace=namespace
         )
         assert running["spec"]["nodeName"] == "gpu-0"
     finally:
         control_plane.api.delete("nodes", "gpu-0")
         control_plane.kubectl("delete", "namespace", namespace, "--wait=false")
-
-
-def _is_unschedulable(pod: dict[str, Any]) -> bool:
-    return any(it.get("reason") == "Unschedulable" for it in pod["status"].get("conditions", ()))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.controlplane import ControlPlane, KubectlError
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, REPOSITORY, Chassis
-from tests.e2e.workloads import PROBES, pod, probes
+from tests.e2e.workloads import PROBES, injected
 
 pytestmark = pytest.mark.e2e
 PAGE = (REPOSITORY / "docs" / "emergency-exit.md").read_text()
@@ -25,18 +25,13 @@ def commands(heading: str) -> list[list[str]]:
     ]
 
 
-def changed(control_plane: ControlPlane, namespace: str = "default") -> set[str]:
-    """The probes that a pod created now gets."""
-    return probes(control_plane.api.create(pod("now"), namespace, dry_run=True).body)
-
-
 @pytest.fixture
 def installed(chassis: Chassis) -> Iterator[Chassis]:
     """The webhook, restored after the test."""
     yield chassis
     chassis.control_plane.api.patch("configmaps", "mlchassis-override", {"data": None}, NAMESPACE)
     upgrade(chassis)
-    chassis.process.wait_until(lambda: changed(chassis.control_plane) == set(PROBES), 60)
+    chassis.process.wait_until(lambda: injected(chassis.control_plane.api) == set(PROBES))
 
 
 def upgrade(chassis: Chassis) -> None:
@@ -53,14 +48,14 @@ def upgrade(chassis: Chassis) -> None:
 def test_everything_at_once_and_back(control_plane: ControlPlane, installed: Chassis) -> None:
     delete, off, back = commands("Everything, at once")
     control_plane.kubectl(*delete)
-    installed.process.wait_until(lambda: changed(control_plane) == set(), 60)
+    installed.process.wait_until(lambda: injected(control_plane.api) == set())
     assert not any(control_plane.api.exists(resource, "chassis.mlchassis.dev") for resource in CONFIGURATIONS)
     control_plane.kubectl(*off)
     installed.wait_metric("chassis_policy_info", 1, profile="observe")
     upgrade(installed)
-    assert changed(control_plane) == set(), "an upgrade by kubectl does not switch it on"
+    assert injected(control_plane.api) == set(), "an upgrade by kubectl does not switch it on"
     control_plane.kubectl(*back)
-    installed.process.wait_until(lambda: changed(control_plane) == set(PROBES), 60)
+    installed.process.wait_until(lambda: injected(control_plane.api) == set(PROBES))
 
 
 def test_everything_but_go_on_looking(control_plane: ControlPlane, installed: Chassis) -> None:
@@ -70,23 +65,23 @@ def test_everything_but_go_on_looking(control_plane: ControlPlane, installed: Ch
     installed.wait_metric("chassis_policy_info", 1, profile="observe")
     upgrade(installed)
     before = installed.metric("chassis_admission_requests_total", endpoint="mutate")
-    assert changed(control_plane) == set()
+    assert injected(control_plane.api) == set()
     assert installed.metric("chassis_admission_requests_total", endpoint="mutate") == before + 1
 
 
 def test_one_namespace(control_plane: ControlPlane, chassis: Chassis, namespace: str) -> None:
     (label,) = commands("One namespace")
-    assert changed(control_plane, namespace) == set(PROBES)
+    assert injected(control_plane.api, namespace) == set(PROBES)
     control_plane.kubectl(*(namespace if argument == "my-namespace" else argument for argument in label))
-    chassis.process.wait_until(lambda: changed(control_plane, namespace) == set(), 60)
+    chassis.process.wait_until(lambda: injected(control_plane.api, namespace) == set())
 
 
 def test_one_policy_or_one_rule(control_plane: ControlPlane, installed: Chassis) -> None:
     (patch,) = commands("One policy or one rule")
     control_plane.kubectl(*(argument.replace("gpu-affinity", "standard-probes") for argument in patch))
-    installed.process.wait_until(lambda: changed(control_plane) == set(), 60)
+    installed.process.wait_until(lambda: injected(control_plane.api) == set())
     upgrade(installed)
-    assert changed(control_plane) == set(), "an upgrade leaves the edit"
+    assert injected(control_plane.api) == set(), "an upgrade leaves the edit"
     bad = ("patch", "configmap", "mlchassis-override", "--type=merge", "-p", '{"data":{"webhooks":"on"}}')
     with pytest.raises(KubectlError, match="must be off or observe"):
         control_plane.kubectl("-n", NAMESPACE, *bad)
@@ -103,4 +98,4 @@ def test_only_the_refusals_for_want_of_an_answer(control_plane: ControlPlane, in
         control_plane.kubectl(*patch)
     assert all_open()
     upgrade(installed)
-    installed.process.wait_until(all_open, 60)
+    installed.process.wait_until(all_open)

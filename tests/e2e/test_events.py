@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.api import JSON, ApiError
+from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import BASE, NAMESPACE, SERVICE_ACCOUNT, Chassis
-from tests.e2e.test_forged_marks import created, violating
-from tests.e2e.test_rules import RULE
+from tests.e2e.test_rules import RULE, created, violating_pod
 from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
@@ -59,7 +58,7 @@ def telling(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Chassis]:
 
 def pods_of(owner: JSON, **names: str) -> JSON:
     """A pod that is restarted whenever another service is ill, of that owner."""
-    made = violating("")
+    made = violating_pod("")
     made["metadata"] |= names
     if "name" not in names:
         del made["metadata"]["name"]
@@ -70,7 +69,7 @@ def pods_of(owner: JSON, **names: str) -> JSON:
 
 
 def test_an_operators_owner_gets_one_event(
-    control_plane: ControlPlane, telling: Chassis, trainers: None, namespace: str
+    api: Api, control_plane: ControlPlane, telling: Chassis, trainers: None, namespace: str
 ) -> None:
     trainer = control_plane.kubectl(
         *("create", "-n", namespace, "-o", "json", "-f", "-"),
@@ -90,9 +89,7 @@ def test_an_operators_owner_gets_one_event(
         control_plane.kubectl("delete", *grant[:2])
 
     telling.wait_metric("chassis_events_total", 1, timeout=60, outcome="written")
-    (event,) = (
-        each for each in control_plane.api.items("events", namespace) if each["reason"] == "ChassisFinding"
-    )
+    (event,) = (each for each in api.items("events") if each["reason"] == "ChassisFinding")
     assert event["involvedObject"]["uid"] == owner["metadata"]["uid"]
     assert RULE in event["message"]
     described = control_plane.kubectl("describe", "-n", namespace, "trainer", "bert").stdout

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.e2e import workloads
 from tests.e2e.api import JSON, ApiError
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.controlplane import LEFT_ALONE, ControlPlane
 from tests.e2e.install import Chassis
-from tests.manifests import manifest
+from tests.e2e.status import unschedulable
+from tests.e2e.workloads import container
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +56,7 @@ class Cluster:
         return self.node_of(made["name"], made["namespace"])
 
     def node_of(self, name: str, namespace: str) -> str:
-        pod = self.control_plane.wait("pods", name, _decided, namespace=namespace)
+        pod = self.control_plane.api.wait("pods", name, _decided, namespace=namespace)
         return str(pod["spec"].get("nodeName", ""))
 
     def clear(self) -> None:
@@ -67,23 +69,16 @@ class Cluster:
 
 
 def _decided(pod: JSON) -> bool:
-    unschedulable = any(c.get("reason") == "Unschedulable" for c in pod["status"].get("conditions", ()))
-    return unschedulable or bool(pod["spec"].get("nodeName"))
+    return unschedulable(pod) or bool(pod["spec"].get("nodeName"))
 
 
 def pod(name: str, gpus: int = 1, *, cpu: str = "1", annotations: JSON | None = None, **spec: object) -> JSON:
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-    container = {
-        "name": "main",
-        "image": "registry.example/train:1",
-        "resources": {"requests": {"cpu": cpu, **limits}, "limits": limits},
-    }
-    return manifest(
-        "Pod",
-        name,
-        {"containers": [container], "restartPolicy": "Never", **spec},
-        annotations=annotations or {},
-    )
+    resources = {"requests": {"cpu": cpu, **limits}, "limits": limits}
+    main = container("registry.example/train:1", None, resources=resources)
+    made = workloads.pod(name, main, restartPolicy="Never", **spec)
+    made["metadata"]["annotations"] = annotations or {}
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +87,7 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
     before = chassis.policy()["data"]
     cluster = Cluster(control_plane, f"gpu-{uuid.uuid4().hex[:8]}", f"gpu-{uuid.uuid4().hex[:8]}")
     control_plane.create_namespace(cluster.namespace)
-    control_plane.create_namespace(cluster.bare_namespace, {"mlchassis.dev/admission": "disabled"})
+    control_plane.create_namespace(cluster.bare_namespace, LEFT_ALONE)
     a100 = labels_of("NVIDIA-A100-SXM4-80GB", 81920, disk="ssd")
     control_plane.add_node("a100", a100, [TAINT], {"nvidia.com/gpu": "8"})
     control_plane.add_node("t4", labels_of("Tesla-T4", 15360, zone="a"), (), {"nvidia.com/gpu": "4"})
@@ -101,7 +96,7 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
     control_plane.apply(chassis.policy_with(gpu_affinity=POOL))
     try:
         # Live once a pod for the pool's product is let in and one for more than any pool has is not.
-        chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)), 60)
+        chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)))
         yield cluster
     finally:
         current = chassis.policy()
@@ -111,7 +106,7 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
                 control_plane.api.delete("nodes", name)
         for namespace in (cluster.namespace, cluster.bare_namespace):
             control_plane.api.delete("namespaces", namespace)
-        chassis.process.wait_until(lambda: not _is_refused(cluster, pod("probe", 16)), 60)
+        chassis.process.wait_until(lambda: not _is_refused(cluster, pod("probe", 16)))
 
 
 def _is_refused(cluster: Cluster, item: JSON) -> bool:
@@ -173,7 +168,7 @@ def test_a_pod_waits_for_the_declared_pool_and_gets_its_node(cluster: Cluster) -
     # The bare one asks only for eight GPUs, and would tolerate no taint.
     labels = labels_of("NVIDIA-H100-80GB-HBM3", 81559, pool="h100")
     cluster.control_plane.add_node("h100", labels, [TAINT], {"nvidia.com/gpu": "8"})
-    bound = cluster.control_plane.wait(
+    bound = cluster.control_plane.api.wait(
         "pods", "pretraining", lambda it: bool(it["spec"].get("nodeName")), namespace=cluster.namespace
     )
     assert bound["spec"]["nodeName"] == "h100"
@@ -234,18 +229,8 @@ def test_workers_of_one_group_share_a_node(cluster: Cluster) -> None:
 
 def test_a_rollout_without_room_for_the_surge_pod_is_refused(cluster: Cluster) -> None:
     template = pod("llm", 4, annotations={PRODUCT: "Tesla-T4"})
-    deployment: JSON = manifest(
-        "Deployment",
-        "llm",
-        {
-            "replicas": 1,
-            "selector": {"matchLabels": {"app": "llm"}},
-            "template": {
-                "metadata": {**template["metadata"], "labels": {"app": "llm"}},
-                "spec": {**template["spec"], "restartPolicy": "Always"},
-            },
-        },
-    )
+    deployment = workloads.workload("Deployment", "llm", *template["spec"]["containers"])
+    deployment["spec"]["template"]["metadata"]["annotations"] = template["metadata"]["annotations"]
     with pytest.raises(ApiError, match="rollout-gpu-deadlock"):
         cluster.control_plane.api.create(deployment, cluster.namespace, dry_run=True)
     deployment["spec"]["strategy"] = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.manifests import manifest
+from tests.e2e.workloads import container, pod
 
 pytestmark = pytest.mark.e2e
 
@@ -22,20 +22,16 @@ def small_node(control_plane: ControlPlane) -> Iterator[str]:
 
 
 def asking(gpus: int) -> JSON:
-    limits = {"nvidia.com/gpu": str(gpus)}
-    container = {"name": "main", "image": "registry.example/train:1", "resources": {"limits": limits}}
-    return manifest("Pod", "train", {"containers": [container], "restartPolicy": "Never"})
+    limits = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return pod("train", container("registry.example/train:1", None, resources=limits), restartPolicy="Never")
 
 
 def test_a_pod_too_large_for_every_node_is_let_in_with_a_warning(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, small_node: str
+    api: Api, chassis: Chassis, small_node: str
 ) -> None:
-    def told(gpus: int) -> str:
-        return " ".join(control_plane.api.create(asking(gpus), namespace, dry_run=True).warnings)
-
     # Once the webhook has heard of the node, it names it.
-    chassis.process.wait_until(lambda: f"({small_node})" in told(16), 60)
-    warning = told(16)
+    chassis.process.wait_until(lambda: f"({small_node})" in api.warnings(asking(16)))
+    warning = api.warnings(asking(16))
     assert "gpu-unschedulable" in warning
     assert "asks for 16 nvidia.com/gpu" in warning
-    assert "gpu-unschedulable" not in told(4)
+    assert "gpu-unschedulable" not in api.warnings(asking(4))

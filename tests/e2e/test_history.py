@@ -84,9 +84,9 @@ def test_starts_and_probes_are_found(tmp_path: Path) -> None:
             for name, target in (("one", first), ("two", second))
         ]
         prometheus = Prometheus(tmp_path, jobs)
-        prometheus.process.wait_until(prometheus.ready, 120)
+        prometheus.process.wait_until(prometheus.ready)
         scraped = "count_over_time(prober_probe_total[7d]) >= 4"
-        prometheus.process.wait_until(lambda: len(prometheus.values(scraped)) == 4, 120)
+        prometheus.process.wait_until(lambda: len(prometheus.values(scraped)) == 4)
         found = asyncio.run(query_history(prometheus.url, "ml"))
         everywhere = asyncio.run(query_history(prometheus.url, ""))
         prometheus.process.terminate()

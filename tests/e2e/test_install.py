@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import NAMESPACE, SERVICE_ACCOUNT, Chassis
 from tests.e2e.workloads import PROBES, pod, probes
@@ -64,16 +64,14 @@ def test_its_service_account_may_not(
     assert answer.stdout.strip() == "no"
 
 
-def test_pods_are_let_in_while_it_is_down_and_changed_when_it_is_back(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> None:
+def test_pods_are_let_in_while_it_is_down_and_changed_when_it_is_back(api: Api, chassis: Chassis) -> None:
     trusted = [entry["clientConfig"]["caBundle"] for entry in chassis.entries()]
     assert chassis.stop() == 0, "SIGTERM drains and ends with 0"
     try:
-        assert probes(control_plane.api.create(pod("meanwhile"), namespace).body) == set()
+        assert probes(api.create(pod("meanwhile")).body) == set()
     finally:
         chassis.start()
-    assert probes(control_plane.api.create(pod("after"), namespace).body) == set(PROBES)
+    assert probes(api.create(pod("after")).body) == set(PROBES)
     assert [entry["clientConfig"]["caBundle"] for entry in chassis.entries()] == trusted, (
         "the certificate authority is kept in its Secret"
     )
@@ -95,9 +93,11 @@ def test_a_second_replica_serves_under_the_same_authority(
         assert second.stop() == 0
 
 
-def test_a_namespace_can_leave(control_plane: ControlPlane, chassis: Chassis, namespace: str) -> None:
+def test_a_namespace_can_leave(
+    api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str
+) -> None:
     control_plane.kubectl("label", "namespace", namespace, "mlchassis.dev/admission=disabled")
-    assert probes(control_plane.api.create(pod("alone"), namespace).body) == set()
+    assert probes(api.create(pod("alone")).body) == set()
 
 
 def test_no_review_is_lost_under_load(control_plane: ControlPlane, chassis: Chassis) -> None:

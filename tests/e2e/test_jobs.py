@@ -5,15 +5,15 @@ The test plays the kubelet of one node: only it ends a pod there.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.e2e.status import has_condition
 from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
@@ -26,11 +26,7 @@ BACKOFF = 30  # seconds; the Job controller waits 10 s before its first retry
 class Kubelet:
     """Runs and ends the pods of Jobs as a kubelet reports it, in a namespace with or without the webhook."""
 
-    control_plane: ControlPlane
-    namespace: str
-
-    def create(self, item: JSON) -> JSON:
-        return self.control_plane.api.create(item, self.namespace).body
+    api: Api
 
     def pod_of(self, job: str, *, after: str = "", timeout: float = BACKOFF) -> JSON:
         """The Job's pod that the scheduler has bound: another than the one with the uid `after`."""
@@ -38,10 +34,9 @@ class Kubelet:
         def fresh(pod: JSON) -> bool:
             return bool(pod["spec"].get("nodeName")) and pod["metadata"]["uid"] != after
 
-        pods = self.control_plane.api.wait_for(
+        pods = self.api.wait_for(
             "pods",
             lambda found: any(map(fresh, found)),
-            namespace=self.namespace,
             labels=f"batch.kubernetes.io/job-name={job}",
             timeout=timeout,
         )
@@ -49,61 +44,38 @@ class Kubelet:
 
     def exits(self, pod: JSON, code: int) -> None:
         """The pod's container has ended."""
-        terminated = {"exitCode": code, "reason": "Error"}
-        status = {
-            "phase": "Failed",
-            "containerStatuses": [
-                {
-                    "name": "main",
-                    "image": "registry.example/train:1",
-                    "imageID": "",
-                    "ready": False,
-                    "restartCount": 0,
-                    "state": {"terminated": terminated},
-                }
-            ],
-        }
-        name = pod["metadata"]["name"]
-        self.control_plane.api.patch("pods", name, {"status": status}, self.namespace, "status")
+        ended = {"name": "main", "image": "registry.example/train:1", "imageID": "", "ready": False}
+        ended |= {"restartCount": 0, "state": {"terminated": {"exitCode": code, "reason": "Error"}}}
+        status = {"phase": "Failed", "containerStatuses": [ended]}
+        self.api.patch("pods", pod["metadata"]["name"], {"status": status}, subresource="status")
 
     def evict(self, pod: JSON) -> None:
         """As a drain does it: the Eviction API marks and deletes the pod, its process ends by SIGTERM."""
         name = pod["metadata"]["name"]
-        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
-        self.control_plane.api.request("POST", path, eviction)
-        self.leaves(self.control_plane.api.get("pods", name, self.namespace))
+        path = f"/api/v1/namespaces/{self.api.namespace}/pods/{name}/eviction"
+        self.api.request("POST", path, manifest("Eviction", name))
+        self.leaves(self.api.get("pods", name))
 
     def leaves(self, pod: JSON) -> None:
         """A pod that is being deleted ends by SIGTERM and is gone."""
         assert pod["metadata"]["deletionTimestamp"]
-        assert any(c["type"] == "DisruptionTarget" for c in pod["status"]["conditions"])
+        assert has_condition("DisruptionTarget")(pod)
         self.exits(pod, 143)
-        self.control_plane.api.delete("pods", pod["metadata"]["name"], self.namespace, grace=0)
+        self.api.delete("pods", pod["metadata"]["name"], grace=0)
 
     def job(self, name: str) -> JSON:
-        return self.control_plane.api.get("jobs", name, self.namespace)
+        return self.api.get("jobs", name)
 
     def failures(self, name: str) -> int:
         """How many failed pods the Job counts while another one runs; waits until one does."""
-        job = self.control_plane.wait(
-            "jobs", name, lambda it: it["status"].get("active") == 1, namespace=self.namespace
-        )
+        job = self.api.wait("jobs", name, lambda it: it["status"].get("active") == 1)
         failed: int = job["status"].get("failed", 0)
         return failed
 
     def failed(self, name: str) -> str:
         """Why the Job has failed; waits until it has."""
-
-        def reasons(job: JSON) -> list[str]:
-            return [
-                condition["reason"]
-                for condition in job["status"].get("conditions", ())
-                if condition["type"] == "Failed" and condition["status"] == "True"
-            ]
-
-        job = self.control_plane.wait("jobs", name, lambda it: bool(reasons(it)), namespace=self.namespace)
-        return reasons(job)[0]
+        job = self.api.wait("jobs", name, has_condition("Failed"))
+        return next(str(each["reason"]) for each in job["status"]["conditions"] if each["type"] == "Failed")
 
 
 def job(name: str, *, gpus: int = 0, template: JSON | None = None, **spec: object) -> JSON:
@@ -130,22 +102,19 @@ def training(made: JSON) -> JSON:
 
 
 @pytest.fixture
-def kubelet(control_plane: ControlPlane, node: str, namespace: str) -> Kubelet:
+def kubelet(api: Api, node: str) -> Kubelet:
     """In a namespace that the webhook looks after."""
-    return Kubelet(control_plane, namespace)
+    return Kubelet(api)
 
 
 @pytest.fixture
-def unhelped(control_plane: ControlPlane, node: str) -> Iterator[Kubelet]:
+def unhelped(control_plane: ControlPlane, node: str, bare: str) -> Kubelet:
     """In a namespace outside of the webhook's scope."""
-    name = f"bare-{uuid.uuid4().hex[:8]}"
-    control_plane.create_namespace(name, {"mlchassis.dev/admission": "disabled"})
-    yield Kubelet(control_plane, name)
-    control_plane.api.delete("namespaces", name)
+    return Kubelet(control_plane.api.within(bare))
 
 
 def test_an_eviction_costs_a_job_nothing(kubelet: Kubelet) -> None:
-    kubelet.create(job("train", backoffLimit=0))
+    kubelet.api.create(job("train", backoffLimit=0))
     pod = kubelet.pod_of("train")
     for _ in range(2):
         kubelet.evict(pod)
@@ -156,13 +125,13 @@ def test_an_eviction_costs_a_job_nothing(kubelet: Kubelet) -> None:
 
 
 def test_without_the_webhook_the_first_eviction_fails_the_job(unhelped: Kubelet) -> None:
-    unhelped.create(job("train", backoffLimit=0))
+    unhelped.api.create(job("train", backoffLimit=0))
     unhelped.evict(unhelped.pod_of("train"))
     assert unhelped.failed("train") == "BackoffLimitExceeded"
 
 
 def test_a_real_error_of_a_training_fails_the_job_at_once(kubelet: Kubelet) -> None:
-    kubelet.create(training(job("train")))
+    kubelet.api.create(training(job("train")))
     kubelet.exits(kubelet.pod_of("train"), 1)
     assert kubelet.failed("train") == "PodFailurePolicy"
     assert kubelet.job("train")["status"]["failed"] == 1
@@ -171,8 +140,8 @@ def test_a_real_error_of_a_training_fails_the_job_at_once(kubelet: Kubelet) -> N
 def test_the_pods_of_a_job_keep_the_end_of_their_log_and_the_job_stays_as_it_is(kubelet: Kubelet) -> None:
     made = job("logs")
     made["spec"]["template"]["metadata"] = {"annotations": {"mlchassis.dev/termination-message": "file"}}
-    kubelet.create(job("train"))
-    kubelet.create(made)
+    kubelet.api.create(job("train"))
+    kubelet.api.create(made)
     policies = {
         name: kubelet.pod_of(name)["spec"]["containers"][0]["terminationMessagePolicy"]
         for name in ("train", "logs")
@@ -183,7 +152,7 @@ def test_the_pods_of_a_job_keep_the_end_of_their_log_and_the_job_stays_as_it_is(
 
 
 def test_without_the_webhook_a_real_error_is_tried_again(unhelped: Kubelet) -> None:
-    unhelped.create(job("train"))
+    unhelped.api.create(job("train"))
     pod = unhelped.pod_of("train")
     unhelped.exits(pod, 1)
     again = unhelped.pod_of("train", after=pod["metadata"]["uid"])
@@ -191,7 +160,7 @@ def test_without_the_webhook_a_real_error_is_tried_again(unhelped: Kubelet) -> N
 
 
 def test_a_retryable_exit_code_is_tried_again_and_counted(kubelet: Kubelet) -> None:
-    kubelet.create(training(job("train")))
+    kubelet.api.create(training(job("train")))
     pod = kubelet.pod_of("train")
     kubelet.exits(pod, 143)
     kubelet.pod_of("train", after=pod["metadata"]["uid"])
@@ -200,27 +169,17 @@ def test_a_retryable_exit_code_is_tried_again_and_counted(kubelet: Kubelet) -> N
         return (job["status"].get("active"), job["status"].get("failed")) == (1, 1)
 
     # The pod is made before its Job's counts are written.
-    kubelet.control_plane.wait("jobs", "train", counted, namespace=kubelet.namespace)
+    kubelet.api.wait("jobs", "train", counted)
 
 
-def test_a_preempted_job_runs_again_when_there_is_room(control_plane: ControlPlane, kubelet: Kubelet) -> None:
-    priority = f"urgent-{kubelet.namespace}"
-    control_plane.api.create(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": priority},
-            "value": 1000,
-        }
-    )
-    kubelet.create(job("train", gpus=1, backoffLimit=0))
+def test_a_preempted_job_runs_again_when_there_is_room(kubelet: Kubelet) -> None:
+    priority = f"urgent-{kubelet.api.namespace}"
+    kubelet.api.create(manifest("PriorityClass", priority) | {"value": 1000})
+    kubelet.api.create(job("train", gpus=1, backoffLimit=0))
     pod = kubelet.pod_of("train")
-    kubelet.create(job("urgent", gpus=1, template={"priorityClassName": priority}))
-    victim = control_plane.wait(
-        "pods",
-        pod["metadata"]["name"],
-        lambda it: "deletionTimestamp" in it["metadata"],
-        namespace=kubelet.namespace,
+    kubelet.api.create(job("urgent", gpus=1, template={"priorityClassName": priority}))
+    victim = kubelet.api.wait(
+        "pods", pod["metadata"]["name"], lambda it: "deletionTimestamp" in it["metadata"]
     )
     kubelet.leaves(victim)
     urgent = kubelet.pod_of("urgent")
@@ -229,37 +188,35 @@ def test_a_preempted_job_runs_again_when_there_is_room(control_plane: ControlPla
     again = kubelet.pod_of("train", after=pod["metadata"]["uid"])
     assert again["spec"]["nodeName"] == NODE
     assert kubelet.job("train")["status"].get("failed", 0) == 0
-    control_plane.api.delete("priorityclasses", priority)
+    kubelet.api.delete("priorityclasses", priority)
 
 
 def test_a_suspended_job_has_its_policy_when_it_is_resumed(kubelet: Kubelet) -> None:
     suspended = training(job("train", suspend=True))
     suspended["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "training"
-    made = kubelet.create(suspended)
+    made = kubelet.api.create(suspended).body
     assert made["spec"]["podReplacementPolicy"] == "Failed"
     assert [rule["action"] for rule in made["spec"]["podFailurePolicy"]["rules"]] == ["Ignore", "FailJob"]
-    kubelet.control_plane.api.patch("jobs", "train", {"spec": {"suspend": False}}, kubelet.namespace)
+    kubelet.api.patch("jobs", "train", {"spec": {"suspend": False}})
     pod = kubelet.pod_of("train")
-    kubelet.control_plane.api.patch("jobs", "train", {"spec": {"suspend": True}}, kubelet.namespace)
-    kubelet.control_plane.wait(
-        "jobs", "train", lambda it: not it["status"].get("active"), namespace=kubelet.namespace
-    )
-    assert not any(c["type"] == "Failed" for c in kubelet.job("train")["status"].get("conditions", ()))
+    kubelet.api.patch("jobs", "train", {"spec": {"suspend": True}})
+    kubelet.api.wait("jobs", "train", lambda it: not it["status"].get("active"))
+    assert not has_condition("Failed")(kubelet.job("train"))
     assert pod["metadata"]["name"]
 
 
 def test_every_form_of_job_is_accepted(kubelet: Kubelet) -> None:
     """The API server accepts all fields that job-retries writes."""
     indexed = job("indexed", completionMode="Indexed", completions=2, parallelism=2, backoffLimitPerIndex=1)
-    made = kubelet.create({**indexed, "spec": {**indexed["spec"], "suspend": True}})
+    made = kubelet.api.create({**indexed, "spec": {**indexed["spec"], "suspend": True}}).body
     assert [rule["action"] for rule in made["spec"]["podFailurePolicy"]["rules"]] == ["Ignore"]
 
     short = job("short", gpus=1, ttlSecondsAfterFinished=60, suspend=True)
-    assert kubelet.create(short)["spec"]["ttlSecondsAfterFinished"] == 60, "what was written stays"
+    assert kubelet.api.create(short).body["spec"]["ttlSecondsAfterFinished"] == 60, "what was written stays"
 
     in_place = job("in-place", gpus=1, backoffLimit=0, suspend=True)
     in_place["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
-    made = kubelet.create(in_place)
+    made = kubelet.api.create(in_place).body
     assert made["spec"]["backoffLimit"] == 0
     assert "podFailurePolicy" not in made["spec"]
 
@@ -273,10 +230,10 @@ def test_every_form_of_job_is_accepted(kubelet: Kubelet) -> None:
             "jobTemplate": {"spec": job("nightly", gpus=1)["spec"]},
         },
     )
-    made = kubelet.create(nightly)
+    made = kubelet.api.create(nightly).body
     assert made["spec"]["failedJobsHistoryLimit"] == 0
     assert made["spec"]["jobTemplate"]["spec"]["podReplacementPolicy"] == "Failed"
     # An update by someone who does not know of the policy brings it back.
     del made["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]
-    updated = kubelet.control_plane.api.replace(made).body
+    updated = kubelet.api.replace(made).body
     assert "podFailurePolicy" in updated["spec"]["jobTemplate"]["spec"]

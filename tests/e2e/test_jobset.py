@@ -78,17 +78,14 @@ def runs(api: Api, namespace: str, name: str) -> list[JSON]:
         "jobsets.jobset.x-k8s.io",
         name,
         lambda it: [role["ready"] for role in it.get("status", {}).get("replicatedJobsStatus", ())] == [1, 1],
-        namespace=namespace,
-        timeout=60,
     )
     assert not counted["status"].get("restarts")
     return [leader, *workers]
 
 
 def test_pods_arrive_as_children_of_jobs_and_get_no_probes(
-    control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
+    api: Api, control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
 
     def made(namespace: str) -> tuple[JSON, list[JSON]]:
         api.create(job_set("train", namespace))
@@ -118,7 +115,7 @@ def test_pods_arrive_as_children_of_jobs_and_get_no_probes(
         assert added(before, after) == TRAINING
         for container in after["spec"]["containers"]:
             assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
-    for job in api.items("jobs", namespace):
+    for job in api.items("jobs"):
         assert "podFailurePolicy" not in job["spec"], "a failed member has to fail its Job, and so the set"
 
 
@@ -130,10 +127,9 @@ def test_the_operator_writes_no_more_once_the_set_runs(
 
 
 def test_workers_that_wait_for_their_leader_are_made(
-    control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
+    api: Api, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     """With InOrder the workers are made when the leader is Ready, and the leader serves only with them."""
-    api = control_plane.api
     api.create(job_set("ordered", namespace, startupPolicy={"startupPolicyOrder": "InOrder"}))
     (leader,) = members(api, namespace, "ordered", "leader", 1)
     run(api, leader, answers=False)

@@ -19,12 +19,12 @@ from tests.e2e.operators import (
     added,
     bound_pods,
     first_of_two,
-    has_condition,
     own_node,
     place,
     plain_and_changed,
     run,
 )
+from tests.e2e.status import has_condition
 from tests.e2e.test_model_puller import MODELS, models, mounts, puller_of
 from tests.e2e.workloads import VLLM, probes
 from tests.manifests import manifest
@@ -44,7 +44,7 @@ def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFacto
     directory = tmp_path_factory.mktemp("kserve")
     with own_node(control_plane, "kserve"), Operator(KSERVE, control_plane, directory) as running:
         # Its webhooks answer some time after its controller has started.
-        running.process.wait_until(lambda: _answers(api), 120, interval=0.5)
+        running.process.wait_until(lambda: _answers(api), interval=0.5)
         yield running
     api.delete("namespaces", "kserve")
 

@@ -17,11 +17,11 @@ from tests.e2e.operators import (
     bound_pods,
     end,
     first_of_two,
-    has_condition,
     own_node,
     place,
     run,
 )
+from tests.e2e.status import has_condition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operators]
 
@@ -36,7 +36,7 @@ DEMAND = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
 def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     with Operator(KUEUE, control_plane, tmp_path_factory.mktemp("kueue")) as running:
         # Its webhooks answer some time after its first controller has started.
-        running.process.wait_until(lambda: _answers(control_plane.api), 120, interval=0.5)
+        running.process.wait_until(lambda: _answers(control_plane.api), interval=0.5)
         # The node is removed with its pods while Kueue still removes finalizers.
         with own_node(control_plane, "queues"):
             yield running
@@ -214,7 +214,7 @@ def test_the_rule_on_queues_agrees_with_kueue(
     def warns(item: JSON) -> bool:
         return any(rule in warning for warning in api.create(item, dry_run=True).warnings)
 
-    chassis.process.wait_until(lambda: warns(large) and warns(nowhere), 120, interval=0.5)
+    chassis.process.wait_until(lambda: warns(large) and warns(nowhere), interval=0.5)
     assert not warns(job("sound", namespace, queue))
     for bad in (large, nowhere):
         api.create(bad)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.operators import LWS, Operator, bound, fixture, place, run
@@ -48,42 +48,39 @@ def group(name: str, namespace: str, policy: str) -> JSON:
 
 
 def test_a_group_whose_workers_wait_for_their_leader_forms(
-    control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
+    api: Api, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
     api.create(group("ready", namespace, "LeaderReady"))
-    leader = api.wait("pods", "ready-0", bound, namespace=namespace)
+    leader = api.wait("pods", "ready-0", bound)
     assert probes(leader) == {"livenessProbe"}, "nothing that delays its readiness"
     assert leader["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
     # vLLM answers only with its workers, which are not there.
     run(api, leader, answers=False)
     for name in ("ready-0-1", "ready-0-2"):
-        worker = api.wait("pods", name, bound, namespace=namespace)
+        worker = api.wait("pods", name, bound)
         assert probes(worker) == set()
 
 
 def test_a_group_that_is_created_at_once_has_all_probes(
-    control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
+    api: Api, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
-    api = control_plane.api
     chassis.restart()  # it lists LeaderWorkerSets now that they are served, without a pause
     api.create(group("created", namespace, "LeaderCreated"))
-    leader = api.wait("pods", "created-0", bound, namespace=namespace)
-    api.wait("pods", "created-0-2", bound, namespace=namespace)
+    leader = api.wait("pods", "created-0", bound)
+    api.wait("pods", "created-0-2", bound)
     assert probes(leader) == {"livenessProbe", "readinessProbe", "startupProbe"}
     owner = leader["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == ("StatefulSet", "created")
 
 
 def test_models_are_loaded_in_the_leader_only(
-    control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
+    api: Api, control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     """The label by which a policy selects the leader is set by the operator's webhook, before this one."""
-    api = control_plane.api
     entry = {"modelName": "m", "modelSpec": {"storageUri": "s3://models/m", "memory": "1Gi"}}
     metadata = {"name": "models", "labels": {"mlchassis.dev/model-config": "true"}}
     data = {"models.json": json.dumps([entry])}
-    api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}, namespace)
+    api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     selected = {"matchLabels": {"leaderworkerset.sigs.k8s.io/worker-index": "0"}, "modelConfigMap": "models"}
     before = chassis.policy_with()
     try:
@@ -94,10 +91,7 @@ def test_models_are_loaded_in_the_leader_only(
         template["workerTemplate"]["spec"]["containers"] = [dict(LEADER)]
         chassis.restart()  # it has read the policy and the model config when it starts
         api.create(wanted)
-        pods = {
-            name: api.wait("pods", name, bound, namespace=namespace)
-            for name in ("loads-0", "loads-0-1", "loads-0-2")
-        }
+        pods = {name: api.wait("pods", name, bound) for name in ("loads-0", "loads-0-1", "loads-0-2")}
     finally:
         control_plane.apply(before)
     pullers = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import BASE, REPOSITORY, Chassis, at_url
 from tests.e2e.processes import free_port
@@ -66,17 +66,17 @@ def test_fail_closed_validation_spares_the_policy_itself(control_plane: ControlP
 
 
 @pytest.fixture
-def dying(control_plane: ControlPlane, namespace: str) -> str:
+def dying(api: Api) -> str:
     """A Deployment that is being deleted, and that a finalizer still holds."""
     item = workload("Deployment", "dying", container())
     item["metadata"]["finalizers"] = ["example.com/held"]
-    control_plane.api.create(item, namespace)
-    control_plane.api.delete("deployments", "dying", namespace)
+    api.create(item)
+    api.delete("deployments", "dying")
     return "dying"
 
 
 @pytest.fixture
-def unanswered(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
+def unanswered(api: Api, control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[None]:
     """Validation that fails closed and gets no answer, for one namespace."""
     component = MANIFESTS / "components" / "fail-closed-validation"
     (item,) = (
@@ -87,9 +87,9 @@ def unanswered(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> I
     item["metadata"]["name"] = namespace
     for entry in item["webhooks"]:
         entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    control_plane.api.create(item)
+    api.create(item)
     yield
-    control_plane.api.delete("validatingwebhookconfigurations", namespace)
+    api.delete("validatingwebhookconfigurations", namespace)
 
 
 def unasked(control_plane: ControlPlane, namespace: str, item: JSON, account: str = "") -> bool:
@@ -108,7 +108,7 @@ def test_during_an_outage_a_controller_can_still_replace_its_pods(
 
     controller = "system:serviceaccount:kube-system:daemon-set-controller"
 
-    chassis.process.wait_until(lambda: refused(pod("bare")), 60)
+    chassis.process.wait_until(lambda: refused(pod("bare")))
     owner: JSON = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "network", "uid": "0"}
     owned = pod("owned")
     owned["metadata"]["ownerReferences"] = [owner]
@@ -120,11 +120,11 @@ def test_during_an_outage_a_controller_can_still_replace_its_pods(
 
 
 def test_during_an_outage_a_deleted_object_can_still_go(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, dying: str, unanswered: None
+    api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str, dying: str, unanswered: None
 ) -> None:
-    chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")), 60)
-    control_plane.api.patch("deployments", dying, {"metadata": {"finalizers": None}}, namespace)
-    assert not control_plane.api.exists("deployments", dying, namespace)
+    chassis.process.wait_until(lambda: unasked(control_plane, namespace, pod("bare")))
+    api.patch("deployments", dying, {"metadata": {"finalizers": None}})
+    assert not api.exists("deployments", dying)
 
 
 def test_the_overlay_of_the_installation_page_renders(control_plane: ControlPlane, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.api import JSON, Api
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.controlplane import LEFT_ALONE, ControlPlane
 from tests.e2e.install import NAMESPACE, Chassis
+from tests.e2e.status import is_ready
 from tests.e2e.workloads import job, pod, probes, workload
 from tests.manifests import manifest
 from webhook.cli import main as cli
@@ -42,9 +43,9 @@ def scan(control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Sca
     return run
 
 
-def lacking(api: Api, namespace: str) -> set[str]:
+def lacking(api: Api) -> set[str]:
     """The pods that have no probe, as the cluster shows them."""
-    return {item["metadata"]["name"] for item in api.items("pods", namespace) if not probes(item)}
+    return {item["metadata"]["name"] for item in api.items("pods") if not probes(item)}
 
 
 def found(report: JSON) -> set[str]:
@@ -87,7 +88,7 @@ class Stream:
 
 
 @pytest.fixture
-def outage(control_plane: ControlPlane, chassis: Chassis, renewed: None, namespace: str) -> Stream:
+def outage(api: Api, control_plane: ControlPlane, chassis: Chassis, renewed: None, namespace: str) -> Stream:
     """Workloads from before, during and after an outage."""
     with Stream(control_plane.api, namespace) as stream:
         time.sleep(2 * EVERY)
@@ -98,37 +99,20 @@ def outage(control_plane: ControlPlane, chassis: Chassis, renewed: None, namespa
         finally:
             chassis.start()
         time.sleep(2 * EVERY)
-    control_plane.api.wait_for(
+    api.wait_for(
         "leases",
         lambda leases: any(each.end > began for item in leases for each in outages_in(item)),
         namespace=NAMESPACE,
         timeout=3 * RENEW_SECONDS,
     )
-    control_plane.api.wait_for(
-        "pods",
-        lambda pods: len(pods) == 2 * stream.created and all(map(_ready, pods)),
-        namespace=namespace,
-        timeout=60,
-    )
+    api.wait_for("pods", lambda pods: len(pods) == 2 * stream.created and all(map(is_ready, pods)))
     return stream
 
 
-def _ready(item: JSON) -> bool:
-    return any(
-        each["type"] == "Ready" and each["status"] == "True"
-        for each in item.get("status", {}).get("conditions", ())
-    )
-
-
 def test_every_pod_of_an_outage_is_found_and_repaired(
-    control_plane: ControlPlane,
-    outage: Stream,
-    namespace: str,
-    scan: Scan,
-    capsys: pytest.CaptureFixture[str],
+    api: Api, outage: Stream, namespace: str, scan: Scan, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api = control_plane.api
-    missing = lacking(api, namespace)
+    missing = lacking(api)
     assert missing, "nothing was created while the webhook was down"
     began = time.monotonic()
     status, report, _ = scan(namespace)
@@ -141,14 +125,14 @@ def test_every_pod_of_an_outage_is_found_and_repaired(
     assert [row["why"] for row in report["missed"] if "while the webhook was down" not in row["why"]] == []
     assert {row["repair"] for row in report["missed"]} == {"restarted by --repair"}
 
-    untouched = {item["metadata"]["name"] for item in api.items("pods", namespace)} - missing
+    untouched = {item["metadata"]["name"] for item in api.items("pods")} - missing
     least = {row["name"]: 2 for row in report["missed"] if row["kind"] == "Deployment"}
     done = threading.Event()
 
     def watch() -> None:
         """A rollout of two replicas may take none of them down: maxUnavailable is 25 %."""
         while not done.wait(0.2):
-            for item in api.items("deployments.apps", namespace):
+            for item in api.items("deployments.apps"):
                 name = item["metadata"]["name"]
                 if name in least:
                     least[name] = min(least[name], item["status"].get("availableReplicas", 0))
@@ -165,35 +149,33 @@ def test_every_pod_of_an_outage_is_found_and_repaired(
         print(f"repaired in {time.monotonic() - began:.1f} s")
     assert status == 0, notes
     assert report["missedPods"] == 0
-    assert lacking(api, namespace) == set()
+    assert lacking(api) == set()
     assert set(least.values()) == {2}
-    assert untouched <= {item["metadata"]["name"] for item in api.items("pods", namespace)}
+    assert untouched <= {item["metadata"]["name"] for item in api.items("pods")}
 
 
 def test_what_a_restart_would_harm_or_not_help_is_only_listed(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, scan: Scan
+    api: Api, chassis: Chassis, namespace: str, scan: Scan
 ) -> None:
     """A bare pod, a Job, a StatefulSet that its budget holds; excluded pods are counted."""
-    api = control_plane.api
-    disabled = {"metadata": {"labels": {"mlchassis.dev/admission": "disabled"}}}
-    api.patch("namespaces", namespace, disabled)
+    api.patch("namespaces", namespace, {"metadata": {"labels": LEFT_ALONE}})
     held, budget = workload("StatefulSet", "held", replicas=2), _budget("held")
     for item in (pod("alone"), job("once"), held, budget):
-        api.create(item, namespace)
-    api.wait_for("pods", lambda pods: len(pods) >= 3, namespace=namespace)
-    api.wait_for("pods", lambda pods: sum(map(_ready, pods)) >= 3, namespace=namespace)
+        api.create(item)
+    api.wait_for("pods", lambda pods: len(pods) >= 3)
+    api.wait_for("pods", lambda pods: sum(map(is_ready, pods)) >= 3)
     status, report, _ = scan(namespace)
     assert (status, report["missed"]) == (0, [])
     assert report["excludedPods"][namespace] >= 3
     api.patch("namespaces", namespace, {"metadata": {"labels": {"mlchassis.dev/admission": None}}})
 
-    before = {item["metadata"]["uid"] for item in api.items("pods", namespace, "app=held")}
+    before = {item["metadata"]["uid"] for item in api.items("pods", labels="app=held")}
     status, report, notes = scan(namespace, "--repair", "--yes")
     assert status == 1
     ways = {row["name"]: row["repair"] for row in report["missed"]}
     assert "a pod without a controller" in ways["alone"]
     assert "PodDisruptionBudget held allows 0 pods down" in notes
-    assert {item["metadata"]["uid"] for item in api.items("pods", namespace, "app=held")} == before
+    assert {item["metadata"]["uid"] for item in api.items("pods", labels="app=held")} == before
 
 
 def _budget(name: str) -> JSON:
@@ -203,11 +185,10 @@ def _budget(name: str) -> JSON:
 
 
 def test_pods_of_another_policy_are_found_if_they_would_be_made_otherwise(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, scan: Scan
+    api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str, scan: Scan
 ) -> None:
-    api = control_plane.api
-    api.create(workload("Deployment", "served", replicas=1), namespace)
-    api.wait_for("pods", lambda pods: len(pods) == 1 and _ready(pods[0]), namespace=namespace)
+    api.create(workload("Deployment", "served", replicas=1))
+    api.wait_for("pods", lambda pods: len(pods) == 1 and is_ready(pods[0]))
     assert scan(namespace)[0] == 0
     before = chassis.policy_with()
     try:

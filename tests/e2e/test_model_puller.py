@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.api import JSON, ApiError
+from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
+from tests.e2e.status import has_condition
 from tests.e2e.workloads import job, pod, workload
 from tests.manifests import manifest
 
@@ -37,10 +37,8 @@ MODELS: JSON = {"modelName": "ranker", "modelSpec": {"storageUri": "s3://models/
 @pytest.fixture
 def restricted(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace in which the API server enforces the Pod Security level `restricted`."""
-    name = f"restricted-{uuid.uuid4().hex[:8]}"
-    control_plane.create_namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
-    yield name
-    control_plane.api.delete("namespaces", name)
+    with control_plane.temporary_namespace({"pod-security.kubernetes.io/enforce": "restricted"}) as name:
+        yield name
 
 
 def models(*entries: JSON, name: str = "models", label: str = "true") -> JSON:
@@ -61,9 +59,9 @@ def asking(item: JSON, **annotations: str) -> JSON:
     return item
 
 
-def made_by(control_plane: ControlPlane, namespace: str, name: str) -> JSON:
+def made_by(api: Api, name: str) -> JSON:
     """The first pod that a controller makes for a workload."""
-    return control_plane.api.wait_for("pods", bool, namespace=namespace, labels=f"app={name}")[0]
+    return api.wait_for("pods", bool, labels=f"app={name}")[0]
 
 
 def puller_of(made: JSON) -> JSON:
@@ -81,7 +79,7 @@ def test_a_deployment_gets_the_sidecar_in_a_restricted_namespace(
     control_plane.api.create(models(MODELS), restricted)
     control_plane.apply(asking(workload("Deployment", "ranker", MLSERVER)), "-n", restricted)
 
-    made = made_by(control_plane, restricted, "ranker")
+    made = made_by(control_plane.api.within(restricted), "ranker")
     assert made["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet"
     puller = puller_of(made)
     assert puller["restartPolicy"] == "Always", "a native sidecar"
@@ -115,31 +113,24 @@ def test_a_job_gets_the_sidecar_and_finishes(
     control_plane.api.create(models(MODELS), restricted)
     control_plane.apply(asking(job("score", SCORER)), "-n", restricted)
 
-    made = made_by(control_plane, restricted, "score")
+    made = made_by(control_plane.api.within(restricted), "score")
     puller = puller_of(made)
     assert puller["restartPolicy"] == "Always"
     assert puller["startupProbe"]["httpGet"]["path"] == "/readyz", "the models come first"
     assert [item["name"] for item in made["spec"]["containers"]] == ["score"]
     assert "/mnt/models" in mounts(made["spec"]["containers"][0])
-    done = control_plane.api.wait("jobs", "score", _is_complete, namespace=restricted)
+    done = control_plane.api.wait("jobs", "score", has_condition("Complete"), namespace=restricted)
     assert done["status"]["succeeded"] == 1
 
 
-def _is_complete(item: JSON) -> bool:
-    conditions = item.get("status", {}).get("conditions", [])
-    return any(found["type"] == "Complete" and found["status"] == "True" for found in conditions)
-
-
-def test_the_models_sizes_give_the_startup_budget(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> None:
-    control_plane.api.create(models(MODELS), namespace)
+def test_the_models_sizes_give_the_startup_budget(api: Api, chassis: Chassis) -> None:
+    api.create(models(MODELS))
     seconds = 3 * (60 + 32 * 1024 // 64)
 
     # The webhook hears of the ConfigMap through a watch: shortly after, not before, its creation returns.
     deadline = time.monotonic() + 60
     while True:
-        dry = control_plane.api.create(asking(pod("p", MLSERVER)), namespace, dry_run=True)
+        dry = api.create(asking(pod("p", MLSERVER)), dry_run=True)
         startup = dry.body["spec"]["containers"][0]["startupProbe"]
         budget = startup["periodSeconds"] * startup["failureThreshold"]
         if budget >= seconds or time.monotonic() > deadline:
@@ -147,27 +138,23 @@ def test_the_models_sizes_give_the_startup_budget(
     assert seconds <= budget < seconds + startup["periodSeconds"]
 
 
-def test_a_claim_and_credentials_by_name(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> None:
+def test_a_claim_and_credentials_by_name(api: Api, chassis: Chassis) -> None:
     item = asking(pod("p", MLSERVER), model_claim="nvme", model_credentials="store", model_dir="/models")
-    made = control_plane.api.create(item, namespace).body
+    made = api.create(item).body
     puller = puller_of(made)
     volumes = {volume["name"]: volume for volume in made["spec"]["volumes"]}
     assert volumes[mounts(puller)["/models"]["name"]]["persistentVolumeClaim"]["claimName"] == "nvme"
     assert puller["envFrom"] == [{"secretRef": {"name": "store"}}]
 
 
-def test_an_unreadable_config_is_reported_and_changes_nothing(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> None:
-    answer = control_plane.api.create(asking(pod("p", MLSERVER), model_server="v3"), namespace)
+def test_an_unreadable_config_is_reported_and_changes_nothing(api: Api, chassis: Chassis) -> None:
+    answer = api.create(asking(pod("p", MLSERVER), model_server="v3"))
     assert "initContainers" not in answer.body["spec"]
     assert any("mlchassis.dev/model-server" in warning for warning in answer.warnings)
 
 
 def test_a_model_config_that_the_puller_would_refuse_is_refused(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
+    api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str
 ) -> None:
     bad = models({"modelName": "a", "modelSpec": {"storageUri": "ftp://models/a"}})
     result = control_plane.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(bad), check=False)
@@ -175,8 +162,8 @@ def test_a_model_config_that_the_puller_would_refuse_is_refused(
     assert "model-config-invalid" in result.stderr
     assert "models.json" in result.stderr
     assert "ftp" in result.stderr
-    control_plane.api.create(models(MODELS), namespace)
+    api.create(models(MODELS))
     with pytest.raises(ApiError) as refused:
-        control_plane.api.patch("configmaps", "models", {"data": bad["data"]}, namespace)
+        api.patch("configmaps", "models", {"data": bad["data"]})
     assert "model-config-invalid" in refused.value.message
-    control_plane.api.create(models(name="other", label="false") | {"data": bad["data"]}, namespace)
+    api.create(models(name="other", label="false") | {"data": bad["data"]})

@@ -132,10 +132,10 @@ def test_golden_cases(dry_run: DryRun, policy: str) -> None:
     for case in (case for case in CASES if case.parent.name == policy):
         settings = case / "settings.yaml"
         config = load({f"{policy}.yaml": settings.read_text()} if settings.exists() else {})
-        said = golden_harm(case, dry_run, config, ManifestCluster(documents(case / "facts.yaml")))
-        checked += said is not None
-        if said:
-            bad[case_id(case)] = said
+        fault = golden_harm(case, dry_run, config, ManifestCluster(documents(case / "facts.yaml")))
+        checked += fault is not None
+        if fault:
+            bad[case_id(case)] = fault
     assert bad == {}
     assert checked > 20
 
@@ -144,14 +144,14 @@ def golden_harm(case: Path, dry_run: DryRun, config: Config, cluster: Cluster) -
     """The faults of a case: with only its own policy, or with all policies together."""
     [given], [expected] = documents(case / "input.yaml"), documents(case / "expected.yaml")
     try:
-        said = harm(given, dry_run, config, cluster)
-        if said == "":
+        fault = harm(given, dry_run, config, cluster)
+        if fault == "":
             dry_run(expected)
     except LookupError:
         return None  # a kind that comes with a CRD
     except ApiError as error:
         return f"what is expected is refused: {error.message}"
-    return said
+    return fault
 
 
 def test_the_examples_and_the_pods_that_they_make(dry_run: DryRun) -> None:
@@ -161,11 +161,11 @@ def test_the_examples_and_the_pods_that_they_make(dry_run: DryRun) -> None:
         cluster = ManifestCluster(objects)
         made = (each for obj in objects for each in (obj, *pods_of(obj, config)))
         for obj in (each for each in made if kind_of(each) in MUTATED):
-            said = harm(obj, dry_run, config, cluster)
-            assert said is not None, f"{path.name}: the {obj['kind']} is not valid to begin with"
+            fault = harm(obj, dry_run, config, cluster)
+            assert fault is not None, f"{path.name}: the {obj['kind']} is not valid to begin with"
             checked += obj["kind"] == "Pod"
-            if said:
-                bad[f"{path.name} {obj['kind']}"] = said
+            if fault:
+                bad[f"{path.name} {obj['kind']}"] = fault
     assert bad == {}
     assert checked >= len(EXAMPLES) - 2, "a broken ConfigMap and a budget make no pods"
 
@@ -188,28 +188,28 @@ def pods_of(obj: JSON, config: Config) -> Iterator[JSON]:
 # --- quotas and ranges ------------------------------------------------------------------------------
 
 
-def test_a_sidecar_fits_into_a_quota(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_sidecar_fits_into_a_quota(api: Api) -> None:
     """A quota refuses a pod in which one container does not state what the quota counts."""
     counted = {f"{kind}.{name}": "9" for kind in ("requests", "limits") for name in ("cpu", "memory")}
     counted |= {"requests.ephemeral-storage": "1Ti", "limits.ephemeral-storage": "1Ti"}
     counted |= {"requests.memory": "9Gi", "limits.memory": "9Gi"}
     quota: JSON = manifest("ResourceQuota", "all", {"hard": counted})
-    control_plane.api.create(quota, namespace)
-    control_plane.wait("resourcequotas", "all", lambda it: bool(it.get("status")), namespace=namespace)
+    api.create(quota)
+    api.wait("resourcequotas", "all", lambda it: bool(it.get("status")))
     stated = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
     pod = workloads.pod("counted", workloads.container(resources={"limits": stated}))
     pod["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
-    wait_until_in_force(control_plane, namespace)
-    control_plane.api.create(pod, namespace, dry_run=True)
-    control_plane.api.create(mutated(pod, load({}), CLUSTER), namespace, dry_run=True)
+    wait_until_in_force(api)
+    api.create(pod, dry_run=True)
+    api.create(mutated(pod, load({}), CLUSTER), dry_run=True)
 
 
-def wait_until_in_force(control_plane: ControlPlane, namespace: str) -> None:
+def wait_until_in_force(api: Api) -> None:
     """The quota's admission reads quotas from its own watch, a moment after they are written."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            control_plane.api.create(workloads.pod("unstated"), namespace, dry_run=True)
+            api.create(workloads.pod("unstated"), dry_run=True)
         except ApiError as error:
             if "must specify" in error.message:
                 return
@@ -221,13 +221,8 @@ def wait_until_in_force(control_plane: ControlPlane, namespace: str) -> None:
 
 
 def node(name: str, labels: JSON, taints: list[JSON], allocatable: JSON) -> JSON:
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
-        "spec": {"taints": taints},
-        "status": {"allocatable": allocatable},
-    }
+    made = manifest("Node", name, {"taints": taints}, labels={"kubernetes.io/hostname": name, **labels})
+    return made | {"status": {"allocatable": allocatable}}
 
 
 A100 = {
@@ -265,12 +260,12 @@ STRONG = {
 def test_strange_objects(dry_run: DryRun, settings: dict[str, str]) -> None:
     config, taken, bad = load(settings), set[str](), {}
     for number, made in enumerate((*strange.pods(150, SEED + len(settings)), *strange.jobs(50, SEED))):
-        said = harm(made.obj, dry_run, config, CLUSTER)
-        if said is not None:
+        fault = harm(made.obj, dry_run, config, CLUSTER)
+        if fault is not None:
             taken |= made.features
-        if said:
-            bad[number] = f"{said}\n{sorted(made.features)}"
-    assert not bad, "\n\n".join(f"{number}: {said}" for number, said in bad.items())
+        if fault:
+            bad[number] = f"{fault}\n{sorted(made.features)}"
+    assert not bad, "\n\n".join(f"{number}: {fault}" for number, fault in bad.items())
     assert not dry_run.dropped, "fragments that this release does not know test nothing"
     assert features() <= taken, f"never valid, and so never tried: {sorted(features() - taken)}"
 

@@ -36,7 +36,7 @@ def test_a_budget_follows_from_observed_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slow: the record is written once a minute."""
-    chassis.process.wait_until(lambda: "observing starts" in chassis.log.read_text(), 60)
+    chassis.process.wait_until(lambda: "observing starts" in chassis.log.read_text())
     first = control_plane.api.create(pod("before", server()), namespace=namespace)
     assert budget(first.body) > 3 * 3600
     control_plane.apply(workload("Deployment", "llm", server(), replicas=6), "-n", namespace)
@@ -47,24 +47,24 @@ def test_a_budget_follows_from_observed_starts(
             key.startswith("Deployment/llm/main@") and each.get("fresh") == 6 for key, each in entries.items()
         )
 
-    found = control_plane.wait("configmaps", OBSERVED, learned, namespace=NAMESPACE, timeout=180)
+    found = control_plane.api.wait("configmaps", OBSERVED, learned, namespace=NAMESPACE, timeout=180)
     assert "kube-system" not in found["data"]
 
     def created(name: str) -> JSON:
         return control_plane.api.create(pod(name, server()), namespace=namespace, dry_run=True).body
 
-    chassis.process.wait_until(lambda: budget(created("after")) == 600, 60)
+    chassis.process.wait_until(lambda: budget(created("after")) == 600)
     assert "observed starts" in created("after")["metadata"]["annotations"]["mlchassis.dev/changed"]
 
     # The Deployment's pods keep the estimate, so a hang would last for hours: chassis tune says so.
     tune = ["tune", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace, "-o", "json"]
     capsys.readouterr()
     assert cli.main(tune) == 0
-    told = {row["workload"]: row for row in json.loads(capsys.readouterr().out)}["Deployment/llm"]
-    assert [verdict.partition(" last ")[0] for verdict in told["verdicts"]] == ["hangs would"]
-    assert told["observed"]["starts"] == 6
+    tuned = {row["workload"]: row for row in json.loads(capsys.readouterr().out)}["Deployment/llm"]
+    assert [verdict.partition(" last ")[0] for verdict in tuned["verdicts"]] == ["hangs would"]
+    assert tuned["observed"]["starts"] == 6
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert cli.main([*tune, "--apply"]) == 0
     template = control_plane.api.get("deployments", "llm", namespace=namespace)["spec"]["template"]
-    assert template["metadata"]["annotations"] == told["annotation"]
+    assert template["metadata"]["annotations"] == tuned["annotation"]
     assert template["metadata"]["annotations"] == {"mlchassis.dev/expected-start.main": "200s"}

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.status import rolled_out
 from tests.manifests import manifest
 from webhook.cli import manifests
 
@@ -48,16 +49,11 @@ def install(cluster: ControlPlane, namespace: str) -> None:
 def placed(cluster: ControlPlane, namespace: str, revision: str = "1") -> list[str]:
     """The nodes of the replicas of a revision, once all are ready and no older one is left."""
 
-    def rolled_out(deployment: JSON) -> bool:
-        status = deployment.get("status", {})
-        return bool(
-            deployment["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision") == revision
-            and status.get("observedGeneration") == deployment["metadata"]["generation"]
-            and status.get("updatedReplicas") == status.get("replicas") == deployment["spec"]["replicas"]
-            and status.get("availableReplicas") == deployment["spec"]["replicas"]
-        )
+    def current(it: JSON) -> bool:
+        found = it["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision")
+        return found == revision and rolled_out(it)
 
-    cluster.wait("deployments", "mlchassis", rolled_out, namespace=namespace, timeout=120)
+    cluster.api.wait("deployments", "mlchassis", current, namespace=namespace)
     pods = cluster.api.items("pods", namespace)
     return sorted(pod["spec"]["nodeName"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
 

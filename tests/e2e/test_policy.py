@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane, KubectlError
 from tests.e2e.install import NAMESPACE, POLICY, Chassis
-from tests.e2e.workloads import PROBES, pod, probes
+from tests.e2e.workloads import PROBES, injected
 
 pytestmark = pytest.mark.e2e
 LIVE_WITHIN = 2.0  # seconds from the end of `kubectl apply`
@@ -37,7 +37,7 @@ def _seconds_until_probed(control_plane: ControlPlane, wanted: set[str], timeout
     """Dry-run pods, one after the other, until one gets the wanted probes; the seconds that took."""
     began = time.monotonic()
     while (passed := time.monotonic() - began) < timeout:
-        if probes(control_plane.api.create(pod("next"), "default", dry_run=True).body) == wanted:
+        if injected(control_plane.api) == wanted:
             return passed
     raise AssertionError(f"no pod got exactly the probes {wanted or '{}'} within {timeout:g} s")
 
@@ -82,8 +82,7 @@ def test_a_bad_edit_that_slips_in_is_reported_and_leaves_the_old_policy_in_force
     assert "standard-probes.yaml: mode: " in event["message"]
     chassis.wait_metric("chassis_policy_valid", 0)
     assert chassis.get("/readyz")[0] == 200
-    made = control_plane.api.create(pod("next"), "default", dry_run=True).body
-    assert probes(made) == set(PROBES), "the last good policy is in force"
+    assert injected(control_plane.api) == set(PROBES), "the last good policy is in force"
 
 
 def test_the_policy_outlives_its_config_map(
@@ -92,8 +91,7 @@ def test_the_policy_outlives_its_config_map(
     control_plane.kubectl("delete", "-n", NAMESPACE, "configmap", POLICY)
     try:
         chassis.wait_metric("chassis_policy_valid", 0)
-        made = control_plane.api.create(pod("next"), "default", dry_run=True).body
-        assert probes(made) == set(PROBES)
+        assert injected(control_plane.api) == set(PROBES)
         assert chassis.get("/readyz")[0] == 200
     finally:
         control_plane.apply(policy)

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.binaries import HELM
 from tests.e2e.controlplane import ControlPlane
-from tests.e2e.crds import KARPENTER, established, remove
+from tests.e2e.crds import KARPENTER, remove
 from tests.e2e.helm import Helm, HelmError
 from tests.e2e.install import Chassis
+from tests.e2e.status import established, has_condition, rolled_out, unschedulable
+from tests.e2e.workloads import container, workload
 from tests.manifests import manifest
 from webhook.cli import main as cli
 
@@ -36,20 +38,10 @@ def two_nodes(control_plane: ControlPlane) -> Iterator[None]:
 
 
 def deployment(
-    replicas: int = 1, *, spec: JSON | None = None, pod: JSON | None = None, **container: Any
+    replicas: int = 1, *, spec: JSON | None = None, pod: JSON | None = None, **fields: Any
 ) -> JSON:
-    main = {"name": "api", "image": "registry.example/api:1", **container}
-    template = {"metadata": {"labels": {"app": "api"}}, "spec": {"containers": [main], **(pod or {})}}
-    return manifest(
-        "Deployment",
-        "api",
-        {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "api"}},
-            "template": template,
-            **(spec or {}),
-        },
-    )
+    main = container(**{"image": "registry.example/api:1", "port": None, **fields})
+    return workload("Deployment", "api", main, replicas=replicas, pod=pod, **(spec or {}))
 
 
 def apart(replicas: int, **spec: JSON) -> JSON:
@@ -59,61 +51,35 @@ def apart(replicas: int, **spec: JSON) -> JSON:
     return deployment(replicas, spec=spec, pod={"nodeSelector": POOL, "affinity": affinity})
 
 
-def told(control_plane: ControlPlane, item: JSON, namespace: str) -> str:
-    """The warnings about an object."""
-    return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
-
-
 def one_is_left(pods: list[JSON]) -> bool:
     """Whether the scheduler found no node for one of the pods."""
-    conditions = [each for pod in pods for each in pod["status"].get("conditions", ())]
-    return any(each.get("reason") == "Unschedulable" for each in conditions)
+    return any(map(unschedulable, pods))
 
 
-def runs(control_plane: ControlPlane, replicas: int, namespace: str, name: str = "api") -> None:
+def runs(api: Api, replicas: int, name: str = "api") -> None:
     """Wait until so many pods of a Deployment are available, and all of them are of its last revision."""
 
-    def has_rolled_out(it: JSON) -> bool:
-        status = it.get("status", {})
-        counts = [status.get(key) for key in ("replicas", "updatedReplicas", "availableReplicas")]
-        return counts == [replicas] * 3 and status.get("observedGeneration") == it["metadata"]["generation"]
-
-    control_plane.wait("deployments", name, has_rolled_out, namespace=namespace, timeout=120)
+    api.wait("deployments", name, lambda it: rolled_out(it) and it["spec"]["replicas"] == replicas)
 
 
 def test_a_rollout_of_as_many_pods_as_nodes_is_warned_about_and_never_completes(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, two_nodes: None
+    api: Api, chassis: Chassis, two_nodes: None
 ) -> None:
     one_by_one = {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}
 
-    def told(item: JSON) -> str:
-        return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
+    chassis.process.wait_until(lambda: "rollout-node-deadlock" in api.warnings(apart(2)))
+    assert "rollout-node-deadlock" in api.warnings(apart(3, **one_by_one)), "the third pod has no node"
+    assert "rollout-node-deadlock" not in api.warnings(apart(2, **one_by_one))
+    assert "rollout-node-deadlock" not in api.warnings(apart(1))
 
-    chassis.process.wait_until(lambda: "rollout-node-deadlock" in told(apart(2)), 60)
-    assert "rollout-node-deadlock" in told(apart(3, **one_by_one)), "the third pod has no node"
-    assert "rollout-node-deadlock" not in told(apart(2, **one_by_one))
-    assert "rollout-node-deadlock" not in told(apart(1))
-
-    control_plane.api.create(apart(2), namespace)
-    control_plane.wait(
-        "deployments",
-        "api",
-        lambda it: it["status"].get("availableReplicas") == 2,
-        namespace=namespace,
-        timeout=60,
-    )
+    api.create(apart(2))
+    runs(api, 2)
     change = {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}}
-    control_plane.api.patch("deployments", "api", change, namespace)
+    api.patch("deployments", "api", change)
 
-    control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=60)
-    control_plane.api.patch("deployments", "api", {"spec": one_by_one}, namespace)
-    control_plane.wait(
-        "deployments",
-        "api",
-        lambda it: it["status"].get("updatedReplicas") == it["status"].get("availableReplicas") == 2,
-        namespace=namespace,
-        timeout=60,
-    )
+    api.wait_for("pods", one_is_left)
+    api.patch("deployments", "api", {"spec": one_by_one})
+    runs(api, 2)
 
 
 @pytest.fixture
@@ -144,96 +110,71 @@ def limited(how: str, replicas: int, **spec: JSON) -> JSON:
 
 @pytest.mark.parametrize("how", ["port", "spread", "minDomains"])
 def test_ports_and_spreads_limit_the_pods_as_the_rule_counts_them(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, tainted_node: None, how: str
+    api: Api, chassis: Chassis, tainted_node: None, how: str
 ) -> None:
     rule = "rollout-node-deadlock"
     one_by_one = {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}
 
-    def told(item: JSON) -> str:
-        return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
+    chassis.process.wait_until(lambda: rule in api.warnings(limited(how, 2)))
+    assert rule in api.warnings(limited(how, 3, **one_by_one)), "the third pod has no node"
+    assert rule not in api.warnings(limited(how, 2, **one_by_one))
+    assert rule not in api.warnings(limited(how, 1))
 
-    chassis.process.wait_until(lambda: rule in told(limited(how, 2)), 60)
-    assert rule in told(limited(how, 3, **one_by_one)), "the third pod has no node"
-    assert rule not in told(limited(how, 2, **one_by_one))
-    assert rule not in told(limited(how, 1))
-
-    def rolled_out(it: JSON) -> bool:
-        return bool(it["status"].get("updatedReplicas") == it["status"].get("availableReplicas") == 2)
-
-    control_plane.api.create(limited(how, 2), namespace)
-    control_plane.wait("deployments", "api", rolled_out, namespace=namespace, timeout=60)
+    api.create(limited(how, 2))
+    runs(api, 2)
     change = {"spec": {"template": {"metadata": {"labels": {"version": "2"}}}}}
-    control_plane.api.patch("deployments", "api", change, namespace)
-    control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=60)
-    control_plane.api.patch("deployments", "api", {"spec": one_by_one}, namespace)
-    control_plane.wait(
-        "deployments",
-        "api",
-        lambda it: rolled_out(it) and it["status"].get("replicas") == 2,
-        namespace=namespace,
-        timeout=60,
-    )
+    api.patch("deployments", "api", change)
+    api.wait_for("pods", one_is_left)
+    api.patch("deployments", "api", {"spec": one_by_one})
+    runs(api, 2)
 
 
-def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> None:
+def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(api: Api, chassis: Chassis) -> None:
     ports = [{"name": "http", "port": 80, "targetPort": "web"}]
     service = manifest("Service", "api", {"selector": {"app": "api"}, "ports": ports})
-    control_plane.api.create(service, namespace)
+    api.create(service)
 
     def named(port: str) -> JSON:
         return deployment(ports=[{"name": port, "containerPort": 8000}])
 
-    def told(item: JSON) -> str:
-        return " ".join(control_plane.api.create(item, namespace, dry_run=True).warnings)
-
-    chassis.process.wait_until(lambda: "service-port-unknown" in told(named("http")), 60)
-    assert "service-port-unknown" not in told(named("web"))
+    chassis.process.wait_until(lambda: "service-port-unknown" in api.warnings(named("http")))
+    assert "service-port-unknown" not in api.warnings(named("web"))
 
     def has_endpoints(*, port: bool) -> None:
-        control_plane.api.wait_for(
+        api.wait_for(
             "endpointslices.discovery.k8s.io",
             lambda slices: any(it.get("endpoints") and bool(it.get("ports")) is port for it in slices),
-            namespace=namespace,
-            timeout=60,
         )
 
-    control_plane.api.create(named("http"), namespace)
+    api.create(named("http"))
     has_endpoints(port=False)
     change = {
         "spec": {"template": {"spec": {"containers": named("web")["spec"]["template"]["spec"]["containers"]}}}
     }
-    control_plane.api.patch("deployments", "api", change, namespace)
+    api.patch("deployments", "api", change)
     has_endpoints(port=True)
 
 
 def waiting(name: str, host: str) -> JSON:
     """A Deployment whose init container waits for a host."""
-    labels = {"app": name}
     command = ["sh", "-c", f"until nc -z {host} 80; do sleep 2; done"]
     wait = {"name": "wait", "image": "registry.example/tools:1", "command": command}
-    main = {"name": "main", "image": "registry.example/api:1"}
     # Fake nodes run pods whose init containers never end.
-    spec = {"initContainers": [wait], "containers": [main], "nodeSelector": {"pool": "nowhere"}}
-    return manifest(
-        "Deployment",
-        name,
-        {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
-    )
+    pod = {"initContainers": [wait], "nodeSelector": {"pool": "nowhere"}}
+    return workload("Deployment", name, container("registry.example/api:1", None), pod=pod)
 
 
 def service(name: str) -> JSON:
     spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+    return manifest("Service", name, spec)
 
 
 def test_a_set_is_judged_as_it_will_be_in_the_cluster(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: Api, control_plane: ControlPlane, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The cluster has one half of a cycle, and a manifest the other: applied, none of the two starts."""
     for item in (service("a"), service("b"), waiting("a", "b")):
-        control_plane.api.create(item, namespace)
+        api.create(item)
     file = tmp_path / "b.json"
     file.write_text(json.dumps(waiting("b", f"a.{namespace}.svc.cluster.local")))
     into = ["--against", "-", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace]
@@ -242,9 +183,9 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
         status = cli.main([argv[0], str(file), *argv[1:], *into])
         return status, capsys.readouterr().out
 
-    status, said = judged("review", "--profile", "standard")
-    assert status == 1, said
-    assert "startup-wait-cycle" in said
+    status, output = judged("review", "--profile", "standard")
+    assert status == 1, output
+    assert "startup-wait-cycle" in output
     status, drawn = judged("graph", "-o", "json")
     assert status == 1
     assert len(json.loads(drawn)["cycles"]) == 1
@@ -254,7 +195,7 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
     # A name that nothing in the cluster has.
     file.write_text(json.dumps(deployment(envFrom=[{"secretRef": {"name": "token"}}])))
     assert "Secret token, which does not exist" in " ".join(judged("review")[1].split())
-    control_plane.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}}, namespace)
+    api.create(manifest("Secret", "token"))
     assert "dependency-missing" not in judged("review")[1]
 
     # A set that gives up the other half is sound.
@@ -266,6 +207,7 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
 
 @pytest.mark.parametrize("version", HELM)
 def test_a_hook_of_helm_that_waits_for_its_own_release_fails(
+    api: Api,
     control_plane: ControlPlane,
     namespace: str,
     tmp_path: Path,
@@ -280,16 +222,17 @@ def test_a_hook_of_helm_that_waits_for_its_own_release_fails(
         made = waiting("web", "db")
         pod = made["spec"]["template"]["spec"]
         labels = {"app.kubernetes.io/instance": "shop"}
-        job: JSON = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": "web", "labels": labels, "annotations": {"helm.sh/hook": hook}},
-            "spec": {
+        job: JSON = manifest(
+            "Job",
+            "web",
+            {
                 "template": {
                     "spec": {**pod, "restartPolicy": "Never", "nodeSelector": {"service": namespace}},
                 }
             },
-        }
+            labels=labels,
+            annotations={"helm.sh/hook": hook},
+        )
         database = {**deployment(), "metadata": {"name": "db", "labels": labels}}
         database["spec"] = json.loads(json.dumps(database["spec"]).replace('"app": "api"', '"app": "db"'))
         listening = service("db")
@@ -315,21 +258,21 @@ def test_a_hook_of_helm_that_waits_for_its_own_release_fails(
     assert "deploy-order-deadlock" not in judged(good)
     with pytest.raises(HelmError, match="pre-install"):
         install(bad, "15s")
-    assert not control_plane.api.exists("services", "db", namespace), "Helm waits for the hook first"
-    control_plane.api.delete("jobs", "web", namespace)
+    assert not api.exists("services", "db"), "Helm waits for the hook first"
+    api.delete("jobs", "web")
     helm.run("uninstall", "shop", "-n", namespace, "--no-hooks")
     with ThreadPoolExecutor(1) as pool:
         installed = pool.submit(install, good, "120s")
-        control_plane.wait("services", "db", namespace=namespace, timeout=60)
+        api.wait("services", "db")
         control_plane.add_node("hook", {"service": namespace})
         try:
             assert "STATUS: deployed" in installed.result()
         finally:
-            control_plane.api.delete("nodes", "hook")
+            api.delete("nodes", "hook")
 
 
 def test_a_claim_that_does_not_exist_keeps_the_pod_pending(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: Api, control_plane: ControlPlane, namespace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The finding comes first, then the scheduler's own reason; the claim frees the pod."""
     rule = "dependency-missing"
@@ -348,73 +291,53 @@ def test_a_claim_that_does_not_exist_keeps_the_pod_pending(
     assert "PersistentVolumeClaim models, which does not exist" in judged()
     control_plane.add_node("claims", {"claims": namespace})
     try:
-        control_plane.api.create(made, namespace)
-        [pod] = control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=120)
+        api.create(made)
+        [pod] = api.wait_for("pods", one_is_left)
         [condition] = [it for it in pod["status"]["conditions"] if it["type"] == "PodScheduled"]
         assert 'persistentvolumeclaim "models" not found' in condition["message"]
         amount = {"storage": "1Gi"}
         claim = {"storageClassName": "", "accessModes": ["ReadWriteOnce"], "resources": {"requests": amount}}
-        control_plane.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "models"},
-                "spec": {**claim, "volumeName": namespace},
-            },
-            namespace,
-        )
-        control_plane.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": namespace},
-                "spec": {
+        api.create(manifest("PersistentVolumeClaim", "models", {**claim, "volumeName": namespace}))
+        api.create(
+            manifest(
+                "PersistentVolume",
+                namespace,
+                {
                     "capacity": amount,
                     "accessModes": ["ReadWriteOnce"],
                     "hostPath": {"path": "/models"},
                     "claimRef": {"namespace": namespace, "name": "models"},
                 },
-            }
+            )
         )
-        runs(control_plane, 1, namespace)
+        runs(api, 1)
         assert rule not in judged()
     finally:
-        control_plane.api.delete("nodes", "claims")
-        control_plane.api.delete("persistentvolumes", namespace)
+        api.delete("nodes", "claims")
+        api.delete("persistentvolumes", namespace)
 
 
 @pytest.fixture
-def priority_class(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
-    control_plane.api.create(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": namespace},
-            "value": 1000,
-        }
-    )
+def priority_class(api: Api, namespace: str) -> Iterator[str]:
+    api.create(manifest("PriorityClass", namespace) | {"value": 1000})
     yield namespace
-    control_plane.api.delete("priorityclasses", namespace)
+    api.delete("priorityclasses", namespace)
 
 
 def test_without_its_priority_class_a_workload_has_no_pods(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, priority_class: str
+    api: Api, chassis: Chassis, priority_class: str
 ) -> None:
     rule = "priority-class-missing"
     missing = deployment(pod={"priorityClassName": "nobody-made-this"})
-    chassis.process.wait_until(lambda: rule in told(control_plane, missing, namespace), 120)
+    chassis.process.wait_until(lambda: rule in api.warnings(missing))
     sound = deployment(pod={"priorityClassName": priority_class})
-    chassis.process.wait_until(lambda: rule not in told(control_plane, sound, namespace), 120)
+    chassis.process.wait_until(lambda: rule not in api.warnings(sound))
 
-    def is_refused(it: JSON) -> bool:
-        conditions = it.get("status", {}).get("conditions", ())
-        return any("no PriorityClass with name" in each.get("message", "") for each in conditions)
-
-    control_plane.api.create(missing, namespace)
-    control_plane.wait("deployments", "api", is_refused, namespace=namespace, timeout=120)
+    api.create(missing)
+    api.wait("deployments", "api", has_condition("ReplicaFailure", says="no PriorityClass with name"))
     sound["metadata"]["name"] = "sound"
-    control_plane.api.create(sound, namespace)
-    control_plane.api.wait_for("pods", lambda pods: len(pods) == 1, namespace=namespace, timeout=120)
+    api.create(sound)
+    api.wait_for("pods", lambda pods: len(pods) == 1)
 
 
 @pytest.fixture
@@ -429,23 +352,19 @@ def devices(control_plane: ControlPlane, two_nodes: None) -> Iterator[str]:
         offer = {"driver": driver, "nodeName": node, "pool": pool, "devices": each}
         made.append(("ResourceSlice", f"{node}-two", offer))
     for kind, name, spec in made:
-        item = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-        control_plane.api.create(item)
+        control_plane.api.create(manifest(kind, name, spec))
     yield driver
     for kind, name, _ in made:
         control_plane.api.delete({"DeviceClass": "deviceclasses"}.get(kind, "resourceslices"), name)
 
 
-def add_claim(
-    control_plane: ControlPlane, kind: str, name: str, device_class: str, count: int, namespace: str
-) -> None:
+def add_claim(api: Api, kind: str, name: str, device_class: str, count: int) -> None:
     """A ResourceClaim, or a ResourceClaimTemplate."""
     request = {"name": "gpus", "exactly": {"deviceClassName": device_class, "count": count}}
     spec: JSON = {"devices": {"requests": [request]}}
     if kind == "ResourceClaimTemplate":
         spec = {"spec": spec}
-    item = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-    control_plane.api.create(item, namespace)
+    api.create(manifest(kind, name, spec))
 
 
 def claiming(item: JSON, **claim: str) -> JSON:
@@ -457,100 +376,87 @@ def claiming(item: JSON, **claim: str) -> JSON:
 
 
 def test_a_claim_of_more_devices_than_a_node_has_is_never_allocated(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, devices: str
+    api: Api, chassis: Chassis, devices: str
 ) -> None:
     rule = "device-claim-unmet"
 
     def of(name: str, count: int) -> JSON:
-        add_claim(control_plane, "ResourceClaimTemplate", name, devices, count, namespace)
+        add_claim(api, "ResourceClaimTemplate", name, devices, count)
         made = claiming(deployment(), resourceClaimTemplateName=name)
         made["metadata"]["name"] = name
         return made
 
     three, two = of("three", 3), of("two", 2)
-    chassis.process.wait_until(lambda: rule in told(control_plane, three, namespace), 120)
-    assert rule not in told(control_plane, two, namespace)
-    control_plane.api.create(three, namespace)
-    control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=120)
-    control_plane.api.create(two, namespace)
-    runs(control_plane, 1, namespace, "two")
+    chassis.process.wait_until(lambda: rule in api.warnings(three))
+    assert rule not in api.warnings(two)
+    api.create(three)
+    api.wait_for("pods", one_is_left)
+    api.create(two)
+    runs(api, 1, "two")
 
 
 def test_pods_of_different_nodes_that_share_a_claim_do_not_all_run(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, devices: str
+    api: Api, chassis: Chassis, devices: str
 ) -> None:
     rule = "device-claim-shared"
-    add_claim(control_plane, "ResourceClaim", "one", devices, 1, namespace)
-    add_claim(control_plane, "ResourceClaimTemplate", "each", devices, 1, namespace)
+    add_claim(api, "ResourceClaim", "one", devices, 1)
+    add_claim(api, "ResourceClaimTemplate", "each", devices, 1)
     shared = claiming(apart(2), resourceClaimName="one")
     sound = claiming(apart(2), resourceClaimTemplateName="each")
-    assert rule in told(control_plane, shared, namespace)
-    assert rule not in told(control_plane, sound, namespace)
-    control_plane.api.create(shared, namespace)
-    control_plane.api.wait_for(
-        "pods",
-        lambda pods: one_is_left(pods) and any(pod["status"]["phase"] == "Running" for pod in pods),
-        namespace=namespace,
-        timeout=120,
+    assert rule in api.warnings(shared)
+    assert rule not in api.warnings(sound)
+    api.create(shared)
+    api.wait_for(
+        "pods", lambda pods: one_is_left(pods) and any(pod["status"]["phase"] == "Running" for pod in pods)
     )
-    control_plane.api.delete("deployments", "api", namespace)
-    control_plane.api.wait_for("pods", lambda pods: not pods, namespace=namespace, timeout=120)
-    control_plane.api.create(sound, namespace)
-    runs(control_plane, 2, namespace)
+    api.delete("deployments", "api")
+    api.wait_for("pods", lambda pods: not pods)
+    api.create(sound)
+    runs(api, 2)
 
 
 def test_no_pod_runs_where_its_node_selector_matches_no_node(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, two_nodes: None
+    api: Api, chassis: Chassis, namespace: str, two_nodes: None
 ) -> None:
     rule = "node-selector-unmatched"
     made = deployment(pod={"nodeSelector": {"disk": namespace}})
-    chassis.process.wait_until(lambda: rule in told(control_plane, made, namespace), 120)
-    control_plane.api.create(made, namespace)
-    control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=120)
-    control_plane.api.patch("nodes", "apart-a", {"metadata": {"labels": {"disk": namespace}}})
-    runs(control_plane, 1, namespace)
+    chassis.process.wait_until(lambda: rule in api.warnings(made))
+    api.create(made)
+    api.wait_for("pods", one_is_left)
+    api.patch("nodes", "apart-a", {"metadata": {"labels": {"disk": namespace}}})
+    runs(api, 1)
     twin = {**made, "metadata": {"name": "twin"}}
-    chassis.process.wait_until(lambda: rule not in told(control_plane, twin, namespace), 120)
+    chassis.process.wait_until(lambda: rule not in api.warnings(twin))
 
 
-def test_an_autoscaler_asks_for_replicas_that_the_quota_refuses(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str
-) -> None:
+def test_an_autoscaler_asks_for_replicas_that_the_quota_refuses(api: Api, chassis: Chassis) -> None:
     rule = "autoscaler-exceeds-room"
     quota = {"hard": {"requests.cpu": "2"}}
-    control_plane.api.create(
-        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": quota}, namespace
-    )
+    api.create(manifest("ResourceQuota", "team", quota))
     autoscaler = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"},
         "minReplicas": 1,
         "maxReplicas": 4,
     }
-    control_plane.api.create(
-        manifest("HorizontalPodAutoscaler", "api", autoscaler),
-        namespace,
-    )
+    api.create(manifest("HorizontalPodAutoscaler", "api", autoscaler))
     made = deployment(resources={"requests": {"cpu": "1"}})
-    chassis.process.wait_until(lambda: rule in told(control_plane, made, namespace), 120)
-    control_plane.api.create(made, namespace)
-    runs(control_plane, 1, namespace)
+    chassis.process.wait_until(lambda: rule in api.warnings(made))
+    api.create(made)
+    runs(api, 1)
 
     def scaled_to(least: int, most: int) -> None:
         """Without metrics, an autoscaler keeps the replicas above its minimum."""
         change = {"spec": {"minReplicas": least, "maxReplicas": most}}
-        control_plane.api.patch("horizontalpodautoscalers", "api", change, namespace)
-
-    def is_refused(it: JSON) -> bool:
-        conditions = [each.get("message", "") for each in it["status"].get("conditions", ())]
-        return it["status"].get("availableReplicas") == 2 and any("exceeded quota" in it for it in conditions)
+        api.patch("horizontalpodautoscalers", "api", change)
 
     scaled_to(4, 4)
-    control_plane.wait("deployments", "api", is_refused, namespace=namespace, timeout=120)
+    exceeded = has_condition("ReplicaFailure", says="exceeded quota")
+    api.wait("deployments", "api", lambda it: exceeded(it) and it["status"].get("availableReplicas") == 2)
     scaled_to(1, 2)
-    runs(control_plane, 2, namespace)
+    runs(api, 2)
     twin = {**made, "metadata": {"name": "api"}}
-    control_plane.api.delete("deployments", "api", namespace)
-    chassis.process.wait_until(lambda: rule not in told(control_plane, twin, namespace), 120)
+    api.delete("deployments", "api")
+    chassis.process.wait_until(lambda: rule not in api.warnings(twin))
 
 
 @pytest.fixture
@@ -558,14 +464,10 @@ def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], No
     """The API of metrics-server as a custom resource; a call sets what CPU each pod of a namespace uses."""
     path = "/apis/metrics.k8s.io/v1beta1"
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    definition = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": "pods.metrics.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, in place of metrics-server"},
-        },
-        "spec": {
+    definition = manifest(
+        "CustomResourceDefinition",
+        "pods.metrics.k8s.io",
+        {
             "group": "metrics.k8s.io",
             "scope": "Namespaced",
             "names": {"kind": "PodMetrics", "plural": "pods"},
@@ -573,7 +475,8 @@ def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], No
                 {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
             ],
         },
-    }
+        annotations={"api-approved.kubernetes.io": "unapproved, in place of metrics-server"},
+    )
 
     def use(namespace: str, cpu: str) -> None:
         for pod in control_plane.api.items("pods", namespace):
@@ -592,7 +495,7 @@ def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], No
             control_plane.api.request("POST", f"{path}/namespaces/{namespace}/pods", metrics)
 
     control_plane.api.create(definition)
-    control_plane.wait("customresourcedefinitions", "pods.metrics.k8s.io", established)
+    control_plane.api.wait("customresourcedefinitions", "pods.metrics.k8s.io", established)
     yield use
     remove(control_plane, ["customresourcedefinition/pods.metrics.k8s.io"])
 
@@ -600,29 +503,28 @@ def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], No
 def by_use(percent: int) -> JSON:
     """An autoscaler of 1 or 2 replicas by the CPU."""
     source = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "api"},
-        "spec": {
+    return manifest(
+        "HorizontalPodAutoscaler",
+        "api",
+        {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"},
             "minReplicas": 1,
             "maxReplicas": 2,
             "metrics": [{"type": "Resource", "resource": source}],
         },
-    }
+    )
 
 
 @pytest.mark.parametrize(
     ("resources", "fixed", "says"),
     [
-        ({}, {"requests": {"cpu": "500m"}}, "missing request for cpu in container api"),
+        ({}, {"requests": {"cpu": "500m"}}, "missing request for cpu in container main"),
         ({"limits": {"cpu": "1"}}, {"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}, ""),
     ],
     ids=["no request", "limit"],
 )
 def test_an_autoscaler_adds_no_pod(
-    control_plane: ControlPlane,
+    api: Api,
     chassis: Chassis,
     namespace: str,
     pod_metrics: Callable[[str, str], None],
@@ -632,11 +534,11 @@ def test_an_autoscaler_adds_no_pod(
 ) -> None:
     """Under a load of the whole limit, the controller of Kubernetes adds pods only to the corrected twin."""
     rule = "autoscaler-never-scales"
-    control_plane.api.create(by_use(95), namespace)
+    api.create(by_use(95))
     made = deployment(resources=resources)
     twin = {**deployment(resources=fixed), "metadata": {"name": "api"}}
-    chassis.process.wait_until(lambda: rule in told(control_plane, made, namespace), 120)
-    assert rule not in told(control_plane, twin, namespace)
+    chassis.process.wait_until(lambda: rule in api.warnings(made))
+    assert rule not in api.warnings(twin)
 
     def judged(it: JSON) -> bool:
         """Whether the controller decided, knowing the metrics."""
@@ -645,37 +547,37 @@ def test_an_autoscaler_adds_no_pod(
             return any(says in each["message"] for each in status.get("conditions", ()))
         return bool(status.get("currentMetrics")) and status["desiredReplicas"] == 1
 
-    control_plane.api.create(made, namespace)
-    runs(control_plane, 1, namespace)
+    api.create(made)
+    runs(api, 1)
     pod_metrics(namespace, "1")
-    found = control_plane.wait("horizontalpodautoscalers", "api", judged, namespace=namespace, timeout=120)
+    found = api.wait("horizontalpodautoscalers", "api", judged)
     active = next(it for it in found["status"]["conditions"] if it["type"] == "ScalingActive")
     expected = ("False", "FailedGetResourceMetric") if says else ("True", "ValidMetricFound")
     assert (active["status"], active["reason"]) == expected
-    runs(control_plane, 1, namespace)
+    runs(api, 1)
 
-    control_plane.api.replace({**twin, "metadata": {"name": "api", "namespace": namespace}})
-    runs(control_plane, 1, namespace)
+    api.replace({**twin, "metadata": {"name": "api", "namespace": namespace}})
+    runs(api, 1)
     pod_metrics(namespace, "1")
-    runs(control_plane, 2, namespace)
+    runs(api, 2)
 
 
 def test_an_autoscaler_counts_the_puller(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, pod_metrics: Callable[[str, str], None]
+    api: Api, chassis: Chassis, namespace: str, pod_metrics: Callable[[str, str], None]
 ) -> None:
     """The controller needs a request of the injected sidecar too."""
     labels = {"mlchassis.dev/model-config": "true"}
     config = {"metadata": {"name": "models", "labels": labels}, "data": {"models.json": "[]"}}
-    control_plane.api.create({"apiVersion": "v1", "kind": "ConfigMap", **config}, namespace)
+    api.create({"apiVersion": "v1", "kind": "ConfigMap", **config})
     made = deployment(image="seldonio/mlserver:1.7.1", resources={"requests": {"cpu": "500m"}})
     made["spec"]["template"]["metadata"]["annotations"] = {"mlchassis.dev/model-config": "models"}
-    control_plane.api.create(by_use(95), namespace)
-    control_plane.api.create(made, namespace)
-    runs(control_plane, 1, namespace)
-    [pod] = control_plane.api.items("pods", namespace)
+    api.create(by_use(95))
+    api.create(made)
+    runs(api, 1)
+    [pod] = api.items("pods")
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["model-puller"]
     pod_metrics(namespace, "1")
-    runs(control_plane, 2, namespace)
+    runs(api, 2)
 
 
 @pytest.fixture
@@ -690,7 +592,7 @@ def gpu_node(control_plane: ControlPlane) -> Iterator[str]:
 
 
 def test_a_volume_in_another_zone_than_the_accelerators_keeps_the_pod_pending(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, gpu_node: str
+    api: Api, chassis: Chassis, namespace: str, gpu_node: str
 ) -> None:
     rule = "volume-out-of-reach"
 
@@ -708,11 +610,8 @@ def test_a_volume_in_another_zone_than_the_accelerators_keeps_the_pod_pending(
             ("PersistentVolume", {**common, **volume, **affinity}),
             ("PersistentVolumeClaim", {**common, **claim}),
         ):
-            item = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
-            control_plane.api.create(item, None if kind == "PersistentVolume" else namespace)
-        control_plane.wait(
-            "persistentvolumeclaims", name, lambda it: it["status"]["phase"] == "Bound", namespace=namespace
-        )
+            api.create(manifest(kind, name, spec))
+        api.wait("persistentvolumeclaims", name, lambda it: it["status"]["phase"] == "Bound")
         volumes = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]}
         made = deployment(pod=volumes, resources={"limits": {"nvidia.com/gpu": "1"}})
         made["metadata"]["name"] = zone
@@ -720,29 +619,28 @@ def test_a_volume_in_another_zone_than_the_accelerators_keeps_the_pod_pending(
         return made
 
     west, east = with_volume("west"), with_volume("east")
-    chassis.process.wait_until(lambda: rule in told(control_plane, west, namespace), 120)
-    assert rule not in told(control_plane, east, namespace)
-    control_plane.api.create(west, namespace)
-    control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=120)
-    control_plane.api.create(east, namespace)
-    runs(control_plane, 1, namespace, "east")
+    chassis.process.wait_until(lambda: rule in api.warnings(west))
+    assert rule not in api.warnings(east)
+    api.create(west)
+    api.wait_for("pods", one_is_left)
+    api.create(east)
+    runs(api, 1, "east")
 
 
 @pytest.fixture
-def priorities(control_plane: ControlPlane, namespace: str) -> Iterator[dict[str, str]]:
+def priorities(api: Api, namespace: str) -> Iterator[dict[str, str]]:
     """Names of PriorityClasses, each above the one before it."""
     made = {each: f"{namespace}-{each}" for each in ("low", "polite", "high")}
     for value, (each, name) in enumerate(made.items(), 1000):
         policy = "Never" if each == "polite" else "PreemptLowerPriority"
-        item = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-        control_plane.api.create({**item, "value": value, "preemptionPolicy": policy})
+        api.create(manifest("PriorityClass", name) | {"value": value, "preemptionPolicy": policy})
     yield made
     for name in made.values():
-        control_plane.api.delete("priorityclasses", name)
+        api.delete("priorityclasses", name)
 
 
 def test_a_rollout_without_room_and_with_a_higher_priority_evicts_its_own_pods(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, two_nodes: None, priorities: dict[str, str]
+    api: Api, chassis: Chassis, two_nodes: None, priorities: dict[str, str]
 ) -> None:
     """`rollout-node-deadlock` warns of the missing room already; docs/graph.md says why no rule is about
     the priority."""
@@ -753,30 +651,28 @@ def test_a_rollout_without_room_and_with_a_higher_priority_evicts_its_own_pods(
         return made
 
     def evicted() -> int:
-        events = control_plane.api.items("events", namespace)
+        events = api.items("events")
         return sum(event["reason"] == "Preempted" for event in events)
 
-    chassis.process.wait_until(
-        lambda: "rollout-node-deadlock" in told(control_plane, of("low"), namespace), 20
-    )
-    control_plane.api.create(of("low"), namespace)
-    runs(control_plane, 2, namespace)
+    chassis.process.wait_until(lambda: "rollout-node-deadlock" in api.warnings(of("low")))
+    api.create(of("low"))
+    runs(api, 2)
 
     def change(item: JSON) -> None:
-        control_plane.api.patch("deployments", "api", {"spec": item["spec"]}, namespace)
+        api.patch("deployments", "api", {"spec": item["spec"]})
 
     change(of("polite"))
-    control_plane.api.wait_for("pods", one_is_left, namespace=namespace, timeout=60)
+    api.wait_for("pods", one_is_left)
     assert not evicted(), "with preemptionPolicy Never the rollout only waits"
     change(of("high"))
-    runs(control_plane, 2, namespace)
+    runs(api, 2)
     assert evicted(), "the rollout ended because the scheduler took ready pods, in spite of maxUnavailable"
     before = evicted()
     one_by_one = {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}
     change(of("low", **one_by_one))
-    runs(control_plane, 2, namespace)
+    runs(api, 2)
     change(of("high", **one_by_one))
-    runs(control_plane, 2, namespace)
+    runs(api, 2)
     assert evicted() == before, "with room for the new pod, it takes nobody's"
 
 

@@ -264,7 +264,7 @@ def custom(kind: str, version: str, name: str, spec: JSON) -> JSON:
 
 
 def test_the_policy_may_be_a_config_map(scan: Scan, team: str, control_plane: ControlPlane) -> None:
-    observing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "observing"}}
+    observing = manifest("ConfigMap", "observing")
     control_plane.api.create({**observing, "data": {"rules.yaml": "profile: observe"}}, team)
     answer = scan("-n", team, "-o", "json", policy=f"configmap:{team}/observing")
     assert answer.status == 0

@@ -58,12 +58,7 @@ def narrowed(chassis: Chassis, namespace: str) -> JSON:
     entry |= {"name": NARROW, "rules": [rule], "failurePolicy": "Fail"}
     entry["clientConfig"] = {"url": f"https://{HOST}:{free_port()}/mutate"}
     entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": NARROW},
-        "webhooks": [entry],
-    }
+    return manifest("MutatingWebhookConfiguration", NARROW) | {"webhooks": [entry]}
 
 
 @pytest.fixture

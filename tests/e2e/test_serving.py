@@ -14,7 +14,7 @@ from policies.core.resources import Resource
 from tests.e2e.api import JSON, Answer, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis
-from tests.e2e.workloads import PROBES, pod, probes
+from tests.e2e.workloads import PROBES, injected, pod, probes
 from tests.hanging import HANGING
 
 pytestmark = pytest.mark.e2e
@@ -63,7 +63,7 @@ def test_a_wiped_ca_bundle_is_back_at_once(
     control_plane.api.replace(configuration)
     control_plane.api.wait(resource, NAME, lambda it: bundles(it) == trusted, timeout=60)
     settled = control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"]
-    assert probes(control_plane.api.create(pod("after"), "default", dry_run=True).body) == set(PROBES)
+    assert injected(control_plane.api) == set(PROBES)
     assert control_plane.api.get(resource, NAME)["metadata"]["resourceVersion"] == settled, "nobody writes on"
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_secret_is_replaced_and_trusted(control_plane: ControlPlane, c
         control_plane.api.wait(
             resource, NAME, lambda it: bundles(it) == {secret["data"]["ca.crt"]}, timeout=60
         )
-    assert probes(control_plane.api.create(pod("after"), "default", dry_run=True).body) == set(PROBES)
+    assert injected(control_plane.api) == set(PROBES)
 
 
 def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> None:
@@ -89,22 +89,19 @@ def test_an_api_server_that_is_away_for_a_while_is_met_again(tmp_path: Path) -> 
         chassis.install()
         chassis.start()
         try:
-            chassis.process.wait_until(lambda: not _unsynced(chassis), 60)
+            chassis.process.wait_until(lambda: not _unsynced(chassis))
             control_plane.end("kube-apiserver")
-            chassis.process.wait_until(lambda: "can't read the API server" in _log(chassis), 60)
+            chassis.process.wait_until(lambda: "can't read the API server" in _log(chassis))
             assert chassis.ready()
             assert chassis.metric("chassis_policy_valid") == 1
             assert _unsynced(chassis) == set()
 
-            revived = control_plane._spawn("kube-apiserver", *control_plane._api_server_flags())
-            revived.wait_until(control_plane._ready, 60)
+            control_plane.start_api_server()
             control_plane.apply(chassis.policy_with(standard_probes="mode: off\n"))
-            chassis.process.wait_until(
-                lambda: probes(control_plane.api.create(pod("a"), "default", dry_run=True).body) == set(), 60
-            )
+            chassis.process.wait_until(lambda: injected(control_plane.api) == set())
             # An API server that has just started may refuse a list before it knows any role. That fact is
             # read again after a pause, which may begin after all others have recovered.
-            chassis.process.wait_until(lambda: _recovered(chassis) and not _unsynced(chassis), 120)
+            chassis.process.wait_until(lambda: _recovered(chassis) and not _unsynced(chassis))
         finally:
             assert chassis.stop() == 0
 
@@ -145,7 +142,7 @@ def test_a_hung_worker_is_replaced_while_creates_go_on_with_fail_set(tmp_path: P
                 assert hung.result() is None
             assert let_in > 0
             chassis.wait_metric("chassis_worker_restarts_total", 1, reason="hung")
-            chassis.process.wait_until(lambda: _log(chassis).count('"listening"') == 3, 60)
+            chassis.process.wait_until(lambda: _log(chassis).count('"listening"') == 3)
             for number in range(20):
                 seen = _created(control_plane, f"after-{number}")
                 assert seen is not None

@@ -18,11 +18,11 @@ from tests.e2e.operators import (
     end,
     first_of_two,
     fixture,
-    has_condition,
     place,
     plain_and_changed,
     run,
 )
+from tests.e2e.status import has_condition
 from tests.e2e.workloads import probes
 from tests.manifests import manifest
 

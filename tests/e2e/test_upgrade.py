@@ -182,9 +182,9 @@ class Stream:
         api.create(item, self._namespace)
 
     def _ray_cluster(self) -> JSON:
-        item = kuberay.ray_cluster("stream", self._namespace, 5000)
+        item = kuberay.ray_cluster("stream", 5000)
         item["spec"]["workerGroupSpecs"][0]["maxReplicas"] = 5000
-        return self._cluster.api.create(item).body
+        return self._cluster.api.create(item, self._namespace).body
 
     def _worker(self, api: Api, cluster: JSON) -> None:
         item = kuberay.worker(cluster)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.e2e.binaries import binary
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.controlplane import LEFT_ALONE, ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.workloads import container, job, pod, workload
 
@@ -41,27 +41,27 @@ def shell(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 
 
 def fields(shell: Shell, arguments: str) -> tuple[JSON, dict[str, JSON]]:
-    [told] = json.loads(shell(f"kubectl chassis why {arguments} -o json"))
-    return told, {each["path"]: each for each in told["fields"]}
+    [answer] = json.loads(shell(f"kubectl chassis why {arguments} -o json"))
+    return answer, {each["path"]: each for each in answer["fields"]}
 
 
-def made(control_plane: ControlPlane, namespace: str, name: str) -> JSON:
-    return control_plane.api.wait_for("pods", bool, namespace=namespace, labels=f"app={name}")[0]
+def made(api: Api, name: str) -> JSON:
+    return api.wait_for("pods", bool, labels=f"app={name}")[0]
 
 
 def test_the_answer_for_a_pod_has_setters_and_commands_that_work(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
+    api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
 ) -> None:
     deployment = workload("Deployment", "llm", LLM)
     deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 90
     control_plane.apply(deployment, "-n", namespace)
-    running = made(control_plane, namespace, "llm")
+    running = made(api, "llm")
     name = running["metadata"]["name"]
 
-    told, by_path = fields(shell, f"pod/{name} -n {namespace}")
-    assert told["title"] == f"Pod {namespace}/{name}"
-    assert told["writtenIn"] == f"Deployment {namespace}/llm"
-    assert told["policy"]["changed"] is False
+    answer, by_path = fields(shell, f"pod/{name} -n {namespace}")
+    assert answer["title"] == f"Pod {namespace}/{name}"
+    assert answer["writtenIn"] == f"Deployment {namespace}/llm"
+    assert answer["policy"]["changed"] is False
     start = by_path[START]
     assert (start["by"], start["policy"], start["setting"]) == (
         "mlchassis",
@@ -90,13 +90,13 @@ def test_the_answer_for_a_pod_has_setters_and_commands_that_work(
         == "30 min: three times 10 min (mlchassis.dev/expected-start)"
     )
 
-    shell(told["without"]["standard-probes"])
+    shell(answer["without"]["standard-probes"])
     _, exempted = fields(shell, f"deploy/llm -n {namespace}")
     assert "spec.template." + START not in exempted
 
 
 def test_a_later_change_of_the_policy_is_shown_and_its_command_works(
-    control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
+    api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str, shell: Shell
 ) -> None:
     control_plane.apply(pod("llm", LLM), "-n", namespace)
     before = chassis.policy()
@@ -105,13 +105,13 @@ def test_a_later_change_of_the_policy_is_shown_and_its_command_works(
         command = fresh[START]["commands"]["everywhere"]
         assert "startupFactor: 3.0" in command
         shell(command.replace("startupFactor: 3.0", "startupFactor: 2.0"))
-        told, later = fields(shell, f"pod/llm -n {namespace}")
-        assert told["policy"]["changed"] is True
+        answer, later = fields(shell, f"pod/llm -n {namespace}")
+        assert answer["policy"]["changed"] is True
         assert later[START]["why"].startswith("215 min: ")
         assert later[START]["today"].startswith("143 min: ")
         assert "  today   143 min: " in shell(f"kubectl chassis why pod/llm -n {namespace}")
     finally:
-        control_plane.api.replace({**chassis.policy(), "data": before.get("data") or {}})
+        api.replace({**chassis.policy(), "data": before.get("data") or {}})
 
 
 def test_a_job_and_what_others_set(
@@ -123,7 +123,7 @@ def test_a_job_and_what_others_set(
     assert (policy["by"], policy["policy"]) == ("mlchassis", "job-retries")
     assert policy["why"].startswith("an evicted pod is replaced and not counted")
 
-    control_plane.create_namespace(f"{namespace}-off", {"mlchassis.dev/admission": "disabled"})
+    control_plane.create_namespace(f"{namespace}-off", LEFT_ALONE)
     control_plane.apply(
         pod("own", container("x:1", livenessProbe={"tcpSocket": {"port": 8000}})), "-n", f"{namespace}-off"
     )

@@ -7,14 +7,11 @@ import json
 import random
 import re
 import shlex
-import ssl
-import threading
 import time
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import cycle
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +21,10 @@ from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import NAMESPACE, REPOSITORY, SERVICE_ACCOUNT, Chassis
 from tests.e2e.kuberay import Observer, prepare, ray_cluster, scale, worker
-from tests.e2e.pki import Authority
+from tests.e2e.other_webhooks import patching
+from tests.e2e.tunnels import Tunnels
+from tests.e2e.workloads import container, pod, workload
+from tests.manifests import manifest
 from webhook.cli import manifests
 from webhook.kube.api import ApiServer
 from webhook.worker_names.cluster import LiveWorkers, Sweep
@@ -33,20 +33,19 @@ from webhook.worker_names.leases import earlier_lease_name
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def api(control_plane: ControlPlane, chassis: Chassis) -> Api:
+@pytest.fixture(scope="module", autouse=True)
+def prepared(control_plane: ControlPlane, chassis: Chassis) -> None:
     prepare(control_plane, "kuberay-1.6")
-    return control_plane.api
 
 
-def leases(api: Api, namespace: str) -> list[JSON]:
-    """The Leases of the worker groups in a namespace; they are in the webhook's own."""
+def leases(api: Api) -> list[JSON]:
+    """The Leases of the worker groups in the test's namespace; they are in the webhook's own."""
     held = api.items("leases", NAMESPACE, "mlchassis.dev/worker-names=record")
-    return [item for item in held if _owner_of(item)["namespace"] == namespace]
+    return [item for item in held if _owner_of(item)["namespace"] == api.namespace]
 
 
-def lease(api: Api, namespace: str) -> JSON | None:
-    found = leases(api, namespace)
+def lease(api: Api) -> JSON | None:
+    found = leases(api)
     return found[0] if found else None
 
 
@@ -60,7 +59,7 @@ def _is_refusal(event: JSON) -> bool:
 
 
 def test_one_pod_too_many_is_a_409_that_names_the_existing_ones(api: Api, namespace: str) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    cluster = api.create(ray_cluster("demo", 2)).body
     names = [api.create(worker(cluster)).body["metadata"]["name"] for _ in range(2)]
     assert [name.rpartition("-")[2] for name in names] == ["0", "1"]
 
@@ -69,26 +68,26 @@ def test_one_pod_too_many_is_a_409_that_names_the_existing_ones(api: Api, namesp
     assert (refused.value.status, refused.value.reason) == (409, "AlreadyExists")
     assert all(name in refused.value.message for name in names)
 
-    events = api.wait_for("events", lambda items: any(map(_is_refusal, items)), namespace=namespace)
+    events = api.wait_for("events", lambda items: any(map(_is_refusal, items)))
     [event] = filter(_is_refusal, events)
     assert event["involvedObject"]["uid"] == cluster["metadata"]["uid"]
 
     # Its number is not given again, though the promise of the last one may still be in the Lease.
-    api.delete("pods", names[1], namespace, grace=0)
+    api.delete("pods", names[1], grace=0)
     assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-2")
 
 
 def test_workers_are_created_while_no_replica_answers_and_count_afterwards(
     api: Api, chassis: Chassis, namespace: str
 ) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    cluster = api.create(ray_cluster("demo", 2)).body
     chassis.stop()
     try:
         name = api.create(worker(cluster)).body["metadata"]["name"]
     finally:
         chassis.start()
     assert name.startswith(worker(cluster)["metadata"]["generateName"]), "a name by the API server"
-    assert lease(api, namespace) is None
+    assert lease(api) is None
     assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-0")
     with pytest.raises(ApiError) as refused:
         api.create(worker(cluster))
@@ -97,32 +96,32 @@ def test_workers_are_created_while_no_replica_answers_and_count_afterwards(
 
 
 def test_a_suspended_cluster_and_an_owner_that_is_gone_get_nothing(api: Api, namespace: str) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 2)).body
-    api.patch("rayclusters.ray.io", "demo", {"spec": {"suspend": True}}, namespace)
+    cluster = api.create(ray_cluster("demo", 2)).body
+    api.patch("rayclusters.ray.io", "demo", {"spec": {"suspend": True}})
     with pytest.raises(ApiError, match="it is suspended"):
         api.create(worker(cluster))
-    api.delete("rayclusters.ray.io", "demo", namespace)
-    api.wait_for("rayclusters.ray.io", lambda items: not items, namespace=namespace)
+    api.delete("rayclusters.ray.io", "demo")
+    api.wait_for("rayclusters.ray.io", lambda items: not items)
     with pytest.raises(ApiError, match="is gone, or another one has its name now") as refused:
         api.create(worker(cluster))
     assert (refused.value.status, refused.value.reason) == (409, "Conflict")
-    api.create(ray_cluster("demo", namespace, 2))
+    api.create(ray_cluster("demo", 2))
     with pytest.raises(ApiError, match="is gone, or another one has its name now"):
         api.create(worker(cluster))
-    assert lease(api, namespace) is None
+    assert lease(api) is None
 
 
 def test_a_dry_run_shows_the_name_and_writes_nothing(api: Api, namespace: str) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    cluster = api.create(ray_cluster("demo", 2)).body
     first = api.create(worker(cluster), dry_run=True).body["metadata"]["name"]
-    assert lease(api, namespace) is None
+    assert lease(api) is None
     given = api.create(worker(cluster)).body["metadata"]["name"]
     assert (len(given), given[-2:]) == (len(first), "-0"), "only the tag is drawn when the Lease is written"
 
-    before = lease(api, namespace)
+    before = lease(api)
     shown = [api.create(worker(cluster), dry_run=True).body["metadata"]["name"] for _ in range(3)]
     assert len(set(shown)) == 1
-    assert lease(api, namespace) == before
+    assert lease(api) == before
     assert api.create(worker(cluster)).body["metadata"]["name"] == shown[0]
     with pytest.raises(ApiError) as refused:
         api.create(worker(cluster), dry_run=True)
@@ -130,91 +129,40 @@ def test_a_dry_run_shows_the_name_and_writes_nothing(api: Api, namespace: str) -
 
 
 def test_a_second_pass_over_a_named_pod_changes_nothing(
-    api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str
+    api: Api, chassis: Chassis, namespace: str, latecomer: None
 ) -> None:
     """A webhook that comes after ours changes the pod, so that the API server asks all of them again."""
-    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    cluster = api.create(ray_cluster("demo", 2)).body
     asked = chassis.metric("chassis_admission_requests_total", endpoint="name")
     given = chassis.metric("chassis_worker_names_given_total")
-    with latecomer(control_plane, namespace):
-        pod = api.create(worker(cluster)).body
-    assert pod["metadata"]["annotations"]["late"] == "yes"
-    assert pod["metadata"]["name"].endswith("-0")
+    made = api.create(worker(cluster)).body
+    assert _annotations(made)["late"] == "yes"
+    assert made["metadata"]["name"].endswith("-0")
     assert chassis.metric("chassis_admission_requests_total", endpoint="name") == asked + 2
     assert chassis.metric("chassis_worker_names_given_total") == given + 1
-    found = lease(api, namespace)
+    found = lease(api)
     assert found is not None
     assert json.loads(found["metadata"]["annotations"]["mlchassis.dev/worker-names"])["highest"] == 0
 
 
-class _Annotate(BaseHTTPRequestHandler):
-    """Answers every review with an annotation."""
-
-    def do_POST(self) -> None:
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        pod = review["request"]["object"]
-        annotations = {**pod["metadata"].get("annotations", {}), "late": "yes"}
-        patch = [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
-        review["response"] = {
-            "uid": review.pop("request")["uid"],
-            "allowed": True,
-            "patchType": "JSONPatch",
-            "patch": b64encode(json.dumps(patch).encode()).decode(),
-        }
-        body = json.dumps(review).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """The test prints nothing."""
+def annotated(pod: JSON) -> list[JSON]:
+    annotations = {**pod["metadata"].get("annotations", {}), "late": "yes"}
+    return [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
 
 
-@contextmanager
-def latecomer(control_plane: ControlPlane, namespace: str) -> Iterator[None]:
-    """A webhook that is called after ours and annotates the pods of one namespace."""
-    authority = Authority("latecomer")
-    pair = authority.server("latecomer", [HOST])
-    file = control_plane.state / "latecomer.pem"
-    file.write_bytes(pair.certificate + pair.key)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(file)
-    server = ThreadingHTTPServer((HOST, 0), _Annotate)
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, name="latecomer")
-    thread.start()
-    url = f"https://{HOST}:{server.server_address[1]}"
-    bundle = b64encode(authority.certificate).decode()
-    entry = {
-        "name": "late.example.com",
-        "admissionReviewVersions": ["v1"],
-        "clientConfig": {"url": url, "caBundle": bundle},
-        "sideEffects": "None",
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "rules": [
-            {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
-        ],
-    }
-    configuration = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
-    control_plane.api.create({**configuration, "metadata": {"name": "zz-late"}, "webhooks": [entry]})
-    try:
-        _until_called(control_plane.api, namespace)
+@pytest.fixture
+def latecomer(control_plane: ControlPlane, api: Api, chassis: Chassis, namespace: str) -> Iterator[None]:
+    """A webhook that is called after ours and annotates the pods of the namespace."""
+    selected = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    with patching(control_plane, annotated, namespaceSelector=selected):
+        chassis.process.wait_until(
+            lambda: "late" in _annotations(api.create(pod("probe"), dry_run=True).body)
+        )
         yield
-    finally:
-        control_plane.api.delete("mutatingwebhookconfigurations", "zz-late")
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
-def _until_called(api: Api, namespace: str) -> None:
-    """The API server takes a moment to act on a new configuration."""
-    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "namespace": namespace}}
-    probe["spec"] = {"containers": [{"name": "main", "image": "probe:1"}]}
-    ends = time.monotonic() + 60
-    while "late" not in api.create(probe, dry_run=True).body["metadata"].get("annotations", {}):
-        assert time.monotonic() < ends, "the API server does not call the new webhook"
+def _annotations(item: JSON) -> JSON:
+    return dict(item["metadata"].get("annotations", {}))
 
 
 # --- with whose rights -------------------------------------------------------------------------------------
@@ -231,7 +179,7 @@ def _asked(control_plane: ControlPlane) -> list[str]:
 def test_an_owner_reference_leads_the_webhook_nowhere(
     api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str, api_version: str
 ) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 3)).body
+    cluster = api.create(ray_cluster("demo", 3)).body
     api.create(worker(cluster))
     forged = worker(cluster)
     forged["metadata"]["labels"] = {"mlchassis.dev/worker-group": "w"}
@@ -264,49 +212,46 @@ def test_the_account_can_change_no_lease_outside_its_own_namespace(
     api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str, only_this_release: None
 ) -> None:
     account = control_plane.api_as_service_account(NAMESPACE, SERVICE_ACCOUNT)
-    leader = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-    api.create({**leader, "metadata": {"name": "leader", "namespace": namespace}, "spec": {}})
-    election = api.get("leases", "leader", namespace)
+    api.create(manifest("Lease", "leader", {}))
+    election = api.get("leases", "leader")
     for forbidden in (
         lambda: account.get("leases", "leader", namespace),
-        lambda: account.create({**leader, "metadata": {"name": "mine", "namespace": namespace}}),
+        lambda: account.create(manifest("Lease", "mine", namespace=namespace)),
         lambda: account.replace(election),
         lambda: account.delete("leases", "leader", namespace),
     ):
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(ApiError, match=r"^403"):
             forbidden()
-        assert refused.value.status == 403
     assert account.items("leases", NAMESPACE) is not None
 
 
 def test_numbers_and_promises_of_an_earlier_release_are_taken_over_and_its_leases_deleted(
     api: Api, chassis: Chassis, control_plane: ControlPlane, namespace: str
 ) -> None:
-    cluster = api.create(ray_cluster("demo", namespace, 2)).body
+    cluster = api.create(ray_cluster("demo", 2)).body
     member = worker_of(worker(cluster), namespace)
     assert member is not None
     promise = {"names": ["demo-small-worker-abcde-6"], "at": time.time(), "from": ""}
     record = {"highest": 6, "reservations": [promise]}
-    metadata: JSON = {
-        "name": earlier_lease_name(member),
-        "namespace": namespace,
-        "labels": {"mlchassis.dev/worker-names": "ledger"},
-        "annotations": {"mlchassis.dev/worker-names": json.dumps(record)},
-    }
-    earlier = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-    stored = api.create(earlier).body
+    earlier = manifest(
+        "Lease",
+        earlier_lease_name(member),
+        labels={"mlchassis.dev/worker-names": "ledger"},
+        annotations={"mlchassis.dev/worker-names": json.dumps(record)},
+    )
+    stored = api.create(earlier).body["metadata"]
     assert api.create(worker(cluster)).body["metadata"]["name"].endswith("-7")
     with pytest.raises(ApiError, match="demo-small-worker-abcde-6") as refused:
         api.create(worker(cluster))
     assert refused.value.reason == "AlreadyExists"
-    kept = api.get("leases", metadata["name"], namespace)
-    assert kept["metadata"]["resourceVersion"] == stored["metadata"]["resourceVersion"]
-    ours = [lease["metadata"]["name"] for lease in leases(api, namespace)]
+    kept = api.get("leases", stored["name"])
+    assert kept["metadata"]["resourceVersion"] == stored["resourceVersion"]
+    ours = [lease["metadata"]["name"] for lease in leases(api)]
     page = (REPOSITORY / "docs" / "worker-names.md").read_text()
     (typed,) = re.findall(r"\$ kubectl (delete leases .*)", page)
     control_plane.kubectl(*shlex.split(typed))
-    assert not api.exists("leases", metadata["name"], namespace)
-    assert [lease["metadata"]["name"] for lease in leases(api, namespace)] == ours
+    assert not api.exists("leases", stored["name"])
+    assert [lease["metadata"]["name"] for lease in leases(api)] == ours
 
 
 def test_a_deleted_lease_and_a_new_cluster_of_the_same_name_bring_no_name_back(
@@ -314,18 +259,14 @@ def test_a_deleted_lease_and_a_new_cluster_of_the_same_name_bring_no_name_back(
 ) -> None:
     names: list[str] = []
     for _ in range(3):
-        cluster = api.create(ray_cluster("demo", namespace, 1)).body
+        cluster = api.create(ray_cluster("demo", 1)).body
         for _ in range(2):
             names.append(api.create(worker(cluster)).body["metadata"]["name"])
-            api.delete("pods", names[-1], namespace, grace=0)
-            [held] = [
-                item
-                for item in leases(api, namespace)
-                if _owner_of(item)["uid"] == cluster["metadata"]["uid"]
-            ]
+            api.delete("pods", names[-1], grace=0)
+            [held] = [item for item in leases(api) if _owner_of(item)["uid"] == cluster["metadata"]["uid"]]
             api.delete("leases", held["metadata"]["name"], NAMESPACE)
-        api.delete("rayclusters.ray.io", "demo", namespace)
-        api.wait_for("rayclusters.ray.io", lambda items: not items, namespace=namespace)
+        api.delete("rayclusters.ray.io", "demo")
+        api.wait_for("rayclusters.ray.io", lambda items: not items)
     assert len(set(names)) == len(names) == 6
 
 
@@ -342,100 +283,35 @@ def test_a_sweep_deletes_the_leases_of_clusters_that_are_gone(
 ) -> None:
     """As the ServiceAccount of the manifests."""
     for name in ("lives", "gone"):
-        api.create(worker(api.create(ray_cluster(name, namespace, 1)).body))
-    for held in leases(api, namespace):
+        api.create(worker(api.create(ray_cluster(name, 1)).body))
+    for held in leases(api):
         renewed = {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}}
         api.patch("leases", held["metadata"]["name"], renewed, NAMESPACE)
-    api.delete("rayclusters.ray.io", "gone", namespace)
-    api.wait_for("rayclusters.ray.io", lambda items: len(items) == 1, namespace=namespace)
+    api.delete("rayclusters.ray.io", "gone")
+    api.wait_for("rayclusters.ray.io", lambda items: len(items) == 1)
     asyncio.run(_sweep(control_plane))
-    assert [_owner_of(held)["name"] for held in leases(api, namespace)] == ["lives"]
+    assert [_owner_of(held)["name"] for held in leases(api)] == ["lives"]
 
 
 def test_a_deployment_with_the_label_gets_its_names_from_its_scale(api: Api, namespace: str) -> None:
-    labels = {"app": "crunch", "mlchassis.dev/worker-group": "crunchers"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "crunch:1"}]},
-    }
-    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "crunch"}}, "template": template}
-    metadata = {"name": "crunch", "namespace": namespace}
-    api.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+    crunch = workload("Deployment", "crunch", container("crunch:1"), replicas=3)
+    crunch["spec"]["template"]["metadata"]["labels"]["mlchassis.dev/worker-group"] = "crunchers"
+    api.create(crunch)
 
     def running(count: int) -> list[str]:
-        pods = api.wait_for("pods", lambda items: len(items) == count, namespace=namespace, timeout=60)
+        pods = api.wait_for("pods", lambda items: len(items) == count)
         return sorted(pod["metadata"]["name"].rpartition("-")[2] for pod in pods)
 
     assert running(3) == ["0", "1", "2"]
-    api.patch("deployments", "crunch", {"spec": {"replicas": 5}}, namespace)
+    api.patch("deployments", "crunch", {"spec": {"replicas": 5}})
     assert running(5) == ["0", "1", "2", "3", "4"]
-    [replica_set] = api.items("replicasets", namespace)
-    found = lease(api, namespace)
+    [replica_set] = api.items("replicasets")
+    found = lease(api)
     assert found is not None
     assert _owner_of(found)["uid"] == replica_set["metadata"]["uid"]
 
 
 # --- two webhooks ------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def in_turn(ports: Sequence[int]) -> Iterator[int]:
-    """The port of a TCP proxy that leads each connection to the next of the ports, as a Service does."""
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, int]] = Future()
-    accepted = 0
-    forwarding: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal accepted
-        accepted += 1
-        task = asyncio.current_task()
-        assert task is not None
-        ends = forwarding[task] = [writer]
-        try:
-            back, on = await asyncio.open_connection(HOST, ports[accepted % len(ports)])
-            ends.append(on)
-            await asyncio.gather(_pipe(reader, on), _pipe(back, writer))
-            for end in ends:
-                await end.wait_closed()
-        except OSError:
-            pass  # one side is gone: so is the other
-        finally:
-            _abort(ends)
-            del forwarding[task]
-
-    async def serve() -> None:
-        stopped = asyncio.Event()
-        server = await asyncio.start_server(forward, HOST, 0)
-        started.set_result((asyncio.get_running_loop(), stopped, server.sockets[0].getsockname()[1]))
-        await stopped.wait()
-        server.close()
-        while forwarding:
-            for ends in forwarding.values():
-                _abort(ends)
-            await asyncio.wait(list(forwarding))
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="in-turn")
-    thread.start()
-    loop, stopped, port = started.result(60)
-    try:
-        yield port
-    finally:
-        loop.call_soon_threadsafe(stopped.set)
-        thread.join()
-
-
-def _abort(ends: Iterable[asyncio.StreamWriter]) -> None:
-    for end in ends:
-        end.transport.abort()
-
-
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while chunk := await reader.read(65536):
-            writer.write(chunk)
-            await writer.drain()
-    finally:
-        writer.close()
 
 
 @pytest.fixture
@@ -446,8 +322,9 @@ def second(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Chassis]:
     """
     other = Chassis(control_plane)
     other.start()
-    with in_turn([chassis.port, other.port]) as port:
-        _lead_names_to(control_plane.api, f"https://{HOST}:{port}/name", 30)
+    in_turn = cycle([chassis.port, other.port])  # as a Service leads connections
+    with Tunnels(lambda: next(in_turn)) as names:
+        _lead_names_to(control_plane.api, f"https://{HOST}:{names.port}/name", 30)
         yield other
         _lead_names_to(control_plane.api, f"{chassis.url}/name", 5)
     other.stop()
@@ -468,10 +345,10 @@ def test_two_webhooks_under_random_load_give_no_name_twice_and_none_too_many(
     """Eight clients create as fast as they can, in bursts and beyond the wanted number, and delete at
     random."""
     rng = random.Random(4)
-    clusters = [api.create(ray_cluster(f"load-{n}", namespace, 0)).body for n in range(3)]
+    clusters = [api.create(ray_cluster(f"load-{n}", 0)).body for n in range(3)]
     given = [it.metric("chassis_worker_names_given_total") for it in (chassis, second)]
     outcomes = {"created": 0, "refused": 0}
-    with Observer(api, namespace) as observer, ThreadPoolExecutor(8) as pool:
+    with Observer(api) as observer, ThreadPoolExecutor(8) as pool:
         for wanted in (3, 12, 6):
             for cluster in clusters:
                 _want(api, cluster, observer, wanted)
@@ -498,13 +375,13 @@ def test_two_webhooks_under_random_load_give_no_name_twice_and_none_too_many(
 
 def _want(api: Api, cluster: JSON, observer: Observer, wanted: int) -> None:
     """Scale a cluster, down with all that is too many, and hold it to that from now on."""
-    name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
+    name = cluster["metadata"]["name"]
     group = (name, "small")
     for surplus in sorted(observer.groups[group].live)[wanted:]:
-        api.delete("pods", surplus, namespace, grace=0)
-    observer.wait(lambda seen: len(seen[group].live) <= wanted, timeout=30)
+        api.delete("pods", surplus, grace=0)
+    observer.wait(lambda seen: len(seen[group].live) <= wanted)
     observer.bound({group: wanted})
-    scale(api, name, namespace, wanted)
+    scale(api, name, wanted)
 
 
 def _storm(api: Api, observer: Observer, clusters: list[JSON], ends: float, seed: float) -> dict[str, int]:
@@ -514,7 +391,7 @@ def _storm(api: Api, observer: Observer, clusters: list[JSON], ends: float, seed
         if rng.random() < 0.3:
             live = list(observer.groups[cluster["metadata"]["name"], "small"].live)
             with suppress(ApiError, IndexError):  # somebody else was faster, or there is none
-                api.delete("pods", rng.choice(live), cluster["metadata"]["namespace"], grace=0)
+                api.delete("pods", rng.choice(live), grace=0)
             continue
         try:
             api.create(worker(cluster))
@@ -531,4 +408,4 @@ def _fill(api: Api, cluster: JSON, observer: Observer, wanted: int) -> None:
         with suppress(ApiError):
             api.create(worker(cluster))
     group = (cluster["metadata"]["name"], "small")
-    observer.wait(lambda seen: len(seen[group].live) == wanted, timeout=30)
+    observer.wait(lambda seen: len(seen[group].live) == wanted)

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -100,9 +99,7 @@ class WatchProxy:
         self._started.result(30)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 

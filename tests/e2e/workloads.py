@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from tests.e2e.api import JSON
+from tests.e2e.api import JSON, Api
 from tests.manifests import manifest
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
@@ -31,23 +31,25 @@ def template(name: str, *containers: JSON, **spec: object) -> JSON:
     return {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]}
 
 
-def workload(kind: str, name: str, *containers: JSON, replicas: int = 1) -> JSON:
-    """A Deployment, StatefulSet or DaemonSet of that pod."""
-    spec: JSON = {
-        "selector": {"matchLabels": {"app": name}},
-        "template": template(name, *containers),
-    }
+def workload(
+    kind: str, name: str, *containers: JSON, replicas: int = 1, pod: JSON | None = None, **spec: object
+) -> JSON:
+    """A Deployment, StatefulSet or DaemonSet of that pod; `pod` adds fields to the pod's spec."""
     if kind != "DaemonSet":
         spec["replicas"] = replicas
     if kind == "StatefulSet":
         spec["serviceName"] = name
-    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    selected = {
+        "selector": {"matchLabels": {"app": name}},
+        "template": template(name, *containers, **pod or {}),
+    }
+    return manifest(kind, name, selected | spec)
 
 
 def job(name: str, *containers: JSON) -> JSON:
     """A Job whose pod runs once."""
     made = template(name, *containers, restartPolicy="Never")
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": made}}
+    return manifest("Job", name, {"template": made})
 
 
 def named(item: JSON, name: str) -> JSON:
@@ -61,3 +63,8 @@ def probes(pod_or_template: JSON, index: int = 0) -> set[str]:
     """Which probes a container has."""
     found = pod_or_template["spec"]["containers"][index]
     return {probe for probe in PROBES if probe in found}
+
+
+def injected(api: Api, namespace: str = "default") -> set[str]:
+    """The probes that a pod created now gets, by dry run."""
+    return probes(api.create(pod("now"), namespace, dry_run=True).body)

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 from policies.core.annotations import HEALTH_PATH
 from tests.e2e.api import JSON, ApiError
+from tests.e2e.controlplane import LEFT_ALONE
 from tests.e2e.node.cluster import RealNode
-from tests.e2e.node.webhook import LEFT_ALONE
+from tests.e2e.status import is_ready
 from tests.e2e.workloads import UNKNOWN
+from tests.manifests import manifest
 from tests.realnode.traffic import ask
 
 Result = TypeVar("Result")
@@ -48,9 +50,9 @@ class Arm:
         if not self.webhook:
             self.create(hazard)
             return ""
-        said = self.verdict(rule, hazard)
+        reaction = self.verdict(rule, hazard)
         self.create(advised)
-        return said
+        return reaction
 
     def verdict(self, rule: str, item: JSON) -> str:
         """The webhook's reaction to an object by that rule: "refuses", "warns", or "" for none.
@@ -59,11 +61,11 @@ class Arm:
         and rules about Services are silent about names that a pod defines itself.
         """
         until = time.monotonic() + KNOWN_SECONDS
-        while not (said := self._said(rule, unaliased(item))) and time.monotonic() < until:
+        while not (reaction := self._reaction(rule, unaliased(item))) and time.monotonic() < until:
             time.sleep(0.5)
-        return said
+        return reaction
 
-    def _said(self, rule: str, item: JSON) -> str:
+    def _reaction(self, rule: str, item: JSON) -> str:
         try:
             answer = self.node.api.create(item, self.namespace, dry_run=True)
         except ApiError as error:
@@ -73,7 +75,7 @@ class Arm:
     def service(self, name: str, selector: Mapping[str, str] | None = None) -> str:
         """Make a Service of the pods with the label `app: name`, or with other ones; its ClusterIP."""
         spec = {"selector": dict(selector or {"app": name}), "ports": [{"port": 80, "targetPort": 8000}]}
-        item = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+        item = manifest("Service", name, spec)
         return str(self.node.api.create(item, self.namespace).body["spec"]["clusterIP"])
 
     def pods(self, name: str) -> list[JSON]:
@@ -83,6 +85,10 @@ class Arm:
     def ready(self, name: str) -> int:
         """How many of its pods are ready."""
         return sum(map(is_ready, self.pods(name)))
+
+    def pending(self, name: str) -> int:
+        """How many of its pods wait for a node, or for what they mount."""
+        return [item["status"]["phase"] for item in self.pods(name)].count("Pending")
 
     def restarts(self, name: str) -> int:
         """How often its containers were started again."""
@@ -135,12 +141,6 @@ def unaliased(workload: JSON) -> JSON:
     return bare
 
 
-def is_ready(item: JSON) -> bool:
-    """Whether a pod has the condition Ready."""
-    conditions = item["status"].get("conditions", ())
-    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
-
-
 def arms(node: RealNode, name: str) -> tuple[Arm, Arm]:
     """A namespace with the webhook and one without."""
     tag = f"{name}-{uuid.uuid4().hex[:4]}"
@@ -187,4 +187,4 @@ def api(
     spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
     if strategy is not None:
         spec["strategy"] = strategy
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+    return manifest("Deployment", name, spec)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.controlplane import LEFT_ALONE
 from tests.e2e.node import sandbox
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.init import NODE
-from tests.e2e.node.webhook import LEFT_ALONE, Webhook
+from tests.e2e.node.webhook import Webhook
 from tests.realnode import evidence
 
 
@@ -60,18 +60,13 @@ def webhook(node: RealNode) -> Webhook:
 
 @pytest.fixture
 def namespace(node: RealNode) -> Iterator[str]:
-    """A fresh namespace; it is deleted afterwards, without waiting for the end."""
-    yield from _namespace(node, {})
+    """A fresh namespace."""
+    with node.temporary_namespace() as name:
+        yield name
 
 
 @pytest.fixture
 def bare(node: RealNode) -> Iterator[str]:
     """A fresh namespace that the webhook does not see: the control of the experiment."""
-    yield from _namespace(node, LEFT_ALONE)
-
-
-def _namespace(node: RealNode, labels: dict[str, str]) -> Iterator[str]:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    node.create_namespace(name, labels)
-    yield name
-    node.api.delete("namespaces", name)
+    with node.temporary_namespace(LEFT_ALONE) as name:
+        yield name

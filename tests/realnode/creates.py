@@ -6,51 +6,35 @@ that is restarted, is tried again by every client and does not count.
 
 from __future__ import annotations
 
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from http.client import HTTPException
-from types import TracebackType
 from typing import Self
 
 from tests.e2e.api import ApiError
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.workloads import PROBES, pod, probes
+from tests.realnode.traffic import Steady
 
 RATE = 20
 CLIENTS = 24
 
 
-@dataclass
-class Creates:
+class Creates(Steady):
     """Pods created at a steady rate, and what became of them."""
 
-    node: RealNode
-    creates: int = 0
-    lost: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    unmutated: list[float] = field(default_factory=list)
-    """When each that was let in unchanged was sent, in seconds since the beginning."""
+    def __init__(self, node: RealNode) -> None:
+        super().__init__(RATE, CLIENTS)
+        self.node = node
+        self.creates = 0
+        self.lost: list[str] = []
+        self.refused: list[str] = []
+        self.unmutated: list[float] = []
+        """When each that was admitted unchanged was sent, in seconds since the beginning."""
 
     def __enter__(self) -> Self:
-        self._stopped = threading.Event()
-        self._began = time.monotonic()
-        self._thread = threading.Thread(target=self._send, name="creates", daemon=True)
-        self._thread.start()
+        super().__enter__()
         self.wait(3 * RATE)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    @property
-    def now(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self._began
 
     def wait(self, more: int) -> None:
         """Until so many more were answered."""
@@ -68,14 +52,7 @@ class Creates:
             "unmutated": len(self.unmutated),
         }
 
-    def _send(self) -> None:
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            number = 0
-            while not self._stopped.wait(max(0.0, number / RATE - self.now)):
-                clients.submit(self._one, number)
-                number += 1
-
-    def _one(self, number: int) -> None:
+    def send(self, number: int) -> None:
         sent = self.now
         try:
             answer = self.node.api.create(pod(f"pod-{number}"), "default", dry_run=True)

@@ -4,7 +4,7 @@ A run keeps its figures in the directory that the variable CHASSIS_EVIDENCE name
 
     python -m tests.realnode.evidence DIRECTORY           write docs/evidence.md and its pictures from these
     python -m tests.realnode.evidence --add DIRECTORY     the same, what was not run again staying as it was
-    python -m tests.realnode.evidence --beside DIRECTORY  say where these read otherwise than docs/evidence.md
+    python -m tests.realnode.evidence --compare DIRECTORY show how these would change docs/evidence.md
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from policies.core.contracts import Family, Rule
 from tests.e2e.install import REPOSITORY
 from tests.realnode import picture
 from tests.realnode.experiments import AT_ONCE, EXPERIMENTS, Experiment
-from tests.realnode.words import seconds, share
+from tests.realnode.formats import seconds, share
 from webhook.cli import explain
 
 DIRECTORY = "CHASSIS_EVIDENCE"
@@ -69,7 +69,7 @@ ELSEWHERE = {
     ),
 }
 """The rules that have no experiment with and without the webhook, and why."""
-SAID = {"refuses": "refused; ", "warns": "warned about; ", "": ""}
+REACTIONS = {"refuses": "refused; ", "warns": "warned about; ", "": ""}
 
 
 def keep(name: str, figures: dict[str, Any]) -> None:
@@ -145,8 +145,8 @@ def _link(rule: Rule) -> str:
 
 
 def _cells(experiment: Experiment, figures: dict[str, Any]) -> str:
-    said = SAID[figures["with"].get("said", "")]
-    return f"{experiment.without(figures['without'])} | {said}{experiment.with_(figures['with'])}"
+    reaction = REACTIONS[figures["with"].get("reaction", "")]
+    return f"{experiment.without(figures['without'])} | {reaction}{experiment.with_(figures['with'])}"
 
 
 def outage_picture(outage: dict[str, Any]) -> str:
@@ -169,7 +169,7 @@ def write(found: dict[str, Any]) -> None:
     (PICTURES / "outage.svg").write_text(outage_picture(found["outage"]))
 
 
-def beside(found: dict[str, Any]) -> str:
+def diff(found: dict[str, Any]) -> str:
     """The lines of the page that these figures would change, as a diff."""
     lines = PAGE.read_text().splitlines(), page(found).splitlines()
     return "\n".join(difflib.unified_diff(*lines, "docs/evidence.md", "this run", n=0, lineterm=""))
@@ -179,7 +179,7 @@ def main(argv: list[str]) -> int:
     """Write the page, or say what it would say; 1 where figures are missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.realnode.evidence")
     parser.add_argument("--add", action="store_true", help="keep the figures of what was not run")
-    parser.add_argument("--beside", action="store_true", help="write nothing, print a diff")
+    parser.add_argument("--compare", action="store_true", help="write nothing, print a diff")
     parser.add_argument("directory", type=Path, help="where a run kept its figures")
     args = parser.parse_args(argv)
     found = read(args.directory)
@@ -190,8 +190,8 @@ def main(argv: list[str]) -> int:
     if missing := {*EXPERIMENTS, *NOT_EXPERIMENTS} - set(found):
         print(f"no figures of {', '.join(sorted(missing))} in {args.directory}", file=sys.stderr)
         return 1
-    if args.beside:
-        print(beside(found))
+    if args.compare:
+        print(diff(found))
     else:
         write(found)
     return 0

@@ -11,6 +11,8 @@ from tests.e2e.api import JSON
 from tests.e2e.install import NAMESPACE, REPOSITORY
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.webhook import DEPLOYMENT, Webhook
+from tests.e2e.status import finished
+from tests.manifests import manifest
 from tests.realnode.arms import PATIENCE
 from webhook.cli import manifests
 
@@ -57,7 +59,7 @@ def test_the_nightly_scan_writes_reports(node: RealNode, webhook: Webhook, bare:
         "selector": {"matchLabels": {"app": "x"}},
         "template": {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [main]}},
     }
-    item = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}, "spec": spec}
+    item = manifest("Deployment", "x", spec)
     node.api.create(item, bare)
     node.kubectl("label", "namespace", bare, "mlchassis.dev/admission-")
     node.kubectl("apply", "-f", str(REPORT_CRDS))
@@ -66,17 +68,18 @@ def test_the_nightly_scan_writes_reports(node: RealNode, webhook: Webhook, bare:
     added = [it for it in brought if (it["kind"], it["metadata"]["name"]) not in before]
     node.apply(added)
     node.kubectl("-n", NAMESPACE, "create", "job", "scan-now", "--from=cronjob/mlchassis-scan")
-    done = node.api.wait("jobs.batch", "scan-now", _ended, namespace=NAMESPACE, timeout=PATIENCE)
-    said = node.kubectl("-n", NAMESPACE, "logs", "job/scan-now").stdout
-    assert done["status"].get("succeeded"), said
+    done = node.api.wait(
+        "jobs.batch",
+        "scan-now",
+        finished,
+        namespace=NAMESPACE,
+        timeout=PATIENCE,
+    )
+    output = node.kubectl("-n", NAMESPACE, "logs", "job/scan-now").stdout
+    assert done["status"].get("succeeded"), output
     report = node.api.get("policyreports.wgpolicyk8s.io", "mlchassis", bare)
     assert {it["rule"] for it in report["results"] if it["result"] == "fail"} == {
         "liveness-external-dependency"
     }
     node.kubectl("-n", NAMESPACE, "delete", "job/scan-now")
     node.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(added))
-
-
-def _ended(job: JSON) -> bool:
-    conditions = job.get("status", {}).get("conditions") or ()
-    return any(it["type"] in ("Complete", "Failed") and it["status"] == "True" for it in conditions)

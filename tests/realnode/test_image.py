@@ -1,4 +1,4 @@
-"""The two images of the Dockerfile: how large they are, and what they need to run."""
+"""The two images of the Dockerfile: how large they are, what they need, and that the manifests run them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 from policies.models.settings import ModelPuller
 from tests.e2e.api import JSON
+from tests.e2e.install import NAMESPACE
 from tests.e2e.node import images
 from tests.e2e.node.cluster import CONTAINERD_STATE, RealNode
-from tests.e2e.node.webhook import Webhook
-from tests.e2e.workloads import container, pod
+from tests.e2e.node.webhook import DEPLOYMENT, Webhook
+from tests.e2e.workloads import PROBES, container, pod, probes
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.realnode
 PULLER = ModelPuller().image
@@ -36,6 +38,32 @@ def test_what_an_image_adds_to_its_base(node: RealNode, name: str, most: int) ->
     assert added < most * MEGABYTE, f"{added / MEGABYTE:.0f} MB"
 
 
+def test_two_replicas_serve_from_the_image_behind_the_service(node: RealNode, webhook: Webhook) -> None:
+    replicas = webhook.pods()
+    assert len(replicas) == 2
+    before = [webhook.metric(replica, "chassis_admission_requests_total") for replica in replicas]
+    for number in range(40):
+        answer = node.api.create(pod(f"pod-{number}"), "default", dry_run=True)
+        assert probes(answer.body) == set(PROBES)
+    after = [webhook.metric(replica, "chassis_admission_requests_total") for replica in replicas]
+    assert sum(after) - sum(before) >= 40, "the API server asked these very pods"
+
+
+def test_it_runs_under_the_security_context_and_limits_of_the_deployment(
+    node: RealNode, webhook: Webhook
+) -> None:
+    spec = node.api.get("deployments.apps", DEPLOYMENT, NAMESPACE)["spec"]["template"]["spec"]
+    user = spec["securityContext"]["runAsUser"]
+    assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
+    for replica in webhook.pods():
+        [status] = replica["status"]["containerStatuses"]
+        assert status["restartCount"] == 0
+        inside = ["exec", replica["metadata"]["name"], "--", "sh", "-c", "id -u; touch /opt/x"]
+        shown = node.kubectl("-n", NAMESPACE, *inside, check=False)
+        assert int(shown.stdout) == user
+        assert "Read-only file system" in shown.stderr
+
+
 def held(pid: int) -> int:
     """Bytes of memory of a process; what it shares with others counts for its share."""
     found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
@@ -54,9 +82,9 @@ def run_to_its_end(node: RealNode, namespace: str, item: JSON) -> str:
     """Create a pod, wait for its success, and return what it printed."""
     name = node.api.create(item, namespace).body["metadata"]["name"]
     done = node.api.wait("pods", name, _ended, namespace=namespace, timeout=120)
-    said = node.kubectl("-n", namespace, "logs", name).stdout
-    assert done["status"]["phase"] == "Succeeded", said
-    return said
+    output = node.kubectl("-n", namespace, "logs", name).stdout
+    assert done["status"]["phase"] == "Succeeded", output
+    return output
 
 
 def _ended(item: JSON) -> bool:
@@ -127,12 +155,12 @@ def test_the_command_line_in_the_image_logs_in_by_an_exec_plugin(node: RealNode,
     }
     node.apply(
         [
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": "config", "namespace": namespace},
-                "data": {"kubeconfig": json.dumps(kubeconfig), "plugin": PLUGIN},
-            },
+            manifest(
+                "ConfigMap",
+                "config",
+                data={"kubeconfig": json.dumps(kubeconfig), "plugin": PLUGIN},
+                namespace=namespace,
+            ),
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "ClusterRoleBinding",

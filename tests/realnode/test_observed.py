@@ -13,7 +13,9 @@ from tests.e2e.api import JSON
 from tests.e2e.install import NAMESPACE, POLICY
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.webhook import Webhook
-from tests.realnode.arms import Arm, api, is_ready, side_by_side
+from tests.e2e.status import is_ready
+from tests.manifests import manifest
+from tests.realnode.arms import Arm, api, side_by_side
 from tests.realnode.experiments.model_api import BASE
 
 pytestmark = pytest.mark.realnode
@@ -162,7 +164,7 @@ def failing(name: str, ttl: int | None = None) -> JSON:
     spec: JSON = {"backoffLimit": 0, "template": template}
     if ttl is not None:
         spec["ttlSecondsAfterFinished"] = ttl
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+    return manifest("Job", name, spec)
 
 
 def failed(arm: Arm, name: str) -> JSON:

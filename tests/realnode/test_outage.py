@@ -6,7 +6,7 @@ webhook's work. The experiments run at the same time; each test judges the figur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -33,7 +33,7 @@ def running(
     node.add_fake_nodes(workers.NODE, **kuberay.ROOM)
     kuberay.install(node, workers.RELEASE)
     webhook.write_policy(gpu_affinity=accelerators.FIXED)
-    wanted = {item.name.removeprefix("test_") for item in request.session.items if item.path == request.path}
+    wanted = {experiment_of(item) for item in request.session.items if item.path == request.path}
     with ThreadPoolExecutor(AT_ONCE, "experiment") as pool:
         yield {name: pool.submit(run, node, name) for name in EXPERIMENTS if name in wanted}
     node.api.patch("configmaps", POLICY, {"data": {"gpu-affinity.yaml": None}}, INSTALLED)
@@ -41,10 +41,15 @@ def running(
         node.api.delete("nodes", name)
 
 
+def experiment_of(item: pytest.Item) -> str:
+    """The experiment that a test judges: its parameter, or its own name."""
+    return item.name.rpartition("[")[2].removesuffix("]").removeprefix("test_")
+
+
 @pytest.fixture
 def figures(running: dict[str, Future[Figures]], request: pytest.FixtureRequest) -> dict[str, Any]:
     """What the experiment of this test showed, written down before it is judged."""
-    name = request.node.name.removeprefix("test_")
+    name = experiment_of(request.node)
     found = running[name].result()
     evidence.keep(name, found)
     return found
@@ -54,19 +59,15 @@ def both(figures: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return figures["with"], figures["without"]
 
 
-def refuses(figures: dict[str, Any]) -> bool:
-    """Whether the hazard was refused, and without the webhook was not."""
-    return (figures["with"]["said"], figures["without"]["said"]) == ("refuses", "")
+def by_name(cases: Mapping[str, Sequence[object]]) -> list[Any]:
+    """The parameters of a test for each of these experiments."""
+    return [pytest.param(*each, id=name) for name, each in cases.items()]
 
 
-def warns(figures: dict[str, Any]) -> bool:
-    """Whether the hazard was warned about, and without the webhook was not."""
-    return (figures["with"]["said"], figures["without"]["said"]) == ("warns", "")
-
-
-def is_only_counted(figures: dict[str, Any]) -> bool:
-    """Whether the default profile neither refuses nor warns, and only counts the hazard."""
-    return (figures["with"]["said"], figures["without"]["said"]) == ("", "")
+def reaction(figures: dict[str, Any]) -> str:
+    """The webhook's reaction to the hazard, where the control saw none."""
+    assert figures["without"]["reaction"] == ""
+    return str(figures["with"]["reaction"])
 
 
 def test_outage(figures: dict[str, Any]) -> None:
@@ -83,56 +84,48 @@ def test_outage(figures: dict[str, Any]) -> None:
 
 def test_masked_hang(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert without["left after"] is not None, "readiness sees it"
     assert (without["restarts"], without["ready"], without["answering"]) == (0, 0, 0)
-    assert with_["anew after"] is not None
+    assert with_["restarted after"] is not None
 
 
 def test_open_port(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert (without["restarts"], without["ready"], without["answering"]) == (0, 1, 0), "the kernel answers"
     assert with_["left after"] is not None
-    assert with_["anew after"] is not None
+    assert with_["restarted after"] is not None
 
 
 def test_late_liveness(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert is_only_counted(figures)
-    assert with_["anew after"] < without["anew after"] / 1.5
+    assert reaction(figures) == "", "the default profile only counts it"
+    assert with_["restarted after"] < without["restarted after"] / 1.5
 
 
 def test_long_timeout(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert is_only_counted(figures)
+    assert reaction(figures) == "", "the default profile only counts it"
     assert with_["left after"] < without["left after"] / 1.5
 
 
-def assert_kills_slow_starts(figures: dict[str, Any]) -> None:
-    """The slow start is killed for ever; a quick one is left alone by the same probe."""
+@pytest.mark.parametrize("expected", by_name({"slow_start": [""], "short_startup": ["warns"]}))
+def test_slow_starts(figures: dict[str, Any], expected: str) -> None:
+    """The slow start is killed again and again; a quick one is left alone by the same probe."""
     with_, without = both(figures)
     for arm in (with_, without):
         assert (arm["control answers"], arm["control"]) == (True, 0)
     assert without["answered after"] is None
-    assert without["restarts"] >= 3, "killed in its start, again and again"
+    assert without["restarts"] >= 3
     assert with_["answered after"] is not None
     assert with_["restarts"] == 0
-
-
-def test_slow_start(figures: dict[str, Any]) -> None:
-    assert_kills_slow_starts(figures)
-    assert figures["with"]["said"] == "", "a startup probe is added, and nothing is left to say"
-
-
-def test_short_startup(figures: dict[str, Any]) -> None:
-    assert_kills_slow_starts(figures)
-    assert warns(figures)
+    assert reaction(figures) == expected
 
 
 def test_feature_store(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     assert without["before"] == 0
     assert without["replicas restarted"] == 3, "one store down, every replica restarted"
     assert with_["restarts"] == 0
@@ -140,7 +133,7 @@ def test_feature_store(figures: dict[str, Any]) -> None:
 
 def test_store_for_readiness(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     assert min(with_["before"], without["before"]) > 0.9
     assert (without["ready"], without["at the end"]) == (0, 0), "one store down, the Service is empty"
     assert with_["ready"] == 3
@@ -149,7 +142,7 @@ def test_store_for_readiness(figures: dict[str, Any]) -> None:
 
 def test_store_for_startup(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert without["ready"] == 0
     assert without["ready once the store is there"] is not None
     assert with_["restarts"] == 0
@@ -157,55 +150,59 @@ def test_store_for_startup(figures: dict[str, Any]) -> None:
 
 def test_strict_liveness(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert without["restarts"] > 0, "overload restarts what only was slow"
     assert with_["after"] < without["after"] / 2
 
 
-def test_one_failure(figures: dict[str, Any]) -> None:
+RESTARTED: dict[str, tuple[str, int, dict[str, int]]] = {
+    "one_failure": ("warns", 1, {"before": 0}),
+    "busy_exec": ("warns", 1, {}),
+    "heavy_probe": ("refuses", 1, {"control": 0}),
+    "inner_timeout": ("warns", 1, {}),
+    "ray_in_background": ("warns", 4, {}),
+}
+"""The webhook's reaction, the least restarts without it, and other figures of both arms."""
+
+
+@pytest.mark.parametrize(("expected", "least", "others"), by_name(RESTARTED))
+def test_healthy_containers_are_restarted(
+    figures: dict[str, Any], expected: str, least: int, others: dict[str, int]
+) -> None:
     with_, without = both(figures)
-    assert warns(figures)
-    assert without["before"] == with_["before"] == 0
-    assert without["restarts"] > 0
+    assert reaction(figures) == expected
+    assert without["restarts"] >= least
+    for arm in (with_, without):
+        assert {name: arm[name] for name in others} == others
     assert with_["restarts"] == 0
 
 
-def test_busy_exec(figures: dict[str, Any]) -> None:
+NEVER_READY: dict[str, tuple[str, dict[str, int], tuple[str, ...]]] = {
+    "wrong_port": ("warns", {}, ()),
+    "unknown_port": ("refuses", {}, ()),
+    "wait_cycle": ("refuses", {}, ()),
+    "own_pod": ("warns", {}, ()),
+    "own_service": ("refuses", {}, ("control ready after",)),
+    "ordered_start": ("refuses", {"pods": 1}, ()),
+    "asks_itself": ("refuses", {}, ("ready once shown",)),
+}
+"""The webhook's reaction; without it, other figures, and times of pods that do get ready: a control."""
+
+
+@pytest.mark.parametrize(("expected", "others", "ready"), by_name(NEVER_READY))
+def test_pods_that_never_get_ready(
+    figures: dict[str, Any], expected: str, others: dict[str, int], ready: tuple[str, ...]
+) -> None:
     with_, without = both(figures)
-    assert warns(figures)
-    assert without["restarts"] > 0
-    assert with_["restarts"] == 0
-
-
-def test_heavy_probe(figures: dict[str, Any]) -> None:
-    with_, without = both(figures)
-    assert refuses(figures)
-    assert without["restarts"] > 0
-    assert without["control"] == 0, "it is the size of the weights"
-    assert with_["restarts"] == 0
-
-
-def test_inner_timeout(figures: dict[str, Any]) -> None:
-    with_, without = both(figures)
-    assert warns(figures)
-    assert without["restarts"] > 0
-    assert with_["restarts"] == 0
-
-
-def test_wrong_port(figures: dict[str, Any]) -> None:
-    assert warns(figures)
-    assert figures["without"]["ready"] == 0, "it answers, and not there"
-    assert figures["with"]["ready after"] is not None
-
-
-def test_unknown_port(figures: dict[str, Any]) -> None:
-    assert refuses(figures)
-    assert figures["without"]["ready"] == 0, "it answers, and nothing asks"
-    assert figures["with"]["ready after"] is not None
+    assert reaction(figures) == expected
+    assert without["ready"] == 0
+    assert {name: without[name] for name in others} == others
+    assert all(without[each] is not None for each in ready)
+    assert with_["ready after"] is not None
 
 
 def test_target_port(figures: dict[str, Any]) -> None:
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert figures["without"]["answered"] == 0, "the pod is ready, and not behind the Service"
     assert figures["with"]["answered after"] is not None
 
@@ -220,7 +217,7 @@ def test_rolling_update(figures: dict[str, Any]) -> None:
 
 def test_all_down(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     assert min(with_["before"], without["before"]) > 0.9
     assert without["silent"] >= 5, "as long as they load"
     assert with_["silent"] < without["silent"] / 2
@@ -228,115 +225,64 @@ def test_all_down(figures: dict[str, Any]) -> None:
 
 def test_short_deadline(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert not without["succeeds"]
     assert without["ready after"] is not None, "nothing was wrong with it"
     assert with_["succeeds"]
 
 
-def assert_blocked(figures: dict[str, Any]) -> None:
-    """The rollout is refused, and where it is not, it never ends."""
+@pytest.mark.parametrize("experiment", ["own_volume", "host_port", "no_room"])
+def test_blocked_rollouts(figures: dict[str, Any], experiment: str) -> None:
+    """The rollout is refused; without the webhook it never ends."""
     with_, without = both(figures)
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     assert without["pending"] == 1
     assert not without["updated"], "the new pod waits for the old one, the old one for the new"
     assert with_["updated after"] is not None
 
 
-def test_own_volume(figures: dict[str, Any]) -> None:
-    assert_blocked(figures)
-
-
-def test_host_port(figures: dict[str, Any]) -> None:
-    assert_blocked(figures)
-
-
-def test_no_room(figures: dict[str, Any]) -> None:
-    assert_blocked(figures)
-
-
 def test_too_many(figures: dict[str, Any]) -> None:
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     assert figures["without"]["pending"] == 1
     assert figures["with"]["ready after"] is not None
 
 
 def test_blocked_drain(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     assert not without["evicted"], "no drain ever ends"
     assert with_["evicted"]
 
 
 def test_single_replica(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert is_only_counted(figures)
+    assert reaction(figures) == "", "the default profile only counts it"
     assert min(with_["before"], without["before"]) > 0.9
     assert without["silent"] >= 5
     assert with_["silent"] < without["silent"] / 2
 
 
 def test_short_grace(figures: dict[str, Any]) -> None:
-    assert warns(figures)
+    assert reaction(figures) == "warns"
     assert not figures["without"]["saved"]
     assert figures["with"]["saved"]
 
 
 def test_bad_entry(figures: dict[str, Any]) -> None:
-    assert refuses(figures)
+    assert reaction(figures) == "refuses"
     for arm in both(figures):
         assert not arm["loaded"]
         assert arm["others"], "the other models are served on"
         assert arm["corrected"] is not None
 
 
-def test_own_service(figures: dict[str, Any]) -> None:
-    with_, without = both(figures)
-    assert refuses(figures)
-    assert without["ready"] == 0, "ready once it is ready"
-    assert without["control ready after"] is not None, "a wait for another Service ends"
-    assert with_["ready after"] is not None
-
-
-def test_wait_cycle(figures: dict[str, Any]) -> None:
-    assert refuses(figures)
-    assert figures["without"]["ready"] == 0
-    assert figures["with"]["ready after"] is not None
-
-
-def test_own_pod(figures: dict[str, Any]) -> None:
-    assert warns(figures)
-    assert figures["without"]["ready"] == 0
-    assert figures["with"]["ready after"] is not None
-
-
 def test_endless_wait(figures: dict[str, Any]) -> None:
     with_, without = both(figures)
-    assert is_only_counted(figures)
+    assert reaction(figures) == "", "the default profile only counts it"
     assert (without["tries"], without["warnings"]) == (0, 0), "nothing is seen of it"
     assert min(with_["tries"], with_["warnings"]) > 0
     assert with_["ready after"] is not None
     assert without["ready after"] is not None, "both come up once the database is there"
-
-
-def test_ordered_start(figures: dict[str, Any]) -> None:
-    assert refuses(figures)
-    assert (figures["without"]["pods"], figures["without"]["ready"]) == (1, 0)
-    assert figures["with"]["ready after"] is not None
-
-
-def test_asks_itself(figures: dict[str, Any]) -> None:
-    without = figures["without"]
-    assert refuses(figures)
-    assert without["ready"] == 0
-    assert without["ready once shown"] is not None, "that the Service hides them is all that is wrong"
-    assert figures["with"]["ready after"] is not None
-
-
-def test_ray_in_background(figures: dict[str, Any]) -> None:
-    assert warns(figures)
-    assert figures["without"]["restarts"] > 3
-    assert figures["with"]["restarts"] == 0
 
 
 def test_jobs(figures: dict[str, Any]) -> None:
@@ -347,20 +293,13 @@ def test_jobs(figures: dict[str, Any]) -> None:
     assert (with_["wrong"], with_["tries"]) == ("Failed", 1)
 
 
-def assert_kept_from_ending(figures: dict[str, Any]) -> None:
-    """The Job's work is done, and another container keeps it from being complete."""
-    assert (figures["without"]["ended"], figures["without"]["active"]) == ("", 1)
-    assert figures["with"]["complete after"] is not None
-
-
-def test_beside_server(figures: dict[str, Any]) -> None:
-    assert_kept_from_ending(figures)
-    assert warns(figures)
-
-
-def test_beside_proxy(figures: dict[str, Any]) -> None:
-    assert_kept_from_ending(figures)
-    assert refuses(figures)
+@pytest.mark.parametrize("expected", by_name({"beside_server": ["warns"], "beside_proxy": ["refuses"]}))
+def test_jobs_next_to_a_container_that_does_not_end(figures: dict[str, Any], expected: str) -> None:
+    """The Job's work is done, and the other container keeps the Job from being complete."""
+    with_, without = both(figures)
+    assert reaction(figures) == expected
+    assert (without["ended"], without["active"]) == ("", 1)
+    assert with_["complete after"] is not None
 
 
 def test_doubled_workers(figures: dict[str, Any]) -> None:

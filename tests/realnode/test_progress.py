@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.api import JSON
 from tests.e2e.node.cluster import RealNode
+from tests.manifests import manifest
 from tests.realnode.arms import PATIENCE
 from tests.realnode.experiments.model_api import BASE
 from tests.servers.server import probes_of
@@ -69,13 +70,13 @@ def pod(name: str, probe: JSON | None, env: dict[str, str] | None = None, **cont
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    return manifest("Pod", name, spec)
 
 
 @pytest.fixture
 def keyed(node: RealNode, bare: str) -> str:
     """A namespace with the Secret of the API key."""
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}}
+    secret = manifest("Secret", "key")
     node.api.create({**secret, "stringData": {"key": "it's $HOME `x`"}}, bare)
     return bare
 
@@ -138,18 +139,18 @@ def test_the_probe_in_containers_of_every_kind(node: RealNode, keyed: str) -> No
         most = max(most, len(node.pids(started["slow"], "python3 -I")))
         time.sleep(1)
 
-    said = {name: events(node, keyed, name) for name in pods}
+    messages = {name: events(node, keyed, name) for name in pods}
     seen = {name: restarts(node, keyed, name) for name in pods}
     assert seen["hung"] >= 1
-    assert "a request for one token gets no answer" in said["hung"]
+    assert "a request for one token gets no answer" in messages["hung"]
     assert {name: times for name, times in seen.items() if name != "hung"} == dict.fromkeys(
         pods.keys() - {"hung"}, 0
     )
     asked = logs(node, keyed, "idle").splitlines()
     assert "POST /v1/completions known" in asked
     assert not any("unknown" in line for line in asked)
-    assert "Liveness" not in said["no-python"], "the shell passes"
-    assert "Liveness probe errored" in said["no-shell"], "kubelet drops what the runtime cannot start"
+    assert "Liveness" not in messages["no-python"], "the shell passes"
+    assert "Liveness probe errored" in messages["no-shell"], "kubelet drops what the runtime cannot start"
     # kubelet gives up on a slow probe before the program does: the remaining processes end by themselves.
-    assert "timed out" in said["slow"]
+    assert "timed out" in messages["slow"]
     assert most <= 2 * (25 // 3 + 2), "none outlives its own deadline"

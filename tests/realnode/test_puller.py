@@ -15,9 +15,10 @@ import pytest
 from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.reaper import hierarchies
 from tests.e2e.node.webhook import Webhook
+from tests.e2e.status import is_ready
 from tests.puller.fakes import FaultStore
 from tests.realnode import evidence
-from tests.realnode.arms import PATIENCE, Arm, is_ready
+from tests.realnode.arms import PATIENCE, Arm
 from tests.realnode.experiments.disruption import evict
 from tests.realnode.experiments.models import Shop, deployment, entry, open_shop, s3
 
@@ -54,16 +55,16 @@ def parent_of(pid: int) -> int:
 
 
 def outlives(shop: Shop, end: Callable[[Shop], None]) -> None:
-    """End the puller, and watch the pod until another one does its work and the kubelet has looked at it: it
+    """End the puller, and watch the pod until another one does its work and kubelet has probed it: it
     stays ready, it answers through its Service, and no container of it is started again."""
     before, old = shop.restarts(), puller(shop)
     status = f"http://{shop.pod['status']['podIP']}:9081/readyz"
     end(shop)
     lost = unready = 0
-    looked = began = time.monotonic()
-    while time.monotonic() < looked + 2 * PROBE_PERIOD:
+    checked = began = time.monotonic()
+    while time.monotonic() < checked + 2 * PROBE_PERIOD:
         if puller(shop) in (old, None) or not answers(status):
-            looked = time.monotonic()
+            checked = time.monotonic()
         lost += shop.predict("triple") != 21
         unready += not is_ready(shop.pod)
         assert time.monotonic() - began < PATIENCE
@@ -142,7 +143,7 @@ def test_models_follow_their_config_map_through_every_failure(shop: Shop) -> Non
     while shop.restarts()[sidecar] == before[sidecar]:
         lost += shop.predict("triple", direct) != 21
         assert time.monotonic() - began < 120
-    assert lost == 0, "the server serves on while its sidecar is started anew"
+    assert lost == 0, "the server serves on while its sidecar is restarted"
     shop.times["the pod ready, its sidecar's container having ended"] = shop.arm.wait(
         "ready again", lambda: is_ready(shop.pod)
     )

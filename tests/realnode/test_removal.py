@@ -50,7 +50,7 @@ OF_EVERY_NAMESPACE = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
 
 
 def commands(first: str) -> list[list[str]]:
-    """The words of each command of the page's block that begins so."""
+    """The arguments of each command of the page's block that begins so."""
     (block,) = (it for it in re.findall(r"```console\n(.*?)```", PAGE, re.S) if it.startswith(first))
     return [shlex.split(line.removeprefix("$ ")) for line in block.splitlines()]
 
@@ -67,8 +67,8 @@ def removed(node: RealNode) -> Iterator[RealNode]:
 def remove(node: RealNode) -> None:
     """The documented removal of what kubectl applied."""
     for _, *arguments in commands("$ kubectl delete"):
-        words = [str(REPOSITORY / it) if it.startswith("manifests/") else it for it in arguments]
-        assert node.kubectl(*words, timeout=PATIENCE, check=False).returncode == 0
+        command = [str(REPOSITORY / it) if it.startswith("manifests/") else it for it in arguments]
+        assert node.kubectl(*command, timeout=PATIENCE, check=False).returncode == 0
 
 
 def left(node: RealNode) -> set[str]:

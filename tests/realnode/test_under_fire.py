@@ -44,13 +44,11 @@ def restart(webhook: Webhook, creates: Creates) -> None:
 def kill(webhook: Webhook, creates: Creates) -> None:
     replica = webhook.pods()[0]
     assert webhook.node.signal(signal.SIGKILL, replica, "chassis")
-    webhook.node.api.wait(
-        "pods", replica["metadata"]["name"], _started_anew, namespace=NAMESPACE, timeout=120
-    )
+    webhook.node.api.wait("pods", replica["metadata"]["name"], _restarted, namespace=NAMESPACE, timeout=120)
     webhook.wait_until_it_serves()
 
 
-def _started_anew(item: JSON) -> bool:
+def _restarted(item: JSON) -> bool:
     (status,) = item["status"]["containerStatuses"]
     return bool(status["restartCount"] and status["ready"])
 
@@ -120,7 +118,8 @@ def edit_policy(webhook: Webhook, creates: Creates) -> None:
 
 
 def restart_api_server(webhook: Webhook, creates: Creates) -> None:
-    webhook.node.restart_api_server()
+    webhook.node.end("kube-apiserver")
+    webhook.node.start_api_server()
     creates.wait(5 * RATE)
 
 

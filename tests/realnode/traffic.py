@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 TIMEOUT = 5.0
@@ -35,8 +34,48 @@ def ask(address: str, port: int, path: str, timeout: float = TIMEOUT) -> bool:
         connection.close()
 
 
-class Traffic:
-    """Requests at a steady rate, each sent at its time, independent of earlier ones.
+class Steady:
+    """Sends at a steady rate, each time independent of earlier ones.
+
+    Args:
+        rate: how often a second.
+        clients: how many may wait for an answer at once.
+    """
+
+    def __init__(self, rate: float, clients: int) -> None:
+        self._rate, self._clients = rate, clients
+        self._stopped = threading.Event()
+        self.began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.began = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the first was sent."""
+        return time.monotonic() - self.began
+
+    def send(self, number: int) -> None:
+        """Send one, and wait for the answer."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(self._clients) as clients:
+            number = 0
+            while not self._stopped.wait(max(0.0, number / self._rate - self.now)):
+                clients.submit(self.send, number)
+                number += 1
+
+
+class Traffic(Steady):
+    """Requests to a Service.
 
     Args:
         address: the ClusterIP of a Service.
@@ -44,28 +83,9 @@ class Traffic:
     """
 
     def __init__(self, address: str, rate: float, *, port: int = 80, path: str = "/predict") -> None:
+        super().__init__(rate, round(rate * TIMEOUT) + 8)  # as many as can be waiting at once, and some more
         self._target = (address, port, path)
-        self._rate = rate
-        self._stopped = threading.Event()
         self._requests: list[Request] = []
-        self.began = time.monotonic()
-        self._thread = threading.Thread(target=self._send, name="traffic", daemon=True)
-
-    def __enter__(self) -> Self:
-        self.began = time.monotonic()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    @property
-    def now(self) -> float:
-        """Seconds since the first request."""
-        return time.monotonic() - self.began
 
     @property
     def requests(self) -> list[Request]:
@@ -80,26 +100,15 @@ class Traffic:
     @property
     def silent_seconds(self) -> int:
         """In how many seconds none of those that were sent was answered."""
-        answered: dict[int, bool] = {}
-        for request in self._requests:
-            second = int(request.sent)
-            answered[second] = answered.get(second, False) or request.answered
-        return sum(not any_was for any_was in answered.values())
+        answered = {int(request.sent) for request in self._requests if request.answered}
+        return len({int(request.sent) for request in self._requests} - answered)
 
     def share(self, since: float, until: float) -> float | None:
         """The share of the requests sent in this time that were answered; None if none was sent."""
         sent = [request.answered for request in self._requests if since <= request.sent < until]
         return sum(sent) / len(sent) if sent else None
 
-    def _send(self) -> None:
-        # As many as can be waiting at once, and some more.
-        with ThreadPoolExecutor(round(self._rate * TIMEOUT) + 8) as clients:
-            number = 0
-            while not self._stopped.wait(max(0.0, number / self._rate - self.now)):
-                clients.submit(self._one)
-                number += 1
-
-    def _one(self) -> None:
+    def send(self, number: int) -> None:
         sent = self.now
         answered = ask(*self._target)
         self._requests.append(Request(sent, answered, self.now - sent))

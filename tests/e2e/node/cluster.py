@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.binaries import binary
-from tests.e2e.controlplane import HOST, START_TIMEOUT, ControlPlane, schedulable
+from tests.e2e.controlplane import HOST, ControlPlane, schedulable
 from tests.e2e.node import images, packages
 from tests.e2e.node.init import ADDRESS, NODE
 from tests.e2e.processes import Process
@@ -42,29 +42,18 @@ class RealNode(ControlPlane):
         super().__init__(state)
         self._sandbox = sandbox
 
-    def pids(self, pod: JSON, words: str = "") -> list[int]:
-        """The processes of a pod's containers whose command line has these words, by their number here."""
-        return [pid for pid, command in self._processes_of(pod) if words in command]
+    def pids(self, pod: JSON, command: str = "") -> list[int]:
+        """The processes of a pod's containers whose command line contains this text, by their number here."""
+        return [pid for pid, line in self._processes_of(pod) if command in line]
 
-    def signal(self, number: signal.Signals, pod: JSON, words: str = "") -> list[int]:
+    def signal(self, number: signal.Signals, pod: JSON, command: str = "") -> list[int]:
         """Send a signal to processes of a pod, from outside of its containers: SIGSTOP hangs it."""
         sent = []
-        for pid in self.pids(pod, words):
+        for pid in self.pids(pod, command):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
                 sent.append(pid)
         return sent
-
-    def process(self, name: str) -> Process:
-        """A component by its name, e.g. "kube-apiserver"."""
-        return next(it for it in self._processes if it.name == name)
-
-    def restart_api_server(self) -> None:
-        """End kube-apiserver by SIGKILL, start it again and wait until it is ready."""
-        old = self.process("kube-apiserver")
-        old.kill()
-        self._processes.remove(old)
-        self._spawn("kube-apiserver", *self._api_server_flags()).wait_until(self._ready, START_TIMEOUT)
 
     def _processes_of(self, pod: JSON) -> Iterator[tuple[int, str]]:
         uid = pod["metadata"]["uid"]
@@ -91,10 +80,10 @@ class RealNode(ControlPlane):
 
     def _start_nodes(self) -> None:
         containerd = self._containerd()
-        containerd.wait_until(lambda: images.ctr(CONTAINERD_STATE, "version").returncode == 0, START_TIMEOUT)
+        containerd.wait_until(lambda: images.ctr(CONTAINERD_STATE, "version").returncode == 0)
         self._local("kube-proxy", f"--config={self._proxy_config()}", f"--hostname-override={NODE}")
         kubelet = self._kubelet()
-        kubelet.wait_until(self._node_ready, START_TIMEOUT)
+        kubelet.wait_until(self._node_ready)
 
     def _node_ready(self) -> bool:
         with suppress(ApiError):

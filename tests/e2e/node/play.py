@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from tests.e2e.binaries import TABLE, BinaryError, binary
-from tests.e2e.controlplane import KubectlError
+from tests.e2e.controlplane import LEFT_ALONE, KubectlError
 from tests.e2e.install import REPOSITORY
 from tests.e2e.node import sandbox
 from tests.e2e.node.cluster import RealNode
-from tests.e2e.node.webhook import LEFT_ALONE, Webhook
+from tests.e2e.node.webhook import Webhook
 from tests.e2e.processes import ProcessFailedError
 
 SERVED = Path(__file__).with_name("served.yaml")
@@ -27,11 +27,11 @@ Try this in another terminal, as root:
   kubectl apply -n without -f {served}   # and in one where it is not
   kubectl get pods -n with -o yaml | grep -A8 Probe:
   on-node curl -s -m 2 http://$(kubectl get service api -n with -o 'jsonpath={{.spec.clusterIP}}')/health
-  on-node pkill --signal STOP --full server.py     # every server hangs: who is started anew?
+  on-node pkill --signal STOP --full server.py     # every server hangs: which are restarted?
   kubectl get pods -A -w
   kubectl rollout restart -n mlchassis-system deployment/mlchassis
   kubectl edit configmap -n mlchassis-system mlchassis-policy
-  kubectl apply --dry-run=server -f {examples}/torchserve.yaml   # refused, and why
+  kubectl apply --dry-run=server -f {examples}/torchserve.yaml   # refused, with the reason
 
 Logs are in {logs}. Ctrl-C stops it and removes everything."""
 

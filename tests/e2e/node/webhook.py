@@ -9,12 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.install import BASE, CONFIGURATIONS, NAMESPACE, POLICY
 from tests.e2e.node.cluster import RealNode
-from tests.e2e.workloads import PROBES, pod, probes
+from tests.e2e.status import rolled_out
+from tests.e2e.workloads import PROBES, injected
 
 DEPLOYMENT = "mlchassis"
 START_TIMEOUT = 180
-LEFT_ALONE = {"mlchassis.dev/admission": "disabled"}
-"""The label of a namespace that the webhook does not see."""
 
 
 class Webhook:
@@ -36,7 +35,7 @@ class Webhook:
 
     def wait_until_it_serves(self, timeout: float = START_TIMEOUT) -> None:
         """Wait until every replica is ready, every entry trusts it, and the API server reaches it."""
-        self.node.api.wait("deployments.apps", DEPLOYMENT, _rolled_out, namespace=NAMESPACE, timeout=timeout)
+        self.node.api.wait("deployments.apps", DEPLOYMENT, rolled_out, namespace=NAMESPACE, timeout=timeout)
         for resource in CONFIGURATIONS:
             self.node.api.wait_for(resource, _trusted, timeout=timeout)
         # kube-proxy learns of the endpoints from its own watch.
@@ -48,12 +47,11 @@ class Webhook:
     def changes_pods(self) -> bool:
         """Whether a pod created now, by dry run, gets its probes."""
         try:
-            answer = self.node.api.create(pod("probe"), "default", dry_run=True)
+            return injected(self.node.api) == set(PROBES)
         except ApiError as error:
             if self.manifests.name == "strict" and "connection refused" in str(error):
                 return False  # it fails closed, and kube-proxy has no endpoint yet
             raise AssertionError("a pod was refused") from error
-        return probes(answer.body) == set(PROBES)
 
     def pods(self) -> list[JSON]:
         """Its replicas that are not going away."""
@@ -80,13 +78,6 @@ class Webhook:
         """Set keys of the policy's ConfigMap (`standard_probes` is standard-probes.yaml)."""
         data = {f"{key.replace('_', '-')}.yaml": text for key, text in files.items()}
         self.node.api.patch("configmaps", POLICY, {"data": data}, NAMESPACE)
-
-
-def _rolled_out(deployment: JSON) -> bool:
-    wanted, status = deployment["spec"]["replicas"], deployment.get("status", {})
-    current = status.get("observedGeneration") == deployment["metadata"]["generation"]
-    counts = [status.get(name) for name in ("replicas", "updatedReplicas", "availableReplicas")]
-    return bool(current and counts == [wanted] * 3)
 
 
 def _trusted(configurations: list[JSON]) -> bool:

@@ -24,7 +24,7 @@ from tests.realnode.experiments import (
     workers,
 )
 from tests.realnode.experiments.model_api import WATCHED, Figures
-from tests.realnode.words import seconds, share, times
+from tests.realnode.formats import seconds, share, times
 
 Cell = Callable[[Figures], str]
 
@@ -77,8 +77,8 @@ def _left(figures: Figures) -> str:
     return f"out of its Service after {seconds(figures['left after'])}"
 
 
-def _anew(figures: Figures) -> str:
-    return f"restarted after {seconds(figures['anew after'])}"
+def _restarted(figures: Figures) -> str:
+    return f"restarted after {seconds(figures['restarted after'])}"
 
 
 AT_ONCE = 10
@@ -129,8 +129,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "late_liveness": Experiment(
         probes.late_liveness,
         "A server that hangs once it is ready, under a liveness probe that begins after 120 s",
-        _anew,
-        _anew,
+        _restarted,
+        _restarted,
         "readiness-before-liveness",
     ),
     "slow_start": Experiment(
@@ -151,14 +151,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         probes.masked_hang,
         "A server that hangs, with only a readiness probe",
         lambda it: f"{_left(it)}; {WATCHED} s later {times(it['restarts'])}, {it['answering']} answering",
-        lambda it: f"{_left(it)}, {_anew(it)}",
+        lambda it: f"{_left(it)}, {_restarted(it)}",
         "readiness-without-liveness",
     ),
     "open_port": Experiment(
         probes.open_port,
         "A server that hangs, under probes that ask whether its port is open",
         lambda it: f"after {WATCHED} s {it['ready']} ready, {it['answering']} answering",
-        lambda it: f"{_left(it)}, {_anew(it)}",
+        lambda it: f"{_left(it)}, {_restarted(it)}",
         "tcp-probe",
     ),
     "long_timeout": Experiment(

@@ -9,7 +9,7 @@ from tests.e2e.node.cluster import FAKE
 from tests.e2e.workloads import UNKNOWN
 from tests.realnode.arms import Arm, api
 from tests.realnode.experiments.model_api import WATCHED, Figures, pod_of
-from tests.realnode.experiments.rollouts import ROOM_FIRST, SURGE, updated
+from tests.realnode.experiments.rollouts import ROOM_FIRST, SURGE, rollout
 
 GPU = "nvidia.com/gpu"
 NODES = {True: "gpu-with", False: "gpu-without"}
@@ -39,11 +39,11 @@ def too_many(arm: Arm) -> Figures:
         return _on_gpus(api(image=UNKNOWN), arm, count)
 
     _in_force(arm, rule, asking(16))
-    said = arm.put(rule, asking(16), asking(2))
+    reaction = arm.put(rule, asking(16), asking(2))
     if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 1)}
+        return {"reaction": reaction, "ready after": arm.wait_ready("api", 1)}
     time.sleep(WATCHED)
-    return {"said": said, "pending": [it["status"]["phase"] for it in arm.pods("api")].count("Pending")}
+    return {"reaction": reaction, "pending": arm.pending("api")}
 
 
 def no_room(arm: Arm) -> Figures:
@@ -54,11 +54,5 @@ def no_room(arm: Arm) -> Figures:
         return _on_gpus(api("api", replicas=2, strategy=strategy, image=UNKNOWN), arm, 3)
 
     _in_force(arm, rule, holding(SURGE))
-    said = arm.put(rule, holding(SURGE), holding(ROOM_FIRST))
-    arm.wait_ready("api", 2)
-    arm.kubectl("rollout", "restart", "deployment/api")
-    if arm.webhook:
-        return {"said": said, "updated after": arm.wait("updated", lambda: updated(arm, 2))}
-    time.sleep(WATCHED)
-    waiting = [it["status"]["phase"] for it in arm.pods("api")].count("Pending")
-    return {"said": said, "pending": waiting, "updated": updated(arm, 2)}
+    reaction = arm.put(rule, holding(SURGE), holding(ROOM_FIRST))
+    return rollout(arm, reaction, 2)

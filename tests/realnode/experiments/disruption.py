@@ -43,7 +43,7 @@ def blocked_drain(arm: Arm) -> Figures:
     """A budget that asks for as many replicas as there are, and a drain of the node."""
     arm.create(api(replicas=2))
     arm.wait_ready("api", 2)
-    said = arm.put("drain-blocked-by-pdb", budget(minAvailable=2), budget(maxUnavailable=1))
+    reaction = arm.put("drain-blocked-by-pdb", budget(minAvailable=2), budget(maxUnavailable=1))
 
     def known() -> bool:
         status = arm.node.api.get("poddisruptionbudgets", "api", arm.namespace).get("status", {})
@@ -57,7 +57,7 @@ def blocked_drain(arm: Arm) -> Figures:
         if answers[-1] < 300:
             break
         time.sleep(1)
-    return {"said": said, "tries": len(answers), "evicted": answers[-1] < 300}
+    return {"reaction": reaction, "tries": len(answers), "evicted": answers[-1] < 300}
 
 
 def single_replica(arm: Arm) -> Figures:
@@ -67,7 +67,7 @@ def single_replica(arm: Arm) -> Figures:
     def serving(replicas: int) -> JSON:
         return api(replicas=replicas, env={"LOAD": 10}, image=VLLM, readinessProbe=http(periodSeconds=2))
 
-    said = arm.put("single-replica-eviction", serving(1), serving(2))
+    reaction = arm.put("single-replica-eviction", serving(1), serving(2))
     if arm.webhook:
         arm.create(budget(maxUnavailable=1))
     arm.wait_ready("api", 2 if arm.webhook else 1)
@@ -82,7 +82,7 @@ def single_replica(arm: Arm) -> Figures:
         arm.wait_ready("api", 2 if arm.webhook else 1)
         time.sleep(3)
     return {
-        "said": said,
+        "reaction": reaction,
         "before": traffic.share(0, 5),
         "requests": len(traffic.requests),
         "lost": traffic.lost,
@@ -112,9 +112,9 @@ def short_grace(arm: Arm) -> Figures:
             "Deployment", "saving", {"selector": {"matchLabels": {"app": "saving"}}, "template": template}
         )
 
-    said = arm.put("grace-shorter-than-prestop", saving(10), saving(30))
+    reaction = arm.put("grace-shorter-than-prestop", saving(10), saving(30))
     arm.wait_ready("saving", 1)
     time.sleep(2)  # the handler is set
     arm.kubectl("delete", "deployment", "saving")
     arm.wait("the pod gone", lambda: not arm.pods("saving"))
-    return {"said": said, "saved": Path(state, "saved").exists()}
+    return {"reaction": reaction, "saved": Path(state, "saved").exists()}

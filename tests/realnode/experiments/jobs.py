@@ -6,7 +6,9 @@ import time
 
 from tests.e2e.api import JSON
 from tests.e2e.node.images import PROXY
+from tests.e2e.status import finished
 from tests.e2e.workloads import VLLM
+from tests.manifests import manifest
 from tests.realnode.arms import Arm
 from tests.realnode.experiments.disruption import evict
 from tests.realnode.experiments.model_api import BASE, WATCHED, Figures, python_get
@@ -20,14 +22,12 @@ def job(name: str, code: str, backoff: int | None = None) -> JSON:
         "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]},
     }
     spec = {"template": template} | ({} if backoff is None else {"backoffLimit": backoff})
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
+    return manifest("Job", name, spec)
 
 
 def condition(arm: Arm, name: str) -> str:
     """How a Job has ended: "Complete", "Failed", or "" for not yet."""
-    status = arm.node.api.get("jobs.batch", name, arm.namespace).get("status", {})
-    ended = {it["type"] for it in status.get("conditions", ()) if it["status"] == "True"}
-    return next(iter(ended & {"Complete", "Failed"}), "")
+    return finished(arm.node.api.get("jobs.batch", name, arm.namespace)) or ""
 
 
 def jobs(arm: Arm) -> Figures:
@@ -42,7 +42,7 @@ def jobs(arm: Arm) -> Figures:
         others = [it for it in arm.pods("evicted") if it["metadata"]["uid"] != first["metadata"]["uid"]]
         return condition(arm, "evicted") == "Failed" or any(map(_running, others))
 
-    arm.wait("given up or begun anew", decided)
+    arm.wait("given up or started again", decided)
     arm.wait(
         "given up or tried again",
         lambda: condition(arm, "wrong") == "Failed" or len(arm.pods("wrong")) > 2,
@@ -58,10 +58,10 @@ def _running(item: JSON) -> bool:
     return item["status"]["phase"] == "Running" and "deletionTimestamp" not in item["metadata"]
 
 
-def _beside(arm: Arm, rule: str, image: str, *command: str) -> Figures:
+def _next_to(arm: Arm, rule: str, image: str, *command: str) -> Figures:
     """A Job whose work ends, next to a container that never does."""
     work: JSON = {"name": "work", "image": BASE, "command": list(command)}
-    server: JSON = {"name": "beside", "image": image, "args": ["serve"]}
+    server: JSON = {"name": "other", "image": image, "args": ["serve"]}
 
     def made(containers: list[JSON], sidecars: list[JSON]) -> JSON:
         item = job("work", "")
@@ -69,7 +69,7 @@ def _beside(arm: Arm, rule: str, image: str, *command: str) -> Figures:
         spec |= {"containers": containers, "initContainers": sidecars}
         return item
 
-    said = arm.put(rule, made([work, server], []), made([work], [server | {"restartPolicy": "Always"}]))
+    reaction = arm.put(rule, made([work, server], []), made([work], [server | {"restartPolicy": "Always"}]))
 
     def work_ended() -> bool:
         return any(
@@ -81,17 +81,17 @@ def _beside(arm: Arm, rule: str, image: str, *command: str) -> Figures:
     arm.wait("the work done", work_ended)
     if arm.webhook:
         took = arm.wait("complete", lambda: condition(arm, "work") == "Complete")
-        return {"said": said, "complete after": took}
+        return {"reaction": reaction, "complete after": took}
     time.sleep(WATCHED)
-    return {"said": said, "ended": condition(arm, "work"), "active": len(arm.pods("work"))}
+    return {"reaction": reaction, "ended": condition(arm, "work"), "active": len(arm.pods("work"))}
 
 
 def beside_server(arm: Arm) -> Figures:
     """Batch inference: a model server next to its client."""
     asks = f'until python3 -c "{python_get("http://localhost:8000/health")}"; do sleep 1; done'
-    return _beside(arm, "job-server-blocks-completion", VLLM, "sh", "-c", asks)
+    return _next_to(arm, "job-server-blocks-completion", VLLM, "sh", "-c", asks)
 
 
 def beside_proxy(arm: Arm) -> Figures:
     """A database proxy next to the work."""
-    return _beside(arm, "job-sidecar-blocks-completion", PROXY, "sleep", "5")
+    return _next_to(arm, "job-sidecar-blocks-completion", PROXY, "sleep", "5")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tests.e2e.api import JSON
 from tests.e2e.node import images
+from tests.realnode.arms import Arm
 
 Figures = dict[str, Any]
 BASE = images.base_name()
@@ -43,3 +45,11 @@ def named(workload: JSON, address: str, *hosts: str) -> JSON:
     """The workload, its pods knowing names of an address: this cluster has no name server."""
     pod_of(workload).setdefault("hostAliases", []).append({"ip": address, "hostnames": list(hosts)})
     return workload
+
+
+def readiness(arm: Arm, reaction: str, name: str = "api", count: int = 1) -> Figures:
+    """When so many pods of an app are ready; without the webhook, how many are after `WATCHED` seconds."""
+    if arm.webhook:
+        return {"reaction": reaction, "ready after": arm.wait_ready(name, count)}
+    time.sleep(WATCHED)
+    return {"reaction": reaction, "ready": arm.ready(name)}

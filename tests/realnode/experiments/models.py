@@ -18,6 +18,7 @@ from urllib.error import URLError
 from tests.e2e.api import JSON, ApiError
 from tests.e2e.node.images import MLSERVER
 from tests.e2e.node.init import ADDRESS
+from tests.manifests import manifest
 from tests.puller.fakes import FaultStore
 from tests.realnode.arms import Arm
 from tests.realnode.experiments.model_api import WATCHED, Figures
@@ -156,7 +157,7 @@ def deployment() -> JSON:
         "spec": {"securityContext": security, "containers": [container]},
     }
     spec = {"selector": {"matchLabels": {"app": "shop"}}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shop"}, "spec": spec}
+    return manifest("Deployment", "shop", spec)
 
 
 def open_shop(arm: Arm, store: FaultStore, workload: JSON) -> Shop:
@@ -165,10 +166,9 @@ def open_shop(arm: Arm, store: FaultStore, workload: JSON) -> Shop:
     labels = {"mlchassis.dev/model-config": "true"}
     models = {"models.json": json.dumps([entry("double", 2)])}
     arm.create(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": store.env},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "models", "labels": labels}}
-        | {"data": models},
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "shop"}, "spec": service},
+        manifest("Secret", "s3") | {"stringData": store.env},
+        manifest("ConfigMap", "models", labels=labels) | {"data": models},
+        manifest("Service", "shop", service),
         workload,
     )
     address = arm.node.api.get("services", "shop", arm.namespace)["spec"]["clusterIP"]
@@ -194,12 +194,12 @@ def bad_entry(arm: Arm) -> Figures:
     with s3() as store:
         shop = open_shop(arm, store, deployment() if arm.webhook else _with_sidecar(arm))
         shop.until("the first model", "double", 14)
-        said = shop.refusal(entry("double", 2), bad)
-        if not said:
+        reaction = shop.refusal(entry("double", 2), bad)
+        if not reaction:
             time.sleep(WATCHED)
         found = shop.predict("triple")
         others = shop.predict("double") == 14
         shop.configure(entry("double", 2), entry("triple", 3))
         shop.until("corrected", "triple", 21)
-    said = "refuses" if "model-config-invalid" in said else ""
-    return {"said": said, "loaded": found is not None, "others": others, **shop.times}
+    reaction = "refuses" if "model-config-invalid" in reaction else ""
+    return {"reaction": reaction, "loaded": found is not None, "others": others, **shop.times}

@@ -9,6 +9,7 @@ from typing import Any
 from tests.e2e.api import JSON
 from tests.e2e.node.images import TRITON
 from tests.e2e.workloads import UNKNOWN
+from tests.manifests import manifest
 from tests.realnode.arms import PATIENCE, Arm, api
 from tests.realnode.experiments.model_api import (
     BASE,
@@ -18,6 +19,7 @@ from tests.realnode.experiments.model_api import (
     http,
     pod_of,
     python_get,
+    readiness,
 )
 from tests.realnode.traffic import Traffic, ask, overload
 
@@ -83,7 +85,7 @@ def _hang(arm: Arm, hazard: JSON, advised: JSON, rule: str, *, leaves: bool) -> 
     Args:
         leaves: whether it leaves its Service without the webhook's advice, too.
     """
-    said = arm.put(rule, hazard, advised)
+    reaction = arm.put(rule, hazard, advised)
     arm.wait("answered", lambda: arm.answering("api") == 1)
     arm.wait_ready("api", 1)
     arm.signal(signal.SIGSTOP, "api")
@@ -92,15 +94,15 @@ def _hang(arm: Arm, hazard: JSON, advised: JSON, rule: str, *, leaves: bool) -> 
     if arm.webhook or leaves:
         left = arm.wait("out of the Service", lambda: arm.ready("api") == 0)
     if arm.webhook:
-        arm.wait("started anew", lambda: arm.restarts("api") and arm.answering("api") and arm.ready("api"))
-        anew: float | None = time.monotonic() - began
+        arm.wait("restarted", lambda: arm.restarts("api") and arm.answering("api") and arm.ready("api"))
+        restarted: float | None = time.monotonic() - began
     else:
         time.sleep(WATCHED)
-        anew = None
+        restarted = None
     return {
-        "said": said,
+        "reaction": reaction,
         "left after": left,
-        "anew after": anew,
+        "restarted after": restarted,
         "ready": arm.ready("api"),
         "restarts": arm.restarts("api"),
         "answering": arm.answering("api"),
@@ -138,7 +140,7 @@ def late_liveness(arm: Arm) -> Figures:
     ready = http(periodSeconds=5)
     delayed = http("/live", initialDelaySeconds=120, periodSeconds=5)
     patient = http("/live", periodSeconds=5, failureThreshold=6)
-    said = arm.put(
+    reaction = arm.put(
         "readiness-before-liveness",
         api(readinessProbe=ready, livenessProbe=delayed),
         api(
@@ -149,19 +151,19 @@ def late_liveness(arm: Arm) -> Figures:
     )
     arm.wait_ready("api", 1)
     arm.signal(signal.SIGSTOP, "api")
-    return {"said": said, "anew after": arm.wait("started anew", lambda: arm.restarts("api"))}
+    return {"reaction": reaction, "restarted after": arm.wait("restarted", lambda: arm.restarts("api"))}
 
 
 def long_timeout(arm: Arm) -> Figures:
     """A server that hangs, under a readiness probe whose timeout is longer than its period."""
-    said = arm.put(
+    reaction = arm.put(
         "probe-timeout-exceeds-period",
         api(readinessProbe=http(periodSeconds=5, timeoutSeconds=25)),
         api(readinessProbe=http(periodSeconds=5, timeoutSeconds=5)),
     )
     arm.wait_ready("api", 1)
     arm.signal(signal.SIGSTOP, "api")
-    return {"said": said, "left after": arm.wait("out of the Service", lambda: arm.ready("api") == 0)}
+    return {"reaction": reaction, "left after": arm.wait("out of the Service", lambda: arm.ready("api") == 0)}
 
 
 # Starts
@@ -170,7 +172,7 @@ def long_timeout(arm: Arm) -> Figures:
 def _slow_start(arm: Arm, own: dict[str, Any], advised: dict[str, Any], rule: str) -> Figures:
     """A server that loads for 45 s, next to one that loads for none, under probes that wait for 20."""
     began = time.monotonic()
-    said = arm.put(
+    reaction = arm.put(
         rule,
         api("slow", env={"LOAD": 45}, **own),
         api("slow", env={"LOAD": 45}, **advised),
@@ -184,7 +186,7 @@ def _slow_start(arm: Arm, own: dict[str, Any], advised: dict[str, Any], rule: st
         control = control or bool(arm.answering("quick"))
         time.sleep(1)
     return {
-        "said": said,
+        "reaction": reaction,
         "answered after": answered,
         "restarts": arm.restarts("slow"),
         "control answers": control,
@@ -227,7 +229,9 @@ def feature_store(arm: Arm) -> Figures:
     arm.create(api("features"))
     arm.wait_ready("features", 1)
     liveness = _asks(store, periodSeconds=5, failureThreshold=3)
-    said = arm.put("liveness-external-dependency", api(replicas=3, livenessProbe=liveness), api(replicas=3))
+    reaction = arm.put(
+        "liveness-external-dependency", api(replicas=3, livenessProbe=liveness), api(replicas=3)
+    )
     arm.wait_ready("api", 3)
     before = arm.restarts("api")
     _store_down(arm)
@@ -240,7 +244,7 @@ def feature_store(arm: Arm) -> Figures:
                 hit.add(item["metadata"]["name"])
         time.sleep(1)
     return {
-        "said": said,
+        "reaction": reaction,
         "before": before,
         "after": time.monotonic() - began,
         "replicas restarted": len(hit),
@@ -254,7 +258,7 @@ def store_for_readiness(arm: Arm) -> Figures:
     arm.create(api("features"))
     arm.wait_ready("features", 1)
     readiness = _asks(store, periodSeconds=5, failureThreshold=3)
-    said = arm.put(
+    reaction = arm.put(
         "readiness-external-dependency",
         api(replicas=3, readinessProbe=readiness),
         api(replicas=3, readinessProbe=http(periodSeconds=5, timeoutSeconds=5)),
@@ -269,7 +273,7 @@ def store_for_readiness(arm: Arm) -> Figures:
         end = traffic.now
         ready = arm.ready("api")
     return {
-        "said": said,
+        "reaction": reaction,
         "before": traffic.share(0, 10),
         "at the end": traffic.share(max(down, end - 20), end - 2),
         "ready": ready,
@@ -280,15 +284,24 @@ def store_for_startup(arm: Arm) -> Figures:
     """The startup probe of a pod asks the feature store, which is away when the pod starts."""
     store = arm.service("features")
     startup = _asks(store, periodSeconds=5, failureThreshold=4)
-    said = arm.put("startup-external-dependency", api(startupProbe=startup), api())
+    reaction = arm.put("startup-external-dependency", api(startupProbe=startup), api())
     if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 1), "restarts": arm.restarts("api")}
-    arm.wait("started anew", lambda: arm.restarts("api"))
+        return {
+            "reaction": reaction,
+            "ready after": arm.wait_ready("api", 1),
+            "restarts": arm.restarts("api"),
+        }
+    arm.wait("restarted", lambda: arm.restarts("api"))
     ready, restarts = arm.ready("api"), arm.restarts("api")
     arm.create(api("features"))
     arm.wait_ready("features", 1)
     again = arm.wait_ready("api", 1)
-    return {"said": said, "ready": ready, "restarts": restarts, "ready once the store is there": again}
+    return {
+        "reaction": reaction,
+        "ready": ready,
+        "restarts": restarts,
+        "ready once the store is there": again,
+    }
 
 
 # Load
@@ -299,7 +312,7 @@ def strict_liveness(arm: Arm) -> Figures:
     strict = http(periodSeconds=5, failureThreshold=3, timeoutSeconds=1)
     slow = {"POOL": 8, "WORK": 3}
     address = arm.service("api")
-    said = arm.put(
+    reaction = arm.put(
         "liveness-as-strict-as-readiness",
         api(replicas=2, env=slow, livenessProbe=strict, readinessProbe=strict),
         api(replicas=2, env=slow),
@@ -308,13 +321,13 @@ def strict_liveness(arm: Arm) -> Figures:
     overload(address, 40, seconds=60, timeout=60)
     restarts = arm.restarts("api")
     arm.wait_ready("api", 2)
-    return {"said": said, "restarts": restarts, "after": arm.restarts("api")}
+    return {"reaction": reaction, "restarts": restarts, "after": arm.restarts("api")}
 
 
 def one_failure(arm: Arm) -> Figures:
     """A server that pauses for 8 s, as for garbage collection."""
     probe = http(periodSeconds=5, timeoutSeconds=2)
-    said = arm.put(
+    reaction = arm.put(
         "liveness-single-failure",
         api(livenessProbe=probe | {"failureThreshold": 1}),
         api(livenessProbe=probe | {"failureThreshold": 3}),
@@ -328,14 +341,14 @@ def one_failure(arm: Arm) -> Figures:
     arm.signal(signal.SIGCONT, "api")
     time.sleep(30)
     arm.wait("answered", lambda: arm.answering("api") == 1)
-    return {"said": said, "before": before, "restarts": arm.restarts("api") - before}
+    return {"reaction": reaction, "before": before, "restarts": arm.restarts("api") - before}
 
 
 def busy_exec(arm: Arm) -> Figures:
     """A container that uses up its CPU limit, under a command as liveness probe with the default timeout."""
     limits = {"limits": {"cpu": "200m"}}
     asks = command("python3", "-c", "import socket; socket.create_connection(('localhost', 8000))")
-    said = arm.put(
+    reaction = arm.put(
         "exec-probe-default-timeout",
         api(resources=limits, livenessProbe=asks | {"periodSeconds": 5}),
         api(resources=limits),
@@ -346,7 +359,7 @@ def busy_exec(arm: Arm) -> Figures:
     (item,) = arm.pods("api")
     assert ask(item["status"]["podIP"], 8000, "/burn", timeout=30)
     time.sleep(WATCHED)
-    return {"said": said, "before": before, "restarts": arm.restarts("api") - before}
+    return {"reaction": reaction, "before": before, "restarts": arm.restarts("api") - before}
 
 
 def heavy_probe(arm: Arm) -> Figures:
@@ -368,12 +381,12 @@ def heavy_probe(arm: Arm) -> Figures:
 
     checksum = command("sha256sum", "/weights/model")
     advised = command("test", "-s", "/weights/model")
-    said = arm.put("probe-heavy-command", weighing("api", "2G", checksum), weighing("api", "2G", advised))
+    reaction = arm.put("probe-heavy-command", weighing("api", "2G", checksum), weighing("api", "2G", advised))
     if not arm.webhook:
         arm.create(weighing("small", "1M", checksum))
     arm.wait_ready("api", 1)
     time.sleep(WATCHED + 30)
-    return {"said": said, "restarts": arm.restarts("api"), "control": arm.restarts("small")}
+    return {"reaction": reaction, "restarts": arm.restarts("api"), "control": arm.restarts("small")}
 
 
 def inner_timeout(arm: Arm) -> Figures:
@@ -381,14 +394,14 @@ def inner_timeout(arm: Arm) -> Figures:
     once = f'timeout 4 python3 -c "{python_get("http://localhost:8000/predict").replace("=2", "=9")}"'
     probe = command("sh", "-c", f"{once} && {once}", periodSeconds=10, failureThreshold=3)
     slow = {"WORK": 1.5, "POOL": 8}
-    said = arm.put(
+    reaction = arm.put(
         "probe-inner-timeout",
         api(env=slow, livenessProbe=probe | {"timeoutSeconds": 5}),
         api(env=slow, livenessProbe=probe | {"timeoutSeconds": 20, "periodSeconds": 20}),
     )
     arm.wait("answered", lambda: arm.answering("api") == 1)
     time.sleep(WATCHED)
-    return {"said": said, "restarts": arm.restarts("api")}
+    return {"reaction": reaction, "restarts": arm.restarts("api")}
 
 
 def wrong_port(arm: Arm) -> Figures:
@@ -417,28 +430,28 @@ def unknown_port(arm: Arm) -> Figures:
     return _readiness(arm, arm.put("probe-port-unknown", asking("web"), asking("http")))
 
 
-def _readiness(arm: Arm, said: str) -> Figures:
+def _readiness(arm: Arm, reaction: str) -> Figures:
     """Whether a pod whose server answers gets ready."""
     arm.wait("answered", lambda: arm.answering("api") == 1)
-    if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 1)}
-    time.sleep(WATCHED)
-    return {"said": said, "ready": arm.ready("api")}
+    return readiness(arm, reaction)
 
 
 def target_port(arm: Arm) -> Figures:
     """A Service that sends to a port by a name that the container does not have."""
     ports = [{"name": "http", "port": 80, "targetPort": "web"}]
     spec = {"selector": {"app": "api"}, "ports": ports}
-    arm.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "api"}, "spec": spec})
+    arm.create(manifest("Service", "api", spec))
 
     def named(port: str) -> JSON:
         return api(ports=[{"name": port, "containerPort": 8000}])
 
-    said = arm.put("service-port-unknown", named("http"), named("web"))
+    reaction = arm.put("service-port-unknown", named("http"), named("web"))
     arm.wait_ready("api", 1)
     address = str(arm.node.api.get("services", "api", arm.namespace)["spec"]["clusterIP"])
     if arm.webhook:
-        return {"said": said, "answered after": arm.wait("answered", lambda: ask(address, 80, "/health"))}
+        return {
+            "reaction": reaction,
+            "answered after": arm.wait("answered", lambda: ask(address, 80, "/health")),
+        }
     time.sleep(WATCHED)
-    return {"said": said, "answered": int(ask(address, 80, "/health"))}
+    return {"reaction": reaction, "answered": int(ask(address, 80, "/health"))}

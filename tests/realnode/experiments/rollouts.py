@@ -7,6 +7,8 @@ from typing import Any
 
 from tests.e2e.api import JSON
 from tests.e2e.node.init import NODE
+from tests.e2e.status import rolled_out
+from tests.manifests import manifest
 from tests.realnode.arms import Arm, api
 from tests.realnode.experiments.model_api import WATCHED, Figures, http, pod_of
 from tests.realnode.traffic import Traffic, ask
@@ -45,7 +47,7 @@ def all_down(arm: Arm) -> Figures:
         probe = http(periodSeconds=2, failureThreshold=15)
         return api(replicas=3, env={"LOAD": 10}, strategy=strategy, readinessProbe=probe)
 
-    said = arm.put("rollout-takes-all-down", serving("100%"), serving(1))
+    reaction = arm.put("rollout-takes-all-down", serving("100%"), serving(1))
     arm.wait_ready("api", 3)
     arm.wait("answered", lambda: ask(address, 80, "/health"))
     with Traffic(address, rate=10, path="/health") as traffic:
@@ -53,7 +55,7 @@ def all_down(arm: Arm) -> Figures:
         restart(arm)
         time.sleep(3)
     return {
-        "said": said,
+        "reaction": reaction,
         "before": traffic.share(0, 5),
         "requests": len(traffic.requests),
         "lost": traffic.lost,
@@ -69,29 +71,23 @@ def short_deadline(arm: Arm) -> Figures:
         item["spec"]["progressDeadlineSeconds"] = seconds
         return item
 
-    said = arm.put("progress-deadline-too-short", deadline(20), deadline(300))
+    reaction = arm.put("progress-deadline-too-short", deadline(20), deadline(300))
     succeeds = arm.succeeds("rollout", "status", "deployment/api", "--timeout=200s")
-    return {"said": said, "succeeds": succeeds, "ready after": arm.wait_ready("api", 1)}
+    return {"reaction": reaction, "succeeds": succeeds, "ready after": arm.wait_ready("api", 1)}
 
 
-def _never_through(arm: Arm, said: str) -> Figures:
-    """A rolling restart of one replica: is it through?"""
-    arm.wait_ready("api", 1)
+def rollout(arm: Arm, reaction: str, replicas: int = 1) -> Figures:
+    """A rolling restart of so many replicas: is it through?"""
+
+    def updated() -> bool:
+        return rolled_out(arm.node.api.get("deployments.apps", "api", arm.namespace))
+
+    arm.wait_ready("api", replicas)
     arm.kubectl("rollout", "restart", "deployment/api")
     if arm.webhook:
-        return {"said": said, "updated after": arm.wait("updated", lambda: updated(arm))}
+        return {"reaction": reaction, "updated after": arm.wait("updated", updated)}
     time.sleep(WATCHED)
-    waiting = [it["status"]["phase"] for it in arm.pods("api")].count("Pending")
-    return {"said": said, "pending": waiting, "updated": updated(arm)}
-
-
-def updated(arm: Arm, replicas: int = 1) -> bool:
-    """Whether the Deployment `api` has its pods of the newest template, ready, and no others."""
-    item = arm.node.api.get("deployments.apps", "api", arm.namespace)
-    status = item.get("status", {})
-    current = status.get("observedGeneration") == item["metadata"]["generation"]
-    counts = [status.get(name) for name in ("replicas", "updatedReplicas", "availableReplicas")]
-    return bool(current and counts == [replicas] * 3)
+    return {"reaction": reaction, "pending": arm.pending("api"), "updated": updated()}
 
 
 def own_volume(arm: Arm) -> Figures:
@@ -100,21 +96,17 @@ def own_volume(arm: Arm) -> Figures:
     mode = {"accessModes": ["ReadWriteOncePod"], "storageClassName": name}
     size = {"storage": "1Gi"}
     directory = {"hostPath": {"path": f"/run/{name}", "type": "DirectoryOrCreate"}}
-    kinds: tuple[tuple[str, str, JSON], ...] = (
-        ("PersistentVolume", name, {"capacity": size, **mode, **directory}),
-        ("PersistentVolumeClaim", "disk", {**mode, "resources": {"requests": size}}),
+    arm.create(
+        manifest("PersistentVolume", name, {"capacity": size, **mode, **directory}),
+        manifest("PersistentVolumeClaim", "disk", {**mode, "resources": {"requests": size}}),
     )
-    for kind, called, spec in kinds:
-        arm.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": called}, "spec": spec})
 
     def holding(strategy: JSON) -> JSON:
         item = api(strategy=strategy, volumeMounts=[{"name": "disk", "mountPath": "/disk"}])
         pod_of(item)["volumes"] = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}]
         return item
 
-    return _never_through(
-        arm, arm.put("rollout-volume-deadlock", holding(SURGE), holding({"type": "Recreate"}))
-    )
+    return rollout(arm, arm.put("rollout-volume-deadlock", holding(SURGE), holding({"type": "Recreate"})))
 
 
 def host_port(arm: Arm) -> Figures:
@@ -126,4 +118,4 @@ def host_port(arm: Arm) -> Figures:
         pod_of(item)["nodeSelector"] = {"kubernetes.io/hostname": NODE}
         return item
 
-    return _never_through(arm, arm.put("rollout-host-port-deadlock", taking(), taking(strategy=ROOM_FIRST)))
+    return rollout(arm, arm.put("rollout-host-port-deadlock", taking(), taking(strategy=ROOM_FIRST)))

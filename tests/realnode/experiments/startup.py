@@ -18,11 +18,12 @@ from tests.realnode.experiments.model_api import (
     named,
     pod_of,
     python_get,
+    readiness,
 )
 
 RAY = """\
 #!/bin/sh
-# Ray as far as a container sees it: what it starts runs in the background, unless --block is said.
+# Ray as far as a container sees it: what it starts runs in the background, unless --block is given.
 case "$*" in *--block*) exec sleep 86400 ;; esac
 sleep 86400 &
 """
@@ -46,12 +47,9 @@ def own_service(arm: Arm) -> Figures:
     arm.create(api("other"))
     arm.wait_ready("other", 1)
     arm.create(until("control", other, "other"))
-    said = arm.put("init-waits-on-own-service", until("api", own, "api"), api())
+    reaction = arm.put("init-waits-on-own-service", until("api", own, "api"), api())
     took = arm.wait_ready("control", 1)
-    if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 1), "control ready after": took}
-    time.sleep(WATCHED)
-    return {"said": said, "ready": arm.ready("api"), "control ready after": took}
+    return readiness(arm, reaction) | {"control ready after": took}
 
 
 def wait_cycle(arm: Arm) -> Figures:
@@ -63,16 +61,16 @@ def wait_cycle(arm: Arm) -> Figures:
         made = waiting(name, f'until python3 -c "{once}"; do sleep 1; done')
         return named(made, addresses[other], other)
 
-    said = ""
+    reaction = ""
     if arm.webhook:
         arm.create(unaliased(until("gateway", "model")))
-        said = arm.verdict("startup-wait-cycle", until("model", "gateway"))
+        reaction = arm.verdict("startup-wait-cycle", until("model", "gateway"))
         arm.kubectl("delete", "deployment/gateway")
     arm.create(until("gateway", "model"), api("model") if arm.webhook else until("model", "gateway"))
     if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("gateway", 1)}
+        return {"reaction": reaction, "ready after": arm.wait_ready("gateway", 1)}
     time.sleep(WATCHED)
-    return {"said": said, "ready": arm.ready("gateway") + arm.ready("model")}
+    return {"reaction": reaction, "ready": arm.ready("gateway") + arm.ready("model")}
 
 
 def own_pod(arm: Arm) -> Figures:
@@ -84,11 +82,8 @@ def own_pod(arm: Arm) -> Figures:
     (server,) = spec["containers"]
     spec["initContainers"].insert(0, server | {"restartPolicy": "Always"})
     spec["containers"] = [{"name": "web", "image": BASE, "command": ["sleep", "86400"]}]
-    said = arm.put("init-waits-on-own-pod", hazard, advised)
-    if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 1)}
-    time.sleep(WATCHED)
-    return {"said": said, "ready": arm.ready("api")}
+    reaction = arm.put("init-waits-on-own-pod", hazard, advised)
+    return readiness(arm, reaction)
 
 
 def endless_wait(arm: Arm) -> Figures:
@@ -99,7 +94,7 @@ def endless_wait(arm: Arm) -> Figures:
         loop = f"until {connects('database', 80)}; do sleep 1; done"
         return named(waiting("api", f"{before} sh -c '{loop}'" if before else loop), address, "database")
 
-    said = arm.put("init-wait-unbounded", until(""), until("timeout 10"))
+    reaction = arm.put("init-wait-unbounded", until(""), until("timeout 10"))
 
     def tries() -> int:
         status = [item["status"].get("initContainerStatuses", ()) for item in arm.pods("api")]
@@ -114,7 +109,7 @@ def endless_wait(arm: Arm) -> Figures:
         time.sleep(WATCHED)
     seen, events = tries(), warned()
     arm.create(api("database"))
-    return {"said": said, "tries": seen, "warnings": events, "ready after": arm.wait_ready("api", 1)}
+    return {"reaction": reaction, "tries": seen, "warnings": events, "ready after": arm.wait_ready("api", 1)}
 
 
 def ordered_start(arm: Arm) -> Figures:
@@ -143,11 +138,8 @@ def ordered_start(arm: Arm) -> Figures:
         return f"until {connects(f'{host}.shard', 80)}; do sleep 1; done"
 
     lower = 'n=${HOSTNAME##*-}; [ "$n" = 0 ] || ' + until("shard-$((n-1))")
-    said = arm.put("ordered-start-deadlock", made(until("shard-1")), made(lower))
-    if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("shard", 2)}
-    time.sleep(WATCHED)
-    return {"said": said, "pods": len(arm.pods("shard")), "ready": arm.ready("shard")}
+    reaction = arm.put("ordered-start-deadlock", made(until("shard-1")), made(lower))
+    return readiness(arm, reaction, "shard", 2) | {"pods": len(arm.pods("shard"))}
 
 
 def asks_itself(arm: Arm) -> Figures:
@@ -158,19 +150,18 @@ def asks_itself(arm: Arm) -> Figures:
         return named(api(replicas=2, readinessProbe=probe | {"periodSeconds": 5}), address, "api")
 
     through = command("bash", "-c", "exec 3<>/dev/tcp/api/80", timeoutSeconds=5)
-    said = arm.put("readiness-waits-on-own-service", asking(through), asking(http()))
+    reaction = arm.put("readiness-waits-on-own-service", asking(through), asking(http()))
+    found = readiness(arm, reaction, "api", 2)
     if arm.webhook:
-        return {"said": said, "ready after": arm.wait_ready("api", 2)}
-    time.sleep(WATCHED)
-    ready = arm.ready("api")
+        return found
     shown = {"spec": {"publishNotReadyAddresses": True}}
     arm.node.api.patch("services", "api", shown, arm.namespace)
-    return {"said": said, "ready": ready, "ready once shown": arm.wait_ready("api", 2)}
+    return found | {"ready once shown": arm.wait_ready("api", 2)}
 
 
 def ray_in_background(arm: Arm) -> Figures:
     """A container whose command starts Ray in the background, and ends."""
-    arm.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tools"}, "data": {"ray": RAY}})
+    arm.create(manifest("ConfigMap", "tools", data={"ray": RAY}))
 
     def starting(*more: str) -> JSON:
         item = api(
@@ -183,7 +174,7 @@ def ray_in_background(arm: Arm) -> Figures:
         pod_of(item)["volumes"] = [{"name": "tools", "configMap": {"name": "tools", "defaultMode": 0o555}}]
         return item
 
-    said = arm.put("ray-start-without-block", starting(), starting("--block"))
+    reaction = arm.put("ray-start-without-block", starting(), starting("--block"))
     arm.wait("running", lambda: any(it["status"]["phase"] == "Running" for it in arm.pods("ray")))
     time.sleep(WATCHED)
-    return {"said": said, "restarts": arm.restarts("ray")}
+    return {"reaction": reaction, "restarts": arm.restarts("ray")}

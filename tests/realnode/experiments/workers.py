@@ -33,12 +33,12 @@ def doubled_workers(arm: Arm) -> Figures:
     token = node.token(NAMESPACE, SERVICE_ACCOUNT)
     with (
         WatchProxy(node, DELAY) as proxy,
-        Observer(node.api, arm.namespace) as observer,
+        Observer(node.api.within(arm.namespace)) as observer,
         Operator(node, RELEASE, proxy.kubeconfig(token), arm.namespace),
     ):
         for name, _ in groups:
-            arm.create(_on_fake_nodes(ray_cluster(name, arm.namespace, WANTED)))
-        observer.wait(lambda seen: all(len(seen[it].live) >= WANTED for it in groups), timeout=120)
+            arm.create(_on_fake_nodes(ray_cluster(name, WANTED)))
+        observer.wait(lambda seen: all(len(seen[it].live) >= WANTED for it in groups))
         time.sleep(WATCHED)
     seen = [observer.groups[group] for group in groups]
     return {
