@@ -9,6 +9,7 @@ from typing import Final
 from policies.core.facts import Cluster, NoCluster
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.admission.envelope import Request
 from webhook.kube.caches import ClusterCache
 
@@ -40,36 +41,34 @@ def container(number: int, variables: int = 2) -> Json:
 
 
 def pod(containers: int = 1, variables: int = 2, annotations: Json | None = None) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "p",
-            "namespace": "ml",
-            "labels": {"app": "a"},
-            "annotations": annotations or {},
-        },
-        "spec": {"containers": [container(number, variables) for number in range(containers)]},
-    }
+    return manifest(
+        "Pod",
+        "p",
+        {"containers": [container(number, variables) for number in range(containers)]},
+        namespace="ml",
+        labels={"app": "a"},
+        annotations=annotations or {},
+    )
 
 
 def _deployment(spec: Json) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "d", "namespace": "ml", "labels": {"app": "a"}},
-        "spec": {"replicas": 3, "template": {"metadata": {"labels": {"app": "a"}}, "spec": spec}},
-    }
+    return manifest(
+        "Deployment",
+        "d",
+        {"replicas": 3, "template": {"metadata": {"labels": {"app": "a"}}, "spec": spec}},
+        namespace="ml",
+        labels={"app": "a"},
+    )
 
 
 def _job_set(templates: int) -> Json:
     job = {"template": {"spec": {"template": {"spec": {**pod()["spec"], "restartPolicy": "Never"}}}}}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": "s", "namespace": "ml"},
-        "spec": {"replicatedJobs": [{"name": f"j{n}", **job} for n in range(templates)]},
-    }
+    return manifest(
+        "JobSet",
+        "s",
+        {"replicatedJobs": [{"name": f"j{n}", **job} for n in range(templates)]},
+        namespace="ml",
+    )
 
 
 def _overrides(count: int) -> dict[str, str]:
@@ -197,12 +196,12 @@ def waiting(number: int) -> Json:
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}},
     }
     template = {"metadata": {"labels": labels}, "spec": spec}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": f"d{number}", "namespace": "ml"},
-        "spec": {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
-    }
+    return manifest(
+        "Deployment",
+        f"d{number}",
+        {"replicas": 3, "selector": {"matchLabels": labels}, "template": template},
+        namespace="ml",
+    )
 
 
 def node(number: int, **spec: object) -> Json:

@@ -13,7 +13,6 @@ import hashlib
 import http.client
 import multiprocessing
 import os
-import platform
 import re
 import resource
 import shutil
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from benchmarks._page import put
+from benchmarks._page import filled, put, spread
 from tests.e2e.binaries import TABLE, BinaryError, binary
 from tests.puller.fakes import ConfigVolume, FakeServer, FaultStore, tree_bytes
 
@@ -399,7 +398,7 @@ def _recovered(world: World) -> dict[str, dict[str, str]]:
 def _row(what: str, costs: Costs) -> str:
     ours, theirs = costs[what, "puller"], costs[what, "agent"]
     ratios = sorted(our.cpu / their.cpu for our, their in zip(ours, theirs, strict=True) if our and their)
-    ratio = f"**{statistics.median(ratios):.1f}** ({ratios[0]:.1f} to {ratios[-1]:.1f})" if ratios else ""
+    ratio = spread(ratios, 1) if ratios else ""
     cells = [cell for each in (ours, theirs) for cell in _cells([cost for cost in each if cost])]
     return (
         f"| {what} | {cells[0]} | {cells[3]} | {ratio} | {cells[1]} | {cells[4]} | {cells[2]} | {cells[5]} |"
@@ -434,9 +433,8 @@ def _per_gigabyte(costs: Costs) -> Iterator[str]:
 
 def _page(costs: Costs, recoveries: dict[str, dict[str, str]]) -> str:
     titles = dict.fromkeys(what for what, _ in costs)
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}"
-    prose = (Path(__file__).parent / "peers" / "puller.md").read_text()
-    return prose.format(
+    return filled(
+        "against_agent",
         rows="\n".join(_row(what, costs) for what in titles),
         copies="\n".join(_per_gigabyte(costs)),
         recoveries="\n".join(
@@ -444,8 +442,6 @@ def _page(costs: Costs, recoveries: dict[str, dict[str, str]]) -> str:
         ),
         version=TABLE["kserve-agent"].version,
         rounds=ROUNDS,
-        machine=machine,
-        load=f"{os.getloadavg()[1]:.0f}",
     )
 
 

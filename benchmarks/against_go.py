@@ -8,8 +8,6 @@ the median of the rounds and their spread. Writes its section of docs/benchmarks
 from __future__ import annotations
 
 import os
-import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -18,18 +16,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 
 from benchmarks import _load as load
-from benchmarks._page import DOCS, put
+from benchmarks import _peer
+from benchmarks._page import DOCS, spread, write
 from benchmarks._plot import bars
 from benchmarks._reviews import Stream, Workloads, cluster
-from webhook.server import pki
 
-PEER = Path(__file__).with_name("peers")
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
 REVIEWS = int(os.environ.get("REVIEWS", "1000"))
 """Of one server in one round."""
@@ -133,23 +129,8 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the server did not come up within a minute")
 
 
-def built_peer(directory: Path) -> Path | None:
-    """The peer, built from its module; None where Go is not there."""
-    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-    if go is None:
-        return None
-    binary = directory / "peer"
-    env = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
-    subprocess.run(
-        [go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(binary), "."], cwd=PEER, env=env, check=True
-    )
-    return binary
-
-
 def _servers(scratch: Path, peer: Path, stack: ExitStack) -> list[Running]:
-    bundle = pki.issue(["127.0.0.1"], datetime.now(UTC))
-    (scratch / "tls.crt").write_bytes(bundle.certificate)
-    (scratch / "tls.key").write_bytes(bundle.key)
+    _peer.certify(scratch)
     facts = scratch / "facts.json"
     facts.write_bytes(orjson.dumps({"apiVersion": "v1", "kind": "List", "items": cluster()}))
     ours = [sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--facts", str(facts)]
@@ -197,9 +178,9 @@ def _latencies(servers: list[Running]) -> list[str]:
                 found[server.name].append([latencies[len(latencies) * each // 100] for each in PERCENTILES])
         for name, rounds in found.items():
             cells = [f"{statistics.median(each) * 1e3:.2f}" for each in zip(*rounds, strict=True)]
-            beside = sorted(ours[-1] / go[-1] for ours, go in zip(rounds, found["Go"], strict=True))
-            spread = f"**{statistics.median(beside):.2f}** ({beside[0]:.2f} to {beside[-1]:.2f})"
-            rows.append(f"| {rate:,} | {name} | {' | '.join(cells)} | {'' if name == 'Go' else spread} |")
+            beside = [ours[-1] / go[-1] for ours, go in zip(rounds, found["Go"], strict=True)]
+            ratio = "" if name == "Go" else spread(beside)
+            rows.append(f"| {rate:,} | {name} | {' | '.join(cells)} | {ratio} |")
     return rows
 
 
@@ -208,35 +189,27 @@ def _latencies(servers: list[Running]) -> list[str]:
 
 def _row(scenario: Scenario, costs: Costs) -> str:
     cells = [f"{statistics.median(costs.by_server[name]) * 1e6:,.0f}" for name in costs.by_server]
-    for peer in ("Go", "Go, GOGC=400"):
-        ratios = sorted(costs.ratios(peer))
-        cells.append(f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    cells += [spread(costs.ratios(peer)) for peer in ("Go", "Go, GOGC=400")]
     return f"| {scenario.name} | {' | '.join(cells)} | {scenario.goal:g} |"
-
-
-def _page(costs: dict[str, Costs], latencies: list[str]) -> str:
-    rows = "\n".join(_row(scenario, costs[scenario.name]) for scenario in SCENARIOS)
-    answered = "\n".join(latencies)
-    prose = (Path(__file__).parent / "peers" / "page.md").read_text()
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}"
-    load_now = os.getloadavg()[1]
-    return prose.format(
-        rows=rows, latencies=answered, machine=machine, load=f"{load_now:.0f}", rounds=ROUNDS, reviews=REVIEWS
-    )
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         scratch = Path(directory)
-        peer = built_peer(scratch)
+        peer = _peer.built(scratch)
         if peer is None:
             print("Go is not installed, so the peer is not built and there is no measurement.")
             return
         servers = _servers(scratch, peer, stack)
         costs = _measured(servers)
         latencies = _latencies(servers)
-    page = _page(costs, latencies)
-    put("against_go", page)
+    write(
+        "against_go",
+        rows="\n".join(_row(scenario, costs[scenario.name]) for scenario in SCENARIOS),
+        latencies="\n".join(latencies),
+        rounds=ROUNDS,
+        reviews=REVIEWS,
+    )
     medians = {
         scenario.name: {
             name: statistics.median(each) * 1e6 for name, each in costs[scenario.name].by_server.items()
@@ -244,7 +217,6 @@ def main() -> None:
         for scenario in SCENARIOS
     }
     DOCS.joinpath("benchmarks.svg").write_text(bars("CPU of the server for one review, µs", medians))
-    print(page)
 
 
 if __name__ == "__main__":

@@ -16,36 +16,30 @@ ROUNDS=5 SECONDS=10 is the long run.
 
 from __future__ import annotations
 
-import base64
-import copy
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import yaml
 
 from benchmarks import _load as load
-from benchmarks._page import put
+from benchmarks import _peer
+from benchmarks._page import PEERS, filled, machine, put, spread
 from benchmarks._reviews import Workloads
-from benchmarks.against_go import built_peer
 from policies.kube.json import Json
 from tests.e2e.api import ApiError
 from tests.e2e.binaries import TABLE, binary, module_directory
 from tests.e2e.controlplane import HOST, ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.processes import Process, free_port
-from webhook.server import pki
 
-PEERS = Path(__file__).parent / "peers"
 RAW = PEERS / "against_kyverno.json"
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 SECONDS = float(os.environ.get("SECONDS", "4"))
@@ -72,10 +66,6 @@ PHASES = {CLASSIC: (*COMMON, CLASSIC), CEL: (OURS, CEL)} if WITH_KYVERNO else {"
 CONTROLLER = ("kube-system", "replicaset-controller")
 KYVERNO, ACCOUNT = "kyverno", "kyverno-admission-controller"
 LEFT_OUT = "\n**Left out of this run** (`WITHOUT={}`).\n"
-KINDS = {
-    "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
-    "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
-}
 GO_MEMORY = f"{384 * 9 // 10}MiB"
 """Kyverno's use of the memory limit in its own manifests: nine tenths of it."""
 
@@ -139,8 +129,7 @@ class Cluster:
         _apply(self.control_plane, [*_admission_policies()])
         self._until_mutated(POLICIES)
         # No controller collects pods without an owner or schedules them: that would be CPU, too.
-        for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
-            self.control_plane.end(component)
+        self.control_plane.end("kube-scheduler", "kube-controller-manager", "kwok")
 
     def processes(self, way: str) -> list[int]:
         """The processes of a way's webhook."""
@@ -231,31 +220,9 @@ class Cluster:
     # The peer in Go
 
     def _start_go(self, peer: Path) -> None:
-        bundle, port = pki.issue([HOST], datetime.now(UTC)), free_port()
-        (self._scratch / "tls.crt").write_bytes(bundle.certificate)
-        (self._scratch / "tls.key").write_bytes(bundle.key)
-        command: list[str | Path] = [peer, "-certs", self._scratch, "-port", str(port)]
-        self._go = Process("peer", command, self._scratch / "peer.log", {**os.environ, "GOMAXPROCS": "1"})
-        self._stack.callback(self._go.kill)
-        for resource, kind in KINDS.items():
-            (ours,) = (each for each in self.api.items(resource) if "mlchassis" in each["metadata"]["name"])
-            entry: Json = copy.deepcopy(ours["webhooks"][0])
-            path = entry["clientConfig"]["url"].rpartition("/")[2]
-            entry["name"] = f"{path}.go.example.com"
-            entry["clientConfig"] = {
-                "url": f"https://{HOST}:{port}/{path}",
-                "caBundle": base64.b64encode(bundle.ca).decode(),
-            }
-            entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACES[GO]}}
-            entry["failurePolicy"] = "Fail"
-            self.api.create(
-                {
-                    "apiVersion": "admissionregistration.k8s.io/v1",
-                    "kind": kind,
-                    "metadata": {"name": "go.example.com"},
-                    "webhooks": [entry],
-                }
-            )
+        ca = _peer.certify(self._scratch)
+        self._go, url = _peer.started(peer, self._scratch, self._stack)
+        _peer.register(self.api, url, ca, "go.example.com", NAMESPACES[GO])
 
     # The policies of other teams
 
@@ -504,7 +471,7 @@ def _about_run() -> Json:
     return {
         "rounds": ROUNDS,
         "seconds": SECONDS,
-        "machine": f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
+        "machine": machine(),
         "load": round(os.getloadavg()[2]),
     }
 
@@ -556,7 +523,7 @@ def _ratios(found: Sequence[Measured], way: str, form: str, seen: float, rate: i
 
 def _ratio(found: Sequence[Measured], way: str, form: str, seen: float, rate: int) -> str:
     ratios = _ratios(found, way, form, seen, rate)
-    return f"**{statistics.median(ratios):.1f}** ({ratios[0]:.1f} to {ratios[-1]:.1f})" if ratios else "?"
+    return spread(ratios, 1) if ratios else "?"
 
 
 def _range(found: Sequence[Measured], way: str, seen: float) -> str:
@@ -619,31 +586,27 @@ def _memory_rows(found: Sequence[Measured]) -> Iterator[str]:
 
 def _page(found: Sequence[Measured], run: Json) -> str:
     """`run`: what `_about_run` was when these were measured."""
-    return (
-        (PEERS / "against_kyverno.md")
-        .read_text()
-        .format(
-            rows="\n".join(_rows(found)),
-            others="\n".join(_others_rows(found)),
-            counts=" | ".join(f"{count}" for count in (0, *OTHERS)),
-            line="|".join("---" for _ in (0, *OTHERS)),
-            memory="\n".join(_memory_rows(found)),
-            classic_new=_range(found, CLASSIC, 0.0),
-            classic_seen=_range(found, CLASSIC, 0.9),
-            cel_new=_range(found, CEL, 0.0),
-            cel_seen=_range(found, CEL, 0.9),
-            go_new=_range(found, GO, 0.0),
-            go_seen=_range(found, GO, 0.9),
-            kyverno=TABLE["kyverno"].version,
-            absent=LEFT_OUT.format(",".join(sorted(WITHOUT))) if WITHOUT else "",
-            version=TABLE["kube-apiserver"].version,
-            rounds=run["rounds"],
-            seconds=f"{run['seconds']:g}",
-            others_rate=OTHERS_RATE,
-            connections=load.CONNECTIONS,
-            machine=run["machine"],
-            load=run["load"],
-        )
+    return filled(
+        "against_kyverno",
+        rows="\n".join(_rows(found)),
+        others="\n".join(_others_rows(found)),
+        counts=" | ".join(f"{count}" for count in (0, *OTHERS)),
+        line="|".join("---" for _ in (0, *OTHERS)),
+        memory="\n".join(_memory_rows(found)),
+        classic_new=_range(found, CLASSIC, 0.0),
+        classic_seen=_range(found, CLASSIC, 0.9),
+        cel_new=_range(found, CEL, 0.0),
+        cel_seen=_range(found, CEL, 0.9),
+        go_new=_range(found, GO, 0.0),
+        go_seen=_range(found, GO, 0.9),
+        kyverno=TABLE["kyverno"].version,
+        absent=LEFT_OUT.format(",".join(sorted(WITHOUT))) if WITHOUT else "",
+        rounds=run["rounds"],
+        seconds=f"{run['seconds']:g}",
+        others_rate=OTHERS_RATE,
+        connections=load.CONNECTIONS,
+        machine=run["machine"],
+        load=run["load"],
     )
 
 
@@ -654,7 +617,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         scratch = Path(directory)
-        peer = built_peer(scratch) if WITH_GO else None
+        peer = _peer.built(scratch) if WITH_GO else None
         if WITH_GO and peer is None:
             raise SystemExit("Go is not there: install it, or leave out what it builds (WITHOUT=kyverno,go).")
         if WITH_KYVERNO:

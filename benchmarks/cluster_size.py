@@ -17,7 +17,6 @@ import base64
 import http.client
 import json
 import os
-import platform
 import re
 import tempfile
 import time
@@ -29,17 +28,15 @@ from urllib.parse import urlsplit
 import orjson
 
 from benchmarks import _load as load
-from benchmarks._page import DOCS, put
+from benchmarks._page import DOCS, PEERS, write
 from benchmarks._reviews import Workloads
 from benchmarks.scale import COUNTS, made
 from policies.core.resources import Resource
 from policies.kube.json import Json
-from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 
-PROSE = Path(__file__).parent / "peers" / "cluster_size.md"
-RAW = PROSE.with_suffix(".json")
+RAW = PEERS / "cluster_size.json"
 SIZES = [int(each) for each in os.environ.get("SIZES", "1,10,100").split(",")]
 SECONDS = float(os.environ.get("SECONDS", "30"))
 PODS = 1000
@@ -289,8 +286,7 @@ def _one(size: int) -> Result:
         chassis.install()
         control_plane.token(*CONTROLLER)
         # These would begin to work on the objects: it is the webhook that is measured.
-        for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
-            control_plane.end(component)
+        control_plane.end("kube-scheduler", "kube-controller-manager", "kwok")
         etcd = Etcd(control_plane.etcd_url)
         began = time.monotonic()
         listed = _fill(control_plane, etcd, size)
@@ -411,18 +407,16 @@ def main() -> None:
         print(f"  {known[size]}", flush=True)
         RAW.write_text(json.dumps({each: asdict(known[each]) for each in sorted(known)}, indent=1) + "\n")
     results = [known[size] for size in sorted(known)]
-    page = PROSE.read_text().format(
+    write(
+        "cluster_size",
+        DOCS / "scaling.md",
         starts="\n".join(map(_start_row, results)),
         runs="\n".join(map(_run_row, results)),
-        version=TABLE["kube-apiserver"].version,
         creates=CREATES,
         rate=RATE,
-        machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
         busy=f"{BUSY:g}",
         loads=", ".join(f"{it.load:.0f}" for it in results),
     )
-    put("cluster_size", page, DOCS / "scaling.md")
-    print(page)
 
 
 if __name__ == "__main__":

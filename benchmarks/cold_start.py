@@ -8,7 +8,6 @@ it into the webhook configurations, once as a further one. Writes its section of
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -18,14 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._load import family, used
-from benchmarks._page import put
+from benchmarks._page import write
 from tests.e2e.api import ApiError
-from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import CONFIGURATIONS, NAMESPACE, Chassis
-from tests.e2e.workloads import pod, probes
+from tests.e2e.workloads import injected
 
-PROSE = Path(__file__).parent / "peers" / "cold_start.md"
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
 SECRET, NAME = "mlchassis-tls", "chassis.mlchassis.dev"
 FIRST, FURTHER = "the first replica", "a further replica"
@@ -51,7 +48,7 @@ def _started(control_plane: ControlPlane, chassis: Chassis) -> Start:
     answers = time.perf_counter() - began
     chassis.process.wait_until(chassis.ready, 60, 0.01)
     ready, used = time.perf_counter() - began, _cpu(chassis.process.pid)
-    chassis.process.wait_until(lambda: _changes(control_plane), 60, 0.01)
+    chassis.process.wait_until(lambda: bool(injected(control_plane.api)), 60, 0.01)
     changed = time.perf_counter() - began
     assert chassis.stop() == 0
     return Start(answers, ready, used, changed)
@@ -61,10 +58,6 @@ def _answers(chassis: Chassis) -> bool:
     with suppress(OSError):
         return chassis.get("/healthz")[0] == 200
     return False
-
-
-def _changes(control_plane: ControlPlane) -> bool:
-    return bool(probes(control_plane.api.create(pod("first"), "default", dry_run=True).body))
 
 
 def _cpu(pid: int) -> float:
@@ -113,15 +106,11 @@ def main() -> None:
             _forget(control_plane)
             starts[FIRST].append(_started(control_plane, chassis))
             starts[FURTHER].append(_started(control_plane, chassis))
-    page = PROSE.read_text().format(
+    write(
+        "cold_start",
         rows="\n".join(_row(name, found) for name, found in starts.items()),
-        version=TABLE["kube-apiserver"].version,
         rounds=ROUNDS,
-        machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
-        load=f"{os.getloadavg()[1]:.0f}",
     )
-    put("cold_start", page)
-    print(page)
 
 
 if __name__ == "__main__":

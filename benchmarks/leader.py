@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -34,11 +33,10 @@ from pathlib import Path
 import orjson
 
 from benchmarks import _load as load
-from benchmarks._page import DOCS, put
+from benchmarks._page import DOCS, filled, put
 from benchmarks.cluster_size import Etcd, stored_pod
 from policies.kube.json import Json
 from policies.probes.observed import OBSERVED
-from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, SERVICE_ACCOUNT, Chassis
 from webhook.kube.uptime import NAME as LEASE
@@ -61,7 +59,6 @@ LAST_WRITE = 75.0
 """Seconds after which the leader has written what it saw: it writes once a minute."""
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
 INSIDE = "CHASSIS_BENCHMARK_NAMESPACE"
-PROSE = Path(__file__).parent / "peers" / "leader.md"
 
 
 # --- objects -----------------------------------------------------------------------------------------------
@@ -312,8 +309,7 @@ def _inside() -> None:
         for number in range(NAMESPACES):
             control_plane.create_namespace(f"team-{number}")
         # These would begin to work on the pods: it is the webhook that is measured.
-        for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
-            control_plane.end(component)
+        control_plane.end("kube-scheduler", "kube-controller-manager", "kwok")
         Etcd(control_plane.etcd_url).write(stored(number) for number in range(PODS))
         try:
             replicas[0].start()
@@ -335,7 +331,8 @@ def _inside() -> None:
 
 def page(phases: Sequence[Phase], writes: Writes) -> str:
     """The section; `writes`: all of the run."""
-    return PROSE.read_text().format(
+    return filled(
+        "leader",
         pods=PODS,
         workloads=PODS // PODS_A_WORKLOAD,
         pullers=PODS // PULLERS,
@@ -343,9 +340,6 @@ def page(phases: Sequence[Phase], writes: Writes) -> str:
         rows="\n".join(phase.row for phase in phases),
         busiest=writes.busiest,
         record=writes.pauses("configmaps"),
-        version=TABLE["kube-apiserver"].version,
-        machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
-        load=os.getloadavg()[1],
     )
 
 

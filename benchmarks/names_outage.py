@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks._page import DOCS, put
+from benchmarks._page import DOCS, filled, put
 from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
@@ -252,8 +252,7 @@ def main() -> None:
                 print(rows[-1], flush=True)
     path = DOCS / "worker-names.md"
     every = "\n".join([*kept(path.read_text(), rows), *rows])
-    page = (Path(__file__).parent / "peers" / "names_outage.md").read_text().format(rows=every)
-    put("names_outage", page, path)
+    put("names_outage", filled("names_outage", rows=every), path)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from policies.core.contracts import Rule
 from policies.core.pod_view import PodView
 from policies.core.target import pod_templates
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.admission.context import Context
 from webhook.admission.mutation import project
 from webhook.config.load import load, rules
@@ -72,17 +73,17 @@ def deployment() -> Json:
             ],
         },
     }
-    obj: Json = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "models", "namespace": "ml"},
-        "spec": {
+    obj: Json = manifest(
+        "Deployment",
+        "models",
+        {
             "replicas": 4,
             "progressDeadlineSeconds": 1800,
             "selector": {"matchLabels": {"app": "models"}},
             "template": template,
         },
-    }
+        namespace="ml",
+    )
     notes = template["metadata"]["annotations"]
     while len(orjson.dumps(obj)) < SIZE:
         notes[f"notes.example/{len(notes)}"] = "as large as real ones are " * 4

@@ -9,12 +9,9 @@ the manifests, the others under its entries for pods. Writes its section of docs
 from __future__ import annotations
 
 import asyncio
-import base64
-import copy
 import http.client
 import multiprocessing
 import os
-import platform
 import re
 import ssl
 import statistics
@@ -23,24 +20,20 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import orjson
 import uvloop
 
-from benchmarks._page import put
+from benchmarks import _peer
+from benchmarks._page import spread, write
 from benchmarks._reviews import Workloads
-from benchmarks.against_go import built_peer
 from policies.kube.json import Json
-from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import HOST, ControlPlane
-from tests.e2e.install import CONFIGURATIONS, Chassis
-from tests.e2e.processes import Process, free_port
-from webhook.server import pki
+from tests.e2e.install import Chassis
+from tests.e2e.processes import free_port
 
-PROSE = Path(__file__).parent / "peers" / "through_api_server.md"
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
 CREATES = int(os.environ.get("CREATES", "150"))
 """Of one way in one round."""
@@ -85,7 +78,7 @@ class Found:
     """Milliseconds that one call of a webhook took the API server, with all of its work for the call."""
 
     def ratios(self, way: str) -> list[float]:
-        return sorted(it / none for it, none in zip(self.rates[way], self.rates[NONE], strict=True))
+        return [it / none for it, none in zip(self.rates[way], self.rates[NONE], strict=True)]
 
 
 # --- the cluster -------------------------------------------------------------------------------------------
@@ -130,40 +123,16 @@ def _start(control_plane: ControlPlane, scratch: Path, peer: Path, stack: ExitSt
     chassis.install()
     chassis.start()
     stack.callback(chassis.stop)
-    bundle, ports = pki.issue([HOST], datetime.now(UTC)), {GO: free_port(), FLOOR: free_port()}
-    (scratch / "tls.crt").write_bytes(bundle.certificate)
-    (scratch / "tls.key").write_bytes(bundle.key)
-    command: list[str | Path] = [peer, "-certs", scratch, "-port", str(ports[GO])]
-    go = Process("peer", command, scratch / "peer.log", {**os.environ, "GOMAXPROCS": "1"})
-    stack.callback(go.kill)
+    ca, port = _peer.certify(scratch), free_port()
+    _, go = _peer.started(peer, scratch, stack)
     forked = multiprocessing.get_context("fork")
-    floor = forked.Process(target=_allow, args=(ports[FLOOR], scratch), daemon=True)
+    floor = forked.Process(target=_allow, args=(port, scratch), daemon=True)
     floor.start()
     stack.callback(floor.kill)
-    for resource in CONFIGURATIONS:
-        (ours,) = control_plane.api.items(resource)
-        for way, port in ports.items():
-            control_plane.api.create(_registered(ours, way, f"https://{HOST}:{port}", bundle.ca))
+    for way, url in {GO: go, FLOOR: f"https://{HOST}:{port}"}.items():
+        _peer.register(control_plane.api, url, ca, DOMAINS[way], NAMESPACES[way])
     # No controller collects pods without an owner or schedules them: that is CPU, and not measured here.
-    for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
-        control_plane.end(component)
-
-
-def _registered(ours: Json, way: str, url: str, ca: bytes) -> Json:
-    """Our configuration's entry for pods, with another server behind it."""
-    entry: Json = copy.deepcopy(ours["webhooks"][0])
-    path = entry["clientConfig"]["url"].rpartition("/")[2]
-    entry["name"] = f"{path}.{DOMAINS[way]}"
-    entry["clientConfig"] = {"url": f"{url}/{path}", "caBundle": base64.b64encode(ca).decode()}
-    entry["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACES[way]}}
-    entry["failurePolicy"] = "Fail"  # a webhook that does not answer is not measured
-    kinds = {"mutate": "MutatingWebhookConfiguration", "validate": "ValidatingWebhookConfiguration"}
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kinds[path],
-        "metadata": {"name": DOMAINS[way]},
-        "webhooks": [entry],
-    }
+    control_plane.end("kube-scheduler", "kube-controller-manager", "kwok")
 
 
 # --- measuring ---------------------------------------------------------------------------------------------
@@ -246,39 +215,25 @@ def _measured(control_plane: ControlPlane) -> dict[str, Found]:
 
 def _row(scenario: Scenario, found: Found) -> str:
     cells = [f"{statistics.median(found.rates[NONE]):,.0f}"]
-    for way in DOMAINS:
-        ratios = found.ratios(way)
-        cells.append(f"**{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    cells += [spread(found.ratios(way)) for way in DOMAINS]
     for domain in DOMAINS.values():
         waits = (statistics.median(found.waited[f"{path}.{domain}"]) for path in ("mutate", "validate"))
         cells.append(" + ".join(f"{wait:.1f}" for wait in waits))
     return f"| {scenario.name} | {' | '.join(cells)} |"
 
 
-def _page(found: dict[str, Found]) -> str:
-    return PROSE.read_text().format(
-        rows="\n".join(_row(scenario, found[scenario.name]) for scenario in SCENARIOS),
-        version=TABLE["kube-apiserver"].version,
-        creates=CREATES,
-        rounds=ROUNDS,
-        machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
-        load=f"{os.getloadavg()[1]:.0f}",
-    )
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         scratch = Path(directory)
-        peer = built_peer(scratch)
+        peer = _peer.built(scratch)
         if peer is None:
             print("Go is not installed, so the peer is not built and there is no measurement.")
             return
         control_plane = stack.enter_context(ControlPlane(scratch / "cluster"))
         _start(control_plane, scratch, peer, stack)
         found = _measured(control_plane)
-    page = _page(found)
-    put("through_api_server", page)
-    print(page)
+    rows = "\n".join(_row(scenario, found[scenario.name]) for scenario in SCENARIOS)
+    write("through_api_server", rows=rows, creates=CREATES, rounds=ROUNDS)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -22,14 +20,12 @@ import orjson
 from prometheus_client.mmap_dict import MmapedDict
 
 from benchmarks import _load as load
-from benchmarks._page import put
+from benchmarks._page import spread, write
 from benchmarks._reviews import Workloads
-from tests.e2e.binaries import TABLE
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from webhook.server.process import TURN_SECONDS
 
-PROSE = Path(__file__).parent / "peers" / "workers.md"
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 REVIEWS = 2000
 CLIENTS, CREATES = 8, 50
@@ -91,7 +87,7 @@ def _row(control_plane: ControlPlane, scratch: Path, workers: int) -> str:
         counted, sent = chassis.metric(COUNTED), _reviews(scratch).total()
     finally:
         chassis.stop()
-    cells = [f"**{statistics.median(each):.2f}** ({each[0]:.2f} to {each[-1]:.2f})" for each in (own, theirs)]
+    cells = [spread(each) for each in (own, theirs)]
     return f"| {workers} | {' | '.join(cells)} | {sent:,} | {counted:,.0f} |"
 
 
@@ -102,22 +98,17 @@ def main() -> None:
         tempfile.tempdir = None
         with ControlPlane(scratch / "cluster") as control_plane:
             control_plane.create_namespace(NAMESPACE)
-            for component in ("kube-scheduler", "kube-controller-manager", "kwok"):
-                control_plane.end(component)
+            control_plane.end("kube-scheduler", "kube-controller-manager", "kwok")
             rows = [_row(control_plane, scratch, workers) for workers in (2, 4)]
-    page = PROSE.read_text().format(
+    write(
+        "workers",
         rows="\n".join(rows),
-        version=TABLE["kube-apiserver"].version,
         rounds=ROUNDS,
         reviews=REVIEWS,
         connections=load.CONNECTIONS,
         clients=CLIENTS,
         creates=CLIENTS * CREATES,
-        machine=f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}",
-        load=f"{os.getloadavg()[1]:.0f}",
     )
-    put("workers", page)
-    print(page)
 
 
 if __name__ == "__main__":
