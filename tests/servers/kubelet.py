@@ -20,7 +20,7 @@ class Answer:
     """Whether a probe succeeds, and the answer: `200 OK`, or the error."""
 
     success: bool
-    said: str
+    detail: str
 
 
 def ask(probe: dict[str, Any], address: str, host: str) -> Answer:

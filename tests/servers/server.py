@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from policies.core import data
+from tests.manifests import manifest
 from webhook.cli.output.review import review_documents
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
@@ -117,12 +118,7 @@ def injected(server: Server) -> dict[str, Any]:
 def probes_of(container: dict[str, Any]) -> dict[str, Any]:
     """The probes that a review shows in a Pod with this container, by the field's name; empty where there are
     none."""
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "served", "namespace": "models"},
-        "spec": {"containers": [container]},
-    }
+    pod = manifest("Pod", "served", {"containers": [container]}, namespace="models")
     document = Document("", 0, pod)
     (review,) = review_documents([document], load({}), ManifestCluster([document.obj]))
     assert review.decision.allowed, review.refusals
@@ -132,7 +128,7 @@ def probes_of(container: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def said(probe: dict[str, Any]) -> str:
+def described(probe: dict[str, Any]) -> str:
     """What a probe asks, in a line."""
     if "grpc" in probe:
         return f"gRPC health on {probe['grpc']['port']}"

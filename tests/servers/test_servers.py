@@ -27,10 +27,10 @@ from tests.servers.server import (
     SERVED,
     Server,
     calls_toy,
+    described,
     injected,
     record,
     recorded,
-    said,
     servers,
 )
 from tests.venvs import built, installed
@@ -184,7 +184,7 @@ def test_the_server_behaves_as_in_its_preset(running: Running, request: pytest.F
                 "server": running.server.version,
                 "command": " ".join(running.server.command),
                 "on": datetime.date.today(),
-                "probes": {name: said(probe) for name, probe in running.probes.items()},
+                "probes": {name: described(probe) for name, probe in running.probes.items()},
                 "whileLoading": while_loading,
                 "underLoad": {"asked": asked, "missed": missed},
             },
@@ -336,7 +336,7 @@ def _while_it_loads(running: Running) -> str:
             else:
                 ready = running.asked("readinessProbe")
                 assert not any(each.answer.success for each in ready), ready
-                seen = f"readiness: {ready[0].answer.said}"
+                seen = f"readiness: {ready[0].answer.detail}"
             started = running.asked("startupProbe")
             if any(each.answer.success for each in started):
                 assert running.succeeds("startupProbe", "livenessProbe"), started

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies.probes.preset import known_presets
-from tests.servers.server import injected, said, servers, verified
+from tests.servers.server import described, injected, servers, verified
 
 PAGE = Path(__file__).parents[2] / "docs" / "probes.md"
 BLOCK = re.compile(r"(<!-- verified: begin [^>]*-->\n).*?(<!-- verified: end -->)", re.DOTALL)
@@ -48,7 +48,7 @@ def test_the_preset_is_still_the_verified_one(name: str) -> None:
     entry, server = verified()[name], servers()[name]
     assert (entry["preset"], entry["server"]) == (server.preset, server.version)
     assert entry["command"] == " ".join(server.command)
-    assert entry["probes"] == {field: said(probe) for field, probe in injected(server).items()}
+    assert entry["probes"] == {field: described(probe) for field, probe in injected(server).items()}
 
 
 def test_every_server_tries_a_known_preset() -> None:

@@ -31,8 +31,8 @@ def keep(record_property: Callable[[str, object], None]) -> Keep:
         print(seen.figures)
         previous = None
         for result in seen.results:
-            if result.said != previous:
-                print(f"{result.after:.0f}: {result.said}")
-            previous = result.said
+            if result.output != previous:
+                print(f"{result.after:.0f}: {result.output}")
+            previous = result.output
 
     return kept

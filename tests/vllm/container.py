@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from policies.probes.progress import SHELL, program
 from tests.e2e.processes import Process, free_port
-from tests.vllm.install import NEWEST, vllm
+from tests.vllm.install import NEWEST, environment
 from tests.vllm.kubelet import Kubelet
 
 FASTER: Final = 10
@@ -26,31 +26,22 @@ _NAMESPACES: Final = ("unshare", "--pid", "--net", "--mount", "--fork", "--mount
 
 
 class Starting:
-    """A vLLM from its first moment on. `words` follow `vllm serve`; `start` is the START of the program."""
+    """A vLLM from its first moment on: `arguments` follow `vllm serve`, `start` is the program's START."""
 
     def __init__(
         self,
         folder: Path,
-        words: Sequence[str],
+        arguments: Sequence[str],
         env: Mapping[str, str] | None = None,
         *,
         start: int = 72000,
         version: str = NEWEST,
     ) -> None:
-        programs = vllm(version)
         self.folder, self.port, self._start = folder, free_port(), start // FASTER
-        self.env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            **(env or {}),
-        }
+        self.env = environment(version) | dict(env or {})
         self._group = _CPU / f"mlchassis-{self.port}"
         self._group.mkdir()
-        serve = ["vllm", "serve", *words, "--port", str(self.port), "--max-model-len", "256"]
+        serve = ["vllm", "serve", *arguments, "--port", str(self.port), "--max-model-len", "256"]
         script = f'echo $$ > {self._group}/cgroup.procs; ip link set lo up; exec "$@"'
         command = [*_NAMESPACES, "sh", "-c", script, "sh", *serve]
         self.process = Process("vllm", command, folder / "vllm.log", self.env)

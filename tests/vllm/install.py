@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -38,6 +39,18 @@ def vllm(version: str = NEWEST) -> Path:
         overrides=release.overrides,
         finish=complete,
     )
+
+
+def environment(version: str = NEWEST) -> dict[str, str]:
+    """The variables with which `vllm` runs on a processor."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return inherited | {
+        "PATH": f"{vllm(version)}:{os.environ['PATH']}",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
 
 
 def _name_it_vllm(environment: Path, version: str) -> None:

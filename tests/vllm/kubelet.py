@@ -17,7 +17,7 @@ class Result:
     after: float
     took: float
     success: bool
-    said: str
+    output: str
 
 
 @dataclass
@@ -105,9 +105,9 @@ class Kubelet:
         in_a_row = 0
         while not self._ended.is_set():
             started = time.monotonic()
-            success, said = run_once(self._probe, self._env)
+            success, output = run_once(self._probe, self._env)
             now = time.monotonic()
-            self.seen.results.append(Result(now - began, now - started, success, said))
+            self.seen.results.append(Result(now - began, now - started, success, output))
             in_a_row = 0 if success else in_a_row + 1
             if in_a_row >= self._probe.get("failureThreshold", 3):
                 self.seen.restarted_after = now - began

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,11 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.processes import Process, free_port
-from tests.vllm.install import NEWEST, vllm
+from tests.servers.server import probes_of
+from tests.vllm.install import NEWEST, environment, vllm
 
 KEY: Final = "secret key 'of' $HOME"
 MODEL: Final = 'it\'s a "toy"; $(reboot) `reboot`'
 """The name under which the model is served: it must not be visible to a shell."""
+HEADERS: Final = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
 START: Final = 1800
 """Seconds that a start may take on a machine that does other things."""
 _HERE: Final = Path(__file__).parent
@@ -38,26 +39,15 @@ class Vllm:
         env: Mapping[str, str] | None = None,
         port: int = 0,
     ) -> None:
-        programs = vllm(version)
         self.version = version
         self.port = port or free_port()
         self.memory = Path(f"/tmp/.mlchassis-liveness-{self.port}")
         self.args = [
-            *(_model(programs), "--served-model-name", MODEL),
+            *(_model(vllm(version)), "--served-model-name", MODEL),
             *("--port", str(self.port), "--api-key", "$(TOY_KEY)", "--enforce-eager"),
             *options,
         ]
-        self.env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "TOY_KEY": KEY,
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            **(env or {}),
-        }
+        self.env = environment(version) | {"TOY_KEY": KEY, "HF_HUB_OFFLINE": "1"} | dict(env or {})
         words = [KEY if word == "$(TOY_KEY)" else word for word in self.args]  # as kubelet expands them
         self.process = Process("vllm", ["vllm", "serve", *words], folder / "vllm.log", self.env)
 
@@ -144,22 +134,8 @@ class Vllm:
         Its connection is in `opened` meanwhile.
         """
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        opened = set() if opened is None else opened
-        opened.add(connection)
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        try:
-            connection.request("POST", "/v1/completions", json.dumps(body), headers)
-            response = connection.getresponse()
-            said = response.read()
-        except (OSError, http.client.HTTPException):
-            return 0, ""
-        else:
-            text = json.loads(said)["choices"][0]["text"] if response.status == 200 else said.decode()
-            return response.status, text
-        finally:
-            opened.discard(connection)
-            connection.close()
+        status, said = self.request("POST", "/v1/completions", body, timeout, opened)
+        return status, json.loads(said)["choices"][0]["text"] if status == 200 else said.decode()
 
     def health(self) -> int:
         """What GET /health answers; 0 without an answer."""
@@ -211,15 +187,7 @@ class Vllm:
             "ports": [{"containerPort": self.port}],
             "env": [{"name": "TOY_KEY", "valueFrom": {"secretKeyRef": {"name": "toy", "key": "key"}}}],
         }
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "toy", "namespace": "models"},
-            "spec": {"containers": [container]},
-        }
-        command = [str(Path(sys.executable).with_name("chassis")), "review", "-o", "json", "-"]
-        done = subprocess.run(command, input=json.dumps(pod), capture_output=True, text=True, check=True)
-        probe: dict[str, Any] = json.loads(done.stdout)[0]["object"]["spec"]["containers"][0]["livenessProbe"]
+        probe: dict[str, Any] = probes_of(container)["livenessProbe"]
         return probe
 
     def _serves(self) -> bool:
@@ -227,14 +195,28 @@ class Vllm:
 
     def get(self, path: str) -> tuple[int, bytes]:
         """The status and the body; 0 without an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return self.request("GET", path, timeout=60)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        timeout: float = START,
+        opened: set[http.client.HTTPConnection] | None = None,
+    ) -> tuple[int, bytes]:
+        """The status and the body; 0 without an answer. Meanwhile its connection is in `opened`."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        opened = set() if opened is None else opened
+        opened.add(connection)
         try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {KEY}"})
+            connection.request(method, path, None if body is None else json.dumps(body), HEADERS)
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException):
             return 0, b""
         finally:
+            opened.discard(connection)
             connection.close()
 
 

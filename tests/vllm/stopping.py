@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.vllm.server import KEY, MODEL, Vllm
+from tests.vllm.server import HEADERS, MODEL, Vllm
 
 ENDPOINT_DELAY: Final = 1.5
 """Seconds until every proxy has taken a deleted pod out of its Service."""
@@ -62,11 +62,10 @@ def traffic(endpoints: Sequence[Vllm], tokens: Sequence[int]) -> Iterator[Traffi
 def stream(server: Vllm, tokens: int) -> str:
     """Ask for a text of so many tokens; empty if it came whole, else the received part."""
     body = {"model": MODEL, "prompt": "a", "max_tokens": tokens, "ignore_eos": True, "stream": True}
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     chunks, reason = 0, "broken off"
     try:
-        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        connection.request("POST", "/v1/completions", json.dumps(body), HEADERS)
         response = connection.getresponse()
         if response.status != 200:
             return f"status {response.status}"

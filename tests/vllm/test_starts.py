@@ -28,8 +28,8 @@ Start = Callable[..., Starting]
 def start(tmp_path: Path, release: str) -> Iterator[Start]:
     running: list[Starting] = []
 
-    def started(words: Sequence[str], env: Mapping[str, str] | None = None, **options: int) -> Starting:
-        running.append(Starting(tmp_path, words, env, version=release, **options))
+    def started(arguments: Sequence[str], env: Mapping[str, str] | None = None, **options: int) -> Starting:
+        running.append(Starting(tmp_path, arguments, env, version=release, **options))
         running[-1].process.wait_until(lambda: bool(_first(running[-1])), 60)
         return running[-1]
 
@@ -98,8 +98,8 @@ def test_a_deadlocked_import_is_restarted(start: Start, tmp_path: Path, keep: Ke
 
 
 def test_a_rendezvous_without_a_second_member_is_restarted(start: Start, model: Path, keep: Keep) -> None:
-    words = ("--data-parallel-size", "2", "--data-parallel-size-local", "1", "--enforce-eager")
-    server = start([str(model), *words, "--data-parallel-address", "127.0.0.1"])
+    arguments = ("--data-parallel-size", "2", "--data-parallel-size-local", "1", "--enforce-eager")
+    server = start([str(model), *arguments, "--data-parallel-address", "127.0.0.1"])
     with server.kubelet() as kubelet:
         seen = kubelet.wait(FOUND + IMPORTS)
     keep(seen)
@@ -123,7 +123,7 @@ def test_compilation_and_warm_up_survive(start: Start, model: Path, tmp_path: Pa
         seen = kubelet.wait(60)
     keep(seen)
     assert seen.failures == 0
-    assert seen.results[-1].said in ("the engine works", "the engine answers")
+    assert seen.results[-1].output in ("the engine works", "the engine answers")
 
 
 def test_the_budget_ends_a_start_that_spins(start: Start, tmp_path: Path, keep: Keep) -> None:
@@ -137,4 +137,4 @@ def test_the_budget_ends_a_start_that_spins(start: Start, tmp_path: Path, keep: 
     keep(seen)
     assert seen.restarted_after is not None
     assert seen.restarted_after > 2400 / FASTER
-    assert all("has not answered" in each.said for each in seen.results if not each.success)
+    assert all("has not answered" in each.output for each in seen.results if not each.success)
