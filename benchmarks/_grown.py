@@ -268,4 +268,4 @@ DIMENSIONS: dict[str, Callable[[int], Grown]] = {
 }
 """What there may be many of, and the review with so many."""
 
-LEAST, MOST = 100, 1000
+MIN, MAX = 100, 1000

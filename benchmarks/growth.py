@@ -19,8 +19,8 @@ from benchmarks._grown import (
     DEVICES,
     DIMENSIONS,
     KEPT,
-    LEAST,
-    MOST,
+    MAX,
+    MIN,
     RELATED,
     ROW,
     Grown,
@@ -44,10 +44,10 @@ from webhook.kube.caches import ClusterCache
 def main() -> None:
     gc.disable()
     bounds.STEPS = 10**9  # type: ignore[misc]
-    print(f"a decision, {LEAST} and {MOST:,} of a thing")
+    print(f"a decision, {MIN} and {MAX:,} of a thing")
     for what, grown in DIMENSIONS.items():
-        least, most = (_seconds(grown(count)) for count in (LEAST, MOST))
-        steepness = math.log(most / least) / math.log(MOST / LEAST)
+        least, most = (_seconds(grown(count)) for count in (MIN, MAX))
+        steepness = math.log(most / least) / math.log(MAX / MIN)
         print(f"  {what:<28} {least * 1e3:>9.2f} ms {most * 1e3:>9.2f} ms   exponent {steepness:>5.2f}")
     print(f"a decision about a Deployment that waits for others, without and with {RELATED:,} workloads")
     for count in (0, RELATED):

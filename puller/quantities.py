@@ -10,7 +10,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-MOST_CHARACTERS: Final = 64
+MAX_CHARACTERS: Final = 64
 """Longer quantities are refused."""
 
 _QUANTITY: Final = re.compile(
@@ -26,7 +26,7 @@ _SUFFIX: Final[dict[str | None, Decimal]] = {
 
 def decimal_of(text: str) -> Decimal | None:
     """The exact number of a quantity; None if the API server would refuse the text."""
-    match = _QUANTITY.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
+    match = _QUANTITY.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
     if match is None:
         return None
     number, suffix = match.groups()

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import pytest
 
-MOST = 40
+MAX = 40
 """Lines of each table."""
 _tests: defaultdict[str, float] = defaultdict(float)
 _collected = [0.0]
@@ -46,5 +46,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section(f"CPU seconds: {_cpu():.1f}, of which {_collected[0]:.1f} to collect")
     for table in (files, _tests):
         terminalreporter.write_line("")
-        for name, seconds in sorted(table.items(), key=itemgetter(1), reverse=True)[:MOST]:
+        for name, seconds in sorted(table.items(), key=itemgetter(1), reverse=True)[:MAX]:
             terminalreporter.write_line(f"{seconds:8.2f}  {name}")

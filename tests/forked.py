@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Of a program, its arguments and its environment."""
 
 
@@ -85,7 +85,7 @@ async def started(
 def _server() -> socket.socket:
     """The connection to the process with the imports, which ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MOST_BYTES)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_BYTES)
     with theirs:
         process = subprocess.Popen([sys.executable, "-m", "tests.forked"], stdin=theirs.fileno())
 
@@ -102,7 +102,7 @@ def _serve(orders: socket.socket) -> None:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        order, descriptors, _, _ = socket.recv_fds(orders, MOST_BYTES, 3)
+        order, descriptors, _, _ = socket.recv_fds(orders, MAX_BYTES, 3)
         if not order:
             return
         if not os.fork():

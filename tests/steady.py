@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-MOST = 20
+MAX = 20
 
 
 def pass_over(seconds: float) -> None:
@@ -48,7 +48,7 @@ async def undisturbed(longest: float, attempt: Callable[[], Awaitable[None]]) ->
     If it fails and this process stopped for `longest` seconds or more meanwhile, the failure proves
     nothing, and the part runs again.
     """
-    for number in range(1, MOST + 1):
+    for number in range(1, MAX + 1):
         stood_still = 0.0
 
         async def watch() -> None:
@@ -64,7 +64,7 @@ async def undisturbed(longest: float, attempt: Callable[[], Awaitable[None]]) ->
             await attempt()
         except (Exception, pytest.fail.Exception):
             await asyncio.sleep(0)
-            if stood_still < longest or number == MOST:
+            if stood_still < longest or number == MAX:
                 raise
         else:
             return

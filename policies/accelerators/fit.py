@@ -22,7 +22,7 @@ from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 from policies.probes.start import size_by_name
 
-LEAST_SHARE: Final = 0.75
+MIN_SHARE: Final = 0.75
 """The share of the computed weights that counts, since names are rounded: `7B` may be 6.7 billion."""
 _REDUCED: Final = re.compile(
     r"quant|awq|gptq|gguf|ggml|exl[23]|hqq|bnb|aqlm|bitnet|mlx|eetq|qat|marlin|compressed|lora|adapter|draft|eagle"
@@ -47,7 +47,7 @@ class Load:
     @property
     def least(self) -> float:
         """The least bytes of each accelerator."""
-        return self.weights * LEAST_SHARE / self.accelerators
+        return self.weights * MIN_SHARE / self.accelerators
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from policies.accelerators.annotations import (
     resolve_product,
 )
 from policies.accelerators.fit import fits_some
-from policies.accelerators.inventory import MOST_HOSTNAMES, Fleet, Inventory
+from policies.accelerators.inventory import MAX_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
     REQUIRED,
@@ -54,7 +54,7 @@ from policies.kube.nodes import HOSTNAME
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
 TOLERATIONS: Final = ("spec", "tolerations")
 _POD_AFFINITY: Final = ("spec", "affinity", "podAffinity")
-_MOST_ALTERNATIVES: Final = 3
+_MAX_ALTERNATIVES: Final = 3
 """Alternative labels, each of which multiplies the terms."""
 
 _LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io/name"
@@ -201,7 +201,7 @@ def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, requested: st
     if settings.affinity is Strength.OFF:
         return pod
     if settings.affinity is Strength.REQUIRED and fleet.cover:
-        if fleet.requirable and len(fleet.cover) <= _MOST_ALTERNATIVES:
+        if fleet.requirable and len(fleet.cover) <= _MAX_ALTERNATIVES:
             changed = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
             if changed is not pod:
                 why.give(
@@ -259,7 +259,7 @@ def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
         exposure for exposure in inventory.exposed if all(tolerates(pod, taint) for taint in exposure.taints)
     ]
     labels = dict.fromkeys(label for exposure in reachable for label in exposure.labels)
-    bare = sorted({name for exposure in reachable for name in exposure.hostnames})[:MOST_HOSTNAMES]
+    bare = sorted({name for exposure in reachable for name in exposure.hostnames})[:MAX_HOSTNAMES]
     by_name = [{"key": HOSTNAME, "operator": "NotIn", "values": bare}] if bare else []
     return [*(label.absent for label in labels), *by_name]
 

@@ -12,7 +12,7 @@ from policies.kube.cache import Cache
 from policies.kube.json import Json, text
 from policies.kube.nodes import HOSTNAME
 
-MOST_HOSTNAMES: Final = 20
+MAX_HOSTNAMES: Final = 20
 """The most accelerator nodes without a vendor's label that are listed by name."""
 
 
@@ -187,7 +187,7 @@ class Inventory:
         return Exposure(
             _as_json(taints),
             tuple(dict.fromkeys(labels)),
-            tuple(sorted(hostnames)[:MOST_HOSTNAMES]),
+            tuple(sorted(hostnames)[:MAX_HOSTNAMES]),
         )
 
 

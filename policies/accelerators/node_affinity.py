@@ -23,32 +23,32 @@ TERMS: Final = (*REQUIRED, "nodeSelectorTerms")
 PREFERRED: Final = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 NAME_FIELD: Final = "metadata.name"
 
-MOST_TERMS: Final = 64
-MOST_EXPRESSIONS: Final = 512
-MOST_VALUES: Final = 4096
-MOST_LABELS: Final = 128
-MOST_TOLERATIONS: Final = 256
+MAX_TERMS: Final = 64
+MAX_EXPRESSIONS: Final = 512
+MAX_VALUES: Final = 4096
+MAX_LABELS: Final = 128
+MAX_TOLERATIONS: Final = 256
 """Limits for a pod's own conditions, which are compared with every node and multiplied by added labels."""
 
 
 def is_within_limits(pod: Json) -> bool:
     """Whether a pod's node conditions are few enough. Thousands of terms, compared with thousands of nodes,
     would take seconds and megabytes."""
-    if len(maps(pod, "spec", "tolerations")) > MOST_TOLERATIONS:
+    if len(maps(pod, "spec", "tolerations")) > MAX_TOLERATIONS:
         return False
-    if len(mapping(pod, "spec", "nodeSelector")) > MOST_LABELS:
+    if len(mapping(pod, "spec", "nodeSelector")) > MAX_LABELS:
         return False
     if dig(pod, *NODE_AFFINITY) is None:
         return True
     required, preferred = maps(pod, *TERMS), maps(pod, *PREFERRED)
-    if len(required) + len(preferred) > MOST_TERMS:
+    if len(required) + len(preferred) > MAX_TERMS:
         return False
     terms = (*required, *(mapping(each, "preference") for each in preferred))
     requested = [
         each for term in terms for field in ("matchExpressions", "matchFields") for each in maps(term, field)
     ]
     values = sum(len(strings(each, "values")) for each in requested)
-    return len(requested) <= MOST_EXPRESSIONS and values <= MOST_VALUES
+    return len(requested) <= MAX_EXPRESSIONS and values <= MAX_VALUES
 
 
 # --- reading -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from policies.core import data
 from policies.core.settings import Model
 from policies.probes.recognition import Server
 
-MOST: Final = 1024
+MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""
 
 
@@ -102,7 +102,7 @@ def _product(server: Server, factors: tuple[Factor, ...]) -> int:
         value = server.configured(factor.flags, factor.variables)
         if value is None:
             continue
-        if not (value.isascii() and value.isdigit() and 0 < int(value) <= MOST):
+        if not (value.isascii() and value.isdigit() and 0 < int(value) <= MAX):
             return 0
         total *= int(value)
     return total

@@ -38,9 +38,9 @@ from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
 from policies.kube.selectors import matches as selector_matches
 
-_MOST_CACHED: Final = 1024
+_MAX_CACHED: Final = 1024
 """Placements that are kept until a node changes."""
-_LONGEST_KEY: Final = 4096
+_MAX_KEY_LENGTH: Final = 4096
 """Bytes; a placement with a longer key is not kept."""
 
 _LISTED: Final = 4
@@ -115,7 +115,7 @@ def _placed(pod: Json, facts: Facts) -> Placement | None:
     found = known.get(key)
     if found is None:
         found = _placement(pod, requests, _fleets(requests, settings.catalogue, inventory.fleets))
-        if len(known) < _MOST_CACHED and len(key) < _LONGEST_KEY:
+        if len(known) < _MAX_CACHED and len(key) < _MAX_KEY_LENGTH:
             known[key] = found
     return found
 

@@ -23,11 +23,11 @@ from policies.core.settings import Settings
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Role, container_specs
-from policies.kube.quantities import MOST_CHARACTERS, parse_quantity
+from policies.kube.quantities import MAX_CHARACTERS, parse_quantity
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-_LONGEST_RESOURCE: Final = 317
+_MAX_RESOURCE_LENGTH: Final = 317
 """Characters of the name of an extended resource: a domain of 253, a slash, a name of 63."""
 
 
@@ -128,7 +128,7 @@ class _Reading:
 
 _Key = tuple[str, bool, NodeClass]
 """A vendor, whether a node offers its accelerators, and the class of the node."""
-_MOST_STALE: Final = 1000
+_MAX_STALE: Final = 1000
 """Readings of changed and deleted nodes that are kept."""
 
 
@@ -144,7 +144,7 @@ class Catalogue:
 
     def vendor_of(self, resource: str) -> str | None:
         """The name of the vendor of an extended resource; None if it is not an accelerator."""
-        if "/" not in resource or len(resource) > _LONGEST_RESOURCE:
+        if "/" not in resource or len(resource) > _MAX_RESOURCE_LENGTH:
             return None
         if resource not in self._vendor_of:
             # The names come from users.
@@ -212,7 +212,7 @@ class Catalogue:
     def _inventory_of(self, groups: Groups[_Key]) -> Inventory:
         # Copies, since the next listing inherits the groups.
         found = {key: tuple(groups[key]) for key in groups}
-        if len(self._readings) > 2 * sum(map(len, found.values())) + _MOST_STALE:
+        if len(self._readings) > 2 * sum(map(len, found.values())) + _MAX_STALE:
             present = {id(obj): obj for objects in found.values() for obj in objects}
             self._readings = {key: (obj, self._read(obj)) for key, obj in present.items()}
         return self._inventory(found, nodes_known=True)
@@ -346,7 +346,7 @@ def _add(total: dict[str, int], requested: Mapping[str, int]) -> None:
 
 def whole_number(value: object) -> int:
     """The quantity of an extended resource, an integer; 0 for other values."""
-    if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MOST_CHARACTERS:
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MAX_CHARACTERS:
         return int(value)
     try:
         return int(parse_quantity(value))

@@ -20,7 +20,7 @@ _LOCAL_NAMES = frozenset(
 MAX_HOSTS = 32
 """Maximum number of hosts that are read from one URL, list or command."""
 
-_LONGEST_ADDRESS = 45
+_MAX_ADDRESS_LENGTH = 45
 """Characters of the longest IP address: IPv6 with an IPv4 address at its end."""
 
 _HOSTNAME = re.compile(r"[a-z0-9._-]+", re.ASCII)
@@ -59,7 +59,7 @@ def reach_of(name: str, local_names: Collection[str] = ()) -> Reach:
 
 def _reach_of_known(name: str) -> Reach:
     try:
-        address = ipaddress.ip_address(name.partition("%")[0][: _LONGEST_ADDRESS + 1])
+        address = ipaddress.ip_address(name.partition("%")[0][: _MAX_ADDRESS_LENGTH + 1])
     except ValueError:
         if not _HOSTNAME.fullmatch(name):
             return Reach.UNDECIDABLE  # "$(DB)" that kubelet did not replace, a glob, part of a template

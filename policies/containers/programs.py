@@ -31,7 +31,7 @@ _RUNNERS: Final = frozenset({"uv", "poetry", "pipenv", "pdm", "hatch", "conda", 
 _RUNNER_OPTIONS: Final = valued(
     "-n -p --name --prefix --cwd --with --extra --group --python", stop_at_operand=True
 )
-_MOST_RUNNERS: Final = 8
+_MAX_RUNNERS: Final = 8
 """Maximum number of runners that run each other."""
 
 Program = tuple[str, ...]
@@ -151,7 +151,7 @@ def program_of(words: Program) -> Program:
             at, launched = at + 1, head not in _ENTRYPOINTS and head not in SHELLS
         elif head in _RUNNERS and "run" in words[at + 1 : at + 4]:
             runners += 1
-            if runners > _MOST_RUNNERS:
+            if runners > _MAX_RUNNERS:
                 return ()
             at = words.index("run", at + 1) + 1
             at, launched = at + parse_options(words[at:], _RUNNER_OPTIONS).rest, True

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from policies.core.shapes import Shapes
-from policies.core.target import MOST_EMBEDDED, PodTemplate, pod_templates
+from policies.core.target import MAX_EMBEDDED, PodTemplate, pod_templates
 from policies.core.workloads import Workload, is_builtin, known_without_pods
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of
@@ -94,7 +94,7 @@ def coverage(
         return _of(kind, read, missing)
     if workload is not None:
         completed = {path for template in read for path in template.reads}
-        unread = _unread(obj, "", workload, workloads, MOST_EMBEDDED)
+        unread = _unread(obj, "", workload, workloads, MAX_EMBEDDED)
         missing += [each for each in unread if each.path not in completed]
         if not read and not missing:
             missing.append(Unread("", "it has no pod template where the kind keeps one"))

@@ -23,7 +23,7 @@ _CLUSTER_DOMAIN: Final = ["cluster", "local"]
 _OWN_NAMESPACE: Final = "metadata.namespace"
 _NAMESPACE_FILE: Final = "$(cat)"
 """A `cat` of the service account's namespace file, as the command reader returns it in a host name."""
-_MOST_ALIASES: Final = 4
+_MAX_ALIASES: Final = 4
 """The longest chain of ExternalName Services."""
 
 
@@ -129,7 +129,7 @@ class ResolvedService:
 def resolve(host: str, namespace: str, cluster: Cluster) -> ResolvedService | None:
     """The known Service that a pod in `namespace` reaches under a name or an address."""
     found = _resolve_once(host, namespace, cluster)
-    for _ in range(_MOST_ALIASES):
+    for _ in range(_MAX_ALIASES):
         if found is None or text(found.service, "spec", "type") != "ExternalName":
             return found
         # DNS resolves an alias as a full name, without kubelet's search domains.

@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 Change: TypeAlias = tuple[Json | None, Json | None]
 """The old object and the new one; None if it was created or deleted."""
 
-_MOST_CHANGES: Final = 64
+_MAX_CHANGES: Final = 64
 """After more changes without a use, an index is built from all objects again."""
 
 
@@ -170,7 +170,7 @@ class InheritedIndices:
         """Record a change; False if no index is left."""
         for index, (_, changes) in list(self._indices.items()):
             changes.append((old, new))
-            if len(changes) > _MOST_CHANGES:
+            if len(changes) > _MAX_CHANGES:
                 del self._indices[index]
         return bool(self._indices)
 

@@ -14,7 +14,7 @@ from policies.kube.names import shortened
 Lazy: TypeAlias = str | Callable[[], str]
 """A text, or the function that formats it."""
 
-LONGEST_REASON: Final = 400
+MAX_REASON_LENGTH: Final = 400
 """Characters: reasons contain names that users chose."""
 
 
@@ -56,7 +56,7 @@ class Reasons:
             yield Reason(
                 self._place(path) if self._place else path,
                 self.policy,
-                shortened(_formatted(why), LONGEST_REASON),
+                shortened(_formatted(why), MAX_REASON_LENGTH),
                 setting,
                 _formatted(annotation),
             )
@@ -71,7 +71,7 @@ class Reasons:
     def fields(self) -> Iterator[tuple[str, str]]:
         """The path of each field in the pod itself, and the reason."""
         for path, why, _, _ in self._given:
-            yield path, shortened(_formatted(why), LONGEST_REASON)
+            yield path, shortened(_formatted(why), MAX_REASON_LENGTH)
 
     def formatted(self) -> Reasons:
         """A copy with formatted texts, which keeps no reference to the objects of the decision."""

@@ -19,7 +19,7 @@ from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container
 
-_MOST_SERVICES: Final = 32
+_MAX_SERVICES: Final = 32
 """Services of one pod that are compared with all workloads; further ones are undecided."""
 
 
@@ -60,11 +60,11 @@ def _own_service(
     name = text(service, "metadata", "name")
     shared = template.cache.once(_shared_services)
     if name not in shared:
-        shared[name] = len(shared) < _MOST_SERVICES and _has_others(service, target, facts)
+        shared[name] = len(shared) < _MAX_SERVICES and _has_others(service, target, facts)
     if shared[name]:
         return None
     # Jobs are clients: the servers may not exist yet.
-    sure = named.certain and len(shared) <= _MOST_SERVICES and not template.completes
+    sure = named.certain and len(shared) <= _MAX_SERVICES and not template.completes
     return OwnService(name, found.headless, Certainty.CERTAIN if sure else Certainty.UNDECIDED)
 
 

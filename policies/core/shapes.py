@@ -13,7 +13,7 @@ from policies.kube.field_paths import Steps, field_path
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, mapping
 
-MOST_FOUND: Final = 16
+MAX_FOUND: Final = 16
 """Templates of one object that are read, and fields that are reported as unread."""
 DEEPEST: Final = 32
 _SKIPPED: Final = frozenset({"metadata", "status", "managedFields"})
@@ -42,8 +42,8 @@ def found_by_shape(obj: Json) -> Shapes:
             unread.append((field_path(steps), "a reference to an object that may hold a pod template"))
         else:
             templates.append(_template(obj, kind, steps, value))
-        if len(templates) >= MOST_FOUND or len(unread) >= MOST_FOUND:
-            unread.append(("", f"only the first {MOST_FOUND} places that look like pods are read"))
+        if len(templates) >= MAX_FOUND or len(unread) >= MAX_FOUND:
+            unread.append(("", f"only the first {MAX_FOUND} places that look like pods are read"))
             break
     return Shapes(tuple(templates), tuple(unread))
 

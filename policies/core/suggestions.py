@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-_LONGEST: Final = 200
+_MAX_LENGTH: Final = 200
 """Characters: the name is compared with every known one."""
 
 
 def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """The most similar known name, with a similarity of `least` (0 to 1) or more; empty if there is none."""
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_LENGTH:
         return ""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
 

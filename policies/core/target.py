@@ -140,7 +140,7 @@ class Target:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
 
 
-MOST_EMBEDDED: Final = 4
+MAX_EMBEDDED: Final = 4
 """The deepest nesting of objects in objects."""
 
 
@@ -154,7 +154,7 @@ def pod_templates(
     workload = workloads.get(kind)
     if workload is None:
         return ()
-    found = tuple(_templates(obj, (), workload, workloads, MOST_EMBEDDED))
+    found = tuple(_templates(obj, (), workload, workloads, MAX_EMBEDDED))
     if workload.completed_by is None:
         return found
     if find is not None:

@@ -30,9 +30,9 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Role, containers
 
-_MOST_RULES: Final = 20
+_MAX_RULES: Final = 20
 """Rules that the API server accepts in one podFailurePolicy."""
-_MOST_CODES: Final = 50
+_MAX_CODES: Final = 50
 """Exit codes in the annotation."""
 
 
@@ -90,7 +90,7 @@ def _exit_code_text(retryable: list[int]) -> str:
 
 
 def _annotation(retryable: list[int]) -> str:
-    if not 0 < len(retryable) <= _MOST_CODES:
+    if not 0 < len(retryable) <= _MAX_CODES:
         return ""
     return f"{RETRYABLE_EXIT_CODES}={','.join(map(str, retryable))}"
 
@@ -103,7 +103,7 @@ def _fail_job_rules(job: JobSpec, retryable: list[int]) -> list[Json]:
     """The rules that fail the Job if one of its main containers exits with another code."""
     names = [container.name for container in containers(job.template, Role.MAIN)]
     # With names, since a sidecar that is stopped after the main container exits with another code.
-    each = [{"containerName": name} for name in names] if len(names) < _MOST_RULES else [{}]
+    each = [{"containerName": name} for name in names] if len(names) < _MAX_RULES else [{}]
     return [
         {"action": "FailJob", "onExitCodes": {**name, "operator": "NotIn", "values": retryable}}
         for name in each
@@ -125,7 +125,7 @@ def _annotated(obj: Json, job: JobSpec) -> set[int]:
         written = annotations_of(carrier).get(RETRYABLE_EXIT_CODES)
         if written is not None:
             codes.update(int(code) for code in str(written).split(","))
-    if any(not 0 < code < 256 for code in codes) or len(codes) > _MOST_CODES:
+    if any(not 0 < code < 256 for code in codes) or len(codes) > _MAX_CODES:
         raise ValueError("exit codes are between 1 and 255, 50 of them at most")
     return codes
 

@@ -51,9 +51,9 @@ def is_label_key(text: str) -> bool:
     return (not slash or is_subdomain(prefix)) and len(name) <= 63 and _QUALIFIED.fullmatch(name) is not None
 
 
-MOST_NAMES: Final = 8
+MAX_NAMES: Final = 8
 """The most names in a sentence; the others are counted."""
-_MOST_CHARACTERS: Final = 80
+_MAX_CHARACTERS: Final = 80
 
 
 def shortened(text: str, most: int) -> str:
@@ -61,10 +61,10 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def listed(names: Iterable[str], most: int = MOST_NAMES) -> str:
+def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:
     """The first names for a sentence, and the number of the others: `a, b and 3 others`."""
     every = list(names)
-    shown = ", ".join(shortened(name, _MOST_CHARACTERS) for name in every[:most])
+    shown = ", ".join(shortened(name, _MAX_CHARACTERS) for name in every[:most])
     others = len(every) - most
     return f"{shown} and {others:,} other{'s' if others > 1 else ''}" if others > 0 else shown
 

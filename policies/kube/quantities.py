@@ -5,25 +5,25 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from puller.quantities import MOST_CHARACTERS as MOST_CHARACTERS
+from puller.quantities import MAX_CHARACTERS as MAX_CHARACTERS
 from puller.quantities import decimal_of
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
-_MOST_SECONDS = 2**31 - 1
-_MOST_BYTES = 2**63 - 1
+_MAX_SECONDS = 2**31 - 1
+_MAX_BYTES = 2**63 - 1
 
 
 def parse_duration(value: object) -> int:
     """Seconds from an integer, or from `90s`, `15m`, `24h`, `7d`, `1h30m`. Raises ValueError for others."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return _countable(value, _MOST_SECONDS)
-    if isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS:
+        return _countable(value, _MAX_SECONDS)
+    if isinstance(value, str) and 0 < len(value) <= MAX_CHARACTERS:
         match = _DURATION.fullmatch(value)
         if match:
             days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-            return _countable(((days * 24 + hours) * 60 + minutes) * 60 + seconds, _MOST_SECONDS)
+            return _countable(((days * 24 + hours) * 60 + minutes) * 60 + seconds, _MAX_SECONDS)
         if value.isascii() and value.isdigit():
-            return _countable(int(value), _MOST_SECONDS)
+            return _countable(int(value), _MAX_SECONDS)
     raise ValueError(f"{shown(value)} is not a duration: write seconds, or for example 90s, 15m, 24h, 7d")
 
 
@@ -42,7 +42,7 @@ def parse_bytes(value: object) -> int:
     quantity = parse_quantity(value)
     if not quantity.is_finite() or quantity < 0:
         raise ValueError(f"{shown(value)} is not a size: it must be zero or more")
-    return _countable(int(quantity.to_integral_value(rounding="ROUND_CEILING")), _MOST_BYTES)
+    return _countable(int(quantity.to_integral_value(rounding="ROUND_CEILING")), _MAX_BYTES)
 
 
 def bytes_or_zero(value: object) -> int:
@@ -55,8 +55,8 @@ def bytes_or_zero(value: object) -> int:
 
 def shown(value: object) -> str:
     """A value quoted for a message, cut if it is long."""
-    if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-        return f"{value[: MOST_CHARACTERS - 1]!r}…"
+    if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+        return f"{value[: MAX_CHARACTERS - 1]!r}…"
     return repr(value)
 
 

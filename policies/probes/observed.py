@@ -22,9 +22,9 @@ from policies.kube.pods import Container, mounted_volumes
 
 OBSERVED: Final = "mlchassis-observed"
 """The ConfigMap in the webhook's namespace: one key for each namespace, written by the leader."""
-LEAST_STARTS: Final = 5
+MIN_STARTS: Final = 5
 """Observed starts of new pods that a budget requires."""
-LONGEST: Final = 7 * 24 * 3600
+MAX_LENGTH: Final = 7 * 24 * 3600
 """The maximum number of seconds in a record."""
 _RUN_LENGTH: Final = 12
 _IRRELEVANT: Final = ("configMap", "secret", "projected", "downwardAPI", "emptyDir")
@@ -52,7 +52,7 @@ def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observ
     listing = facts.listing(Resource.OBSERVED)
     starts = listing.derive(_starts) if listing else None
     found = starts.get(run_of(pod, container, size)) if starts else None
-    return found if found is not None and found.starts >= LEAST_STARTS else None
+    return found if found is not None and found.starts >= MIN_STARTS else None
 
 
 def _starts(listing: Listing) -> Mapping[str, Observed]:
@@ -93,8 +93,8 @@ def _entries(value: object) -> Iterator[tuple[str, Json]]:
 
 
 def _number(value: object) -> int:
-    """A whole number of seconds or starts, between 0 and `LONGEST`."""
-    return min(max(value, 0), LONGEST) if type(value) is int else 0
+    """A whole number of seconds or starts, between 0 and `MAX_LENGTH`."""
+    return min(max(value, 0), MAX_LENGTH) if type(value) is int else 0
 
 
 # --- runs ----------------------------------------------------------------------------------------

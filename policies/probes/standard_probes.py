@@ -47,7 +47,7 @@ from policies.probes.progress import (
 )
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
 from policies.probes.settings import Liveness, StandardProbes
-from policies.probes.start import LONGEST_START, Budget, budget_of, expected_start
+from policies.probes.start import MAX_START, Budget, budget_of, expected_start
 
 _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
@@ -204,7 +204,7 @@ def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
 
 def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:
     """The startup budget, longer than the delay of readiness."""
-    delay = min(integer(ready, "initialDelaySeconds", default=0), LONGEST_START)
+    delay = min(integer(ready, "initialDelaySeconds", default=0), MAX_START)
     budget, least = budget_of(pod, container, facts), math.ceil(delay * settings.startup_factor)
     if budget.seconds >= least:
         return budget
@@ -284,7 +284,7 @@ def _explain_startup(
 
     def annotation() -> str:
         expected = int(seconds / settings.startup_factor)
-        return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= LONGEST_START else ""
+        return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= MAX_START else ""
 
     why.give(
         f"{container.path}.startupProbe",

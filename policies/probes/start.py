@@ -33,9 +33,9 @@ from policies.probes.serving import serving_containers
 from policies.probes.settings import Learning, StandardProbes
 from puller import spec as model_spec
 
-LONGEST_START: Final = 7 * 24 * 3600
+MAX_START: Final = 7 * 24 * 3600
 """Seconds. A longer start is a mistake in an annotation, and its budget could overflow an int32."""
-LONGEST_MODEL_NAME: Final = 60
+MAX_MODEL_NAME_LENGTH: Final = 60
 """Characters of a model's name in a reason."""
 
 
@@ -114,7 +114,7 @@ def _estimate(pod: Json, container: Container, facts: Facts) -> Start | None:
     size = declared or 0
     if not size and server is not None:
         size, name = size_by_name(pod, container, server)
-        named = shortened(name.rpartition("=")[2], LONGEST_MODEL_NAME)
+        named = shortened(name.rpartition("=")[2], MAX_MODEL_NAME_LENGTH)
         source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds_to_load(size, settings) if size else 0
     if not (usual or loading):
@@ -232,11 +232,11 @@ def _because(*, fetches: bool, compiles: bool) -> str:
 
 
 def _multiplied(seconds: float, factor: float) -> int:
-    return math.ceil(min(seconds, LONGEST_START) * factor)
+    return math.ceil(min(seconds, MAX_START) * factor)
 
 
 def _seconds_to_load(size: int, settings: StandardProbes) -> int:
-    return min(settings.boot - (-size // settings.load_rate), LONGEST_START)
+    return min(settings.boot - (-size // settings.load_rate), MAX_START)
 
 
 def _gigabytes(size: int) -> str:

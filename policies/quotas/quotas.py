@@ -45,7 +45,7 @@ REQUIRED: Final = frozenset(
 """The resources that every container must set if a quota limits them (`validationSet`)."""
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 _REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
-MOST_WORKLOADS: Final = 500
+MAX_WORKLOADS: Final = 500
 """Maximum number of workloads whose usage is added up."""
 
 
@@ -296,7 +296,7 @@ def used_by_other_manifests(target: Target, quota: Json, facts: Facts) -> tuple[
     workloads = facts.listing(Resource.WORKLOADS) or Listing()
     used: dict[str, Decimal] = {}
     own, last = (target.kind.kind, target.name), True
-    for workload in workloads if len(workloads) <= MOST_WORKLOADS else ():
+    for workload in workloads if len(workloads) <= MAX_WORKLOADS else ():
         identity = (text(workload, "kind"), text(workload, "metadata", "name"))
         template = mapping(workload, "spec", "template")
         count = minimum_replicas(workload, facts)

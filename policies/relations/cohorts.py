@@ -18,7 +18,7 @@ from policies.core.resources import Resource
 from policies.kube.json import Json, maps, text
 from policies.kube.quantities import parse_quantity
 
-_MOST_MEMBERS: Final = 1_000
+_MAX_MEMBERS: Final = 1_000
 """Queues and cohorts of one tree."""
 _DEEPEST: Final = 20
 """Levels of cohorts."""
@@ -97,7 +97,7 @@ class _Tree:
     cohorts: Listing | None
     flavor: str
     resource: str
-    _left: int = _MOST_MEMBERS
+    _left: int = _MAX_MEMBERS
 
     def available(self, name: str, below: frozenset[str] = frozenset()) -> Decimal | None:
         """The maximum that a cohort can give to one member; None if unknown."""

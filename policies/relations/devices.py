@@ -85,7 +85,7 @@ def one_slice_has(slices: Listing, driver: str, count: int) -> bool:
         is_current(each)
         for name, size in sizes
         if size >= count and driver in (ANY, name)
-        for each in islice(sizes[name, size], _MOST_TRIED)
+        for each in islice(sizes[name, size], _MAX_TRIED)
     )
 
 
@@ -99,7 +99,7 @@ def _pool(slice_: Json) -> tuple[str, str]:
 
 _BY_POOL: Final = Index(lambda slice_: (_pool(slice_),))
 _BY_SIZE: Final = Index(lambda slice_: ((text(slice_, "spec", "driver"), offer_of(slice_).devices),))
-_MOST_TRIED: Final = 8
+_MAX_TRIED: Final = 8
 
 
 def _supplies(slices: Listing) -> Mapping[str, Supply]:
@@ -210,7 +210,7 @@ def driver_of(device_class: str, facts: Facts) -> str:
 
 def _driver_in(expression: str) -> str:
     """`gpu.example` from `device.driver == "gpu.example" && ...`; empty for other expressions."""
-    first = expression[:_LONGEST_EXPRESSION].partition("&&")[0]
+    first = expression[:_MAX_EXPRESSION_LENGTH].partition("&&")[0]
     field, equals, value = (part.strip() for part in first.partition("=="))
     if field != "device.driver" or not equals or "||" in expression or "?" in expression:
         return ""
@@ -219,5 +219,5 @@ def _driver_in(expression: str) -> str:
     return name if quoted and is_subdomain(name) else ""
 
 
-_LONGEST_EXPRESSION: Final = 500
+_MAX_EXPRESSION_LENGTH: Final = 500
 """The characters of an expression that are searched for the driver."""

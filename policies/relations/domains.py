@@ -28,9 +28,9 @@ from policies.rollouts.rollouts import host_ports
 
 V = TypeVar("V")
 
-MOST_NODES: Final = 2_000
+MAX_NODES: Final = 2_000
 """Larger clusters are not judged: each node is compared with the pod."""
-_MOST_LIMITS: Final = 8
+_MAX_LIMITS: Final = 8
 _IGNORE: Final = "Ignore"
 
 
@@ -62,7 +62,7 @@ class Limit:
 def limits_of(template: PodTemplate) -> list[Limit]:
     """The limits of a pod, the certain ones first; empty if there are too many to judge."""
     found = list(_limits(template))
-    return found if len(found) <= _MOST_LIMITS else []
+    return found if len(found) <= _MAX_LIMITS else []
 
 
 def _limits(template: PodTemplate) -> Iterator[Limit]:

@@ -28,7 +28,7 @@ from policies.relations.links import Relation, all_links
 from policies.relations.reads import objects_read
 from policies.relations.wait_cycles import Cycle, Identity, cycle_through
 
-MOST_EDGES: Final = 100_000
+MAX_EDGES: Final = 100_000
 """Further edges are left out, and `Graph.truncated` is true."""
 
 LEADS_TO: Final = "leads to"
@@ -199,7 +199,7 @@ class _Builder:
 
     @property
     def full(self) -> bool:
-        return len(self._edges) >= MOST_EDGES
+        return len(self._edges) >= MAX_EDGES
 
     def add(self, obj: Json) -> None:
         kind = kind_of(obj)

@@ -61,7 +61,7 @@ class Link:
         return self.who[:1].upper() + self.who[1:]
 
 
-MOST_LINKS: Final = 64
+MAX_LINKS: Final = 64
 """The number of links that are read of one workload."""
 
 _URL_VARIABLE: Final = re.compile(r"(?:URL|URI|ENDPOINT|HOST|HOSTNAME|ADDR|ADDRESS|SERVER|SERVICE|DSN)$")
@@ -84,7 +84,7 @@ def _first(links: Iterator[Link]) -> tuple[Link, ...]:
     found: dict[Link, None] = {}
     for link in links:
         found[link] = None
-        if len(found) == MOST_LINKS:
+        if len(found) == MAX_LINKS:
             break
     return tuple(found)
 

@@ -26,10 +26,10 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.relations.links import Link, Relation, blocking_links
 
-MOST_WAITERS: Final = 256
+MAX_WAITERS: Final = 256
 """Workloads in one search; larger groups of workloads that wait for each other are not judged."""
 
-MOST_STEPS: Final = 10_000
+MAX_STEPS: Final = 10_000
 """The budget of steps for reading the commands of another workload; beyond it, its waits are unknown."""
 
 Identity = tuple[str, str, str]
@@ -61,7 +61,7 @@ def cached_links(obj: Json, intern: Callable[[str], str] = str) -> CachedLinks |
     links: tuple[Link, ...] = ()
     if _may_wait(obj):
         templates = pod_templates(obj, {workload.gk: workload})
-        allowance = ReviewBudget(Budget(MOST_STEPS))
+        allowance = ReviewBudget(Budget(MAX_STEPS))
         if all(commands_fit(template, allowance) for template in templates):
             links = blocking_links(Target(obj, workload.gk, templates))
     ready = integer(obj, "status", "readyReplicas", default=0) > 0
@@ -193,7 +193,7 @@ class _Search:
                     if provider.identity not in self._waiters:
                         self._waiters[provider.identity] = provider
                         queue.append(provider)
-                if len(self._waiters) > MOST_WAITERS:
+                if len(self._waiters) > MAX_WAITERS:
                     return False
         return True
 
@@ -207,7 +207,7 @@ class _Search:
             waiter = _waiter(obj, found.namespace)
             if waiter.identity != self._start.identity:
                 providers.append(waiter)
-            if len(providers) > MOST_WAITERS:
+            if len(providers) > MAX_WAITERS:
                 break
         if found.pod:
             owner = found.pod.rpartition("-")[0]

@@ -26,10 +26,10 @@ from policies.worker_names.workers import (
     allocated,
 )
 
-LONGEST_NAME: Final = 63
+MAX_NAME_LENGTH: Final = 63
 """A pod's name is its hostname, a DNS label (RFC 1123)."""
 NAMES_SHOWN: Final = 8
-MOST_HOSTS: Final = 1024
+MAX_HOSTS: Final = 1024
 """Hosts of a replica whose names are reserved in advance, so that a Lease stays small with any numOfHosts.
 Further hosts are reserved one by one."""
 
@@ -155,7 +155,7 @@ def name_of(worker: Worker, number: int, host: int | None = None, epoch: str = "
     end = f"{role}-{_tag(worker, epoch)}-{number}" + ("" if host is None else f"-{host}")
     stem = worker.owner.name if worker.head else f"{worker.owner.name}-{worker.group}"
     stem = re.sub(r"[^a-z0-9-]", "-", stem.lower()).lstrip("-")
-    return (stem[: LONGEST_NAME - len(end)].rstrip("-") + end).lstrip("-")
+    return (stem[: MAX_NAME_LENGTH - len(end)].rstrip("-") + end).lstrip("-")
 
 
 def _numbers(names: Iterable[str], worker: Worker, epoch: str) -> list[int]:
@@ -168,7 +168,7 @@ def _names(worker: Worker, number: int, desired: Desired, epoch: str) -> tuple[s
     """The names of one number: the pod's own, or those of all hosts of its replica."""
     if not worker.replica:
         return (name_of(worker, number, epoch=epoch),)
-    hosts = dict.fromkeys((*range(min(desired.hosts, MOST_HOSTS)), worker.host))
+    hosts = dict.fromkeys((*range(min(desired.hosts, MAX_HOSTS)), worker.host))
     return tuple(name_of(worker, number, host, epoch) for host in hosts)
 
 

@@ -25,7 +25,7 @@ HOST_INDEX: Final = "ray.io/replica-host-index"
 REPLICA_NAME: Final = "ray.io/worker-group-replica-name"
 
 _MAX_INT32 = 2**31 - 1
-LONGEST_EPOCH: Final = 32
+MAX_EPOCH_LENGTH: Final = 32
 
 
 # --- the pod to be created ---------------------------------------------------------------------
@@ -281,7 +281,7 @@ class AllocationRecord:
             read: Any = json.loads(dumped or "{}")
             highest = int(read.get("highest", -1))
             reservations = tuple(map(_reservation, read.get("reservations", ())))
-            epoch = str(read.get("epoch", ""))[:LONGEST_EPOCH]
+            epoch = str(read.get("epoch", ""))[:MAX_EPOCH_LENGTH]
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return cls()
         return cls(highest, reservations, epoch) if -1 <= highest <= _MAX_INT32 else cls()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 CORPUS = Path(__file__).with_name("corpus")
 DICTIONARY = Path(__file__).with_name("tokens.dict")
-LONGEST = 4096
+MAX_LENGTH = 4096
 """Bytes of an input: superlinear costs show long before."""
 INSTRUMENTED = ("policies", "puller.spec", "webhook.config", "webhook.kube.documents", "webhook.admission")
 
@@ -55,7 +55,7 @@ def fuzz(target: str, runs: int, *, keep: bool) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         seeds = CORPUS / target
         folders = [str(seeds)] if keep else [scratch, str(seeds)]
-        options = [f"-runs={runs}", f"-max_len={LONGEST}", f"-dict={DICTIONARY}", "-seed=1"]
+        options = [f"-runs={runs}", f"-max_len={MAX_LENGTH}", f"-dict={DICTIONARY}", "-seed=1"]
         limits = ["-timeout=30", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"]
         atheris.Setup([sys.argv[0], *options, *limits, *folders], one)
         atheris.Fuzz()

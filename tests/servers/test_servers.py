@@ -40,7 +40,7 @@ pytestmark = pytest.mark.servers
 START = 300
 """Seconds that a server may take to start, or to answer all that it was asked; far more than any needs."""
 
-MOST_ROLES = 4
+MAX_ROLES = 4
 """Kinds of processes of one server that are stopped, the first being its main process."""
 
 
@@ -198,7 +198,7 @@ def test_what_its_probes_notice(running: Running, request: pytest.FixtureRequest
     """No process is stopped, killed or kept waiting without a record of who noticed."""
     _not_before_it_is_ready(running)
     rows: dict[str, dict[str, Any]] = {}
-    titles = [*roles(running.container)][:MOST_ROLES]
+    titles = [*roles(running.container)][:MAX_ROLES]
     for title in titles:
         with stopped(roles(running.container)[title]):
             row = rows[f"stopped: {title}"] = _watched(running)

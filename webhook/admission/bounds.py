@@ -30,13 +30,13 @@ STEPS: Final = 60_000
 """The budget of a review, in steps of about a microsecond: `/healthz` waits no longer. The costliest of 6,500
 public and test workloads needs a fourteenth of it."""
 
-LONGEST_ANNOTATION: Final = 2048
+MAX_ANNOTATION_LENGTH: Final = 2048
 """Characters of one of our annotations, checked before any of them is read."""
-LONGEST_EXEMPTION: Final = 32 * 1024
+MAX_EXEMPTION_LENGTH: Final = 32 * 1024
 """Characters of the exempt annotation, which contains reasons."""
-LONGEST_KEY: Final = 1024
+MAX_KEY_LENGTH: Final = 1024
 """Characters of a key of a field, label or annotation; the API server's maximum is 317."""
-LONGEST_NAME: Final = 1024
+MAX_NAME_LENGTH: Final = 1024
 """Characters of a container's name or image."""
 
 _OURS: Final = f"{DOMAIN}/"
@@ -127,8 +127,8 @@ def _measured(obj: Json, budget: Budget) -> str:
             found += [item for item in node if type(item) is dict or type(item) is list]
             continue
         for key, value in node.items():
-            if len(key) > LONGEST_KEY:
-                return f"the name of a field is longer than {LONGEST_KEY} characters"
+            if len(key) > MAX_KEY_LENGTH:
+                return f"the name of a field is longer than {MAX_KEY_LENGTH} characters"
             if (type(value) is dict or type(value) is list) and key not in _UNREAD:
                 found.append(value)
                 if key in _ELEMENTS:
@@ -148,16 +148,16 @@ def _problem_of_annotations(annotations: Json, budget: Budget) -> str:
         if not key.startswith(_OURS):
             continue
         budget.spend(_ANNOTATION)
-        longest = LONGEST_EXEMPTION if key == EXEMPT else LONGEST_ANNOTATION
+        longest = MAX_EXEMPTION_LENGTH if key == EXEMPT else MAX_ANNOTATION_LENGTH
         if type(value) is str and len(value) > longest:
-            return f"annotation {key[:LONGEST_KEY]} is longer than {longest} characters"
+            return f"annotation {key[:MAX_KEY_LENGTH]} is longer than {longest} characters"
     return ""
 
 
 def _unnameable(template: PodTemplate) -> str:
     for container in template.containers():
-        if len(container.name) > LONGEST_NAME or len(container.image) > LONGEST_NAME:
-            return f"the name or image of a container is longer than {LONGEST_NAME} characters"
+        if len(container.name) > MAX_NAME_LENGTH or len(container.image) > MAX_NAME_LENGTH:
+            return f"the name or image of a container is longer than {MAX_NAME_LENGTH} characters"
     return ""
 
 
@@ -172,28 +172,28 @@ def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
     return every if more <= 0 else (*every[:most], f"and {more:,} more pod templates are not decided")
 
 
-MOST_RESULTS: Final = 50
+MAX_RESULTS: Final = 50
 """Findings in an answer; refusals come first."""
-_LONGEST: Final = 2000
+_MAX_LENGTH: Final = 2000
 """Characters of a finding's text, which may contain names of any length."""
 
 
 def with_short_texts(finding: Finding) -> Finding:
     """The finding with texts of bounded length."""
-    if len(finding.message) <= _LONGEST and len(finding.hint) <= _LONGEST:
+    if len(finding.message) <= _MAX_LENGTH and len(finding.hint) <= _MAX_LENGTH:
         return finding
-    message, hint = shortened(finding.message, _LONGEST), shortened(finding.hint, _LONGEST)
+    message, hint = shortened(finding.message, _MAX_LENGTH), shortened(finding.hint, _MAX_LENGTH)
     return replace(finding, message=message, hint=hint)
 
 
 def most_important(
     results: Sequence[Result], notes: Sequence[str]
 ) -> tuple[tuple[Result, ...], tuple[str, ...]]:
-    """The first MOST_RESULTS results, refusals preferred, in their order; and the notes, with one that counts
+    """The first MAX_RESULTS results, refusals preferred, in their order; and the notes, with one that counts
     the rest."""
-    more = len(results) - MOST_RESULTS
+    more = len(results) - MAX_RESULTS
     if more <= 0:
         return tuple(results), tuple(notes)
     order = sorted(range(len(results)), key=lambda index: not results[index].denies)
-    kept = tuple(results[index] for index in sorted(order[:MOST_RESULTS]))
-    return kept, (*notes, f"{MOST_RESULTS} of {len(results):,} findings are shown")
+    kept = tuple(results[index] for index in sorted(order[:MAX_RESULTS]))
+    return kept, (*notes, f"{MAX_RESULTS} of {len(results):,} findings are shown")

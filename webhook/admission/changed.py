@@ -18,7 +18,7 @@ from policies.core.reasons import Reason, Reasons
 from policies.kube.json import Json, dig, replaced
 from policies.kube.metadata import annotations_of, has_room
 
-LONGEST: Final = 1024
+MAX_LENGTH: Final = 1024
 """Characters. Reasons that do not fit are left out; fields that do not fit are counted."""
 _POLICY: Final = "policy"
 _MORE: Final = "and"
@@ -60,10 +60,10 @@ class Changed:
         return cls(tuple(entries), more, digest)
 
     def written(self) -> str:
-        """The text of the annotation, at most LONGEST characters."""
+        """The text of the annotation, at most MAX_LENGTH characters."""
         last = f"{_POLICY} {self.digest}"
         lines = [f"{each.policy} {each.path}" for each in self.entries]
-        room = LONGEST - len(last) - len(f"{_MORE} {self.more + len(lines)} more") - 1
+        room = MAX_LENGTH - len(last) - len(f"{_MORE} {self.more + len(lines)} more") - 1
         kept = 0
         while kept < len(lines) and room > len(lines[kept]):
             room -= len(lines[kept]) + 1

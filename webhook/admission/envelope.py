@@ -25,7 +25,7 @@ WARNING_LENGTH = 120
 """Characters of one warning. The API server logs longer ones as a fault of the webhook."""
 WARNINGS_LENGTH = 4096
 """Characters of all warnings together. The API server drops the rest."""
-MOST_VALUES: Final = 300_000
+MAX_VALUES: Final = 300_000
 """JSON values in a review. They are counted before parsing and bound its cost. Objects with more than 20,000
 fields are undecided (`webhook.admission.bounds`); an update contains two objects with managed fields."""
 
@@ -137,11 +137,11 @@ def parse(body: bytes) -> Request:
 
 
 def too_many_values(body: bytes) -> bool:
-    """Whether a review has more than MOST_VALUES values: counted in the bytes, without parsing."""
-    if _separators(body) <= MOST_VALUES:  # also counts separators in strings
+    """Whether a review has more than MAX_VALUES values: counted in the bytes, without parsing."""
+    if _separators(body) <= MAX_VALUES:  # also counts separators in strings
         return False
     parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-    return _separators(b"".join(parts[::2])) > MOST_VALUES
+    return _separators(b"".join(parts[::2])) > MAX_VALUES
 
 
 def _separators(text: bytes) -> int:

@@ -18,7 +18,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from webhook.admission.configuration import Config
 
-_MOST_COMPARED: Final = 4
+_MAX_COMPARED: Final = 4
 """Unknown names in one annotation that get a suggestion."""
 SOON: Final = 7
 """Days before the end of an exemption from which a warning announces it."""
@@ -68,7 +68,7 @@ def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str
         if config.rule(rule) is None and rule not in registry.mutators():
             unknown += 1
             known = (*registry.mutators(), *registry.rules(), *config.own_rules)
-            hint = did_you_mean(rule, known) if unknown <= _MOST_COMPARED else ""
+            hint = did_you_mean(rule, known) if unknown <= _MAX_COMPARED else ""
             yield made(State.UNKNOWN, f"{EXEMPT}: there is no rule or policy {rule!r}{hint}")
         elif not reason[: ends.start() if ends else None].strip():
             yield made(

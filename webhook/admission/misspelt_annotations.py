@@ -12,7 +12,7 @@ _PREFIX: Final = f"{DOMAIN}/"
 _KNOWN: Final = frozenset((*OF_HEALTH, *OTHERS, CHANGED))
 _SIMILARITY: Final = 0.78
 """From 0 to 1. A name at least this similar to a known one is taken for a misspelling."""
-_MOST_COMPARED: Final = 8
+_MAX_COMPARED: Final = 8
 
 
 def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
@@ -21,7 +21,7 @@ def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
     standard-probes itself reports misspelt annotations about health.
     """
     unknown = [key for key in annotations if key.startswith(_PREFIX) and key not in _KNOWN]
-    for key in unknown[:_MOST_COMPARED]:
+    for key in unknown[:_MAX_COMPARED]:
         close = closest(key.removeprefix(_PREFIX).lower(), _NAMES, _SIMILARITY)
         if _PREFIX + close in OTHERS:
             yield f"annotation {key} is not known and has no effect; did you mean {_PREFIX}{close}?"

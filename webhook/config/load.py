@@ -33,7 +33,7 @@ from webhook.kube.documents import BadDocument, load_policy
 LARGEST = 256 * 1024
 """Characters of a policy. Real ones have a hundredth of it. Parsing 1 MiB, the size of a full ConfigMap,
 would block every review for seconds."""
-MOST_PROBLEMS = 50
+MAX_PROBLEMS = 50
 """Reported problems: suggestions for a thousand unknown names would take a second."""
 
 
@@ -52,7 +52,7 @@ def models() -> dict[str, type[Model]]:
 def load(files: Mapping[str, str]) -> Config:
     """The configuration of a policy (key -> YAML text). Absent keys have their defaults.
 
-    Raises PolicyError with all problems, up to MOST_PROBLEMS.
+    Raises PolicyError with all problems, up to MAX_PROBLEMS.
     """
     if sum(map(len, files.values())) > LARGEST:
         largest = max(files, key=lambda name: len(files[name]))
@@ -61,7 +61,7 @@ def load(files: Mapping[str, str]) -> Config:
     problems: list[Problem] = []
     notes: list[Problem] = []
     for name, text in files.items():
-        if len(problems) >= MOST_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             break
         if name not in known:
             problems.append(Problem(name, "", f"unknown key{did_you_mean(name, known)}"))
@@ -73,16 +73,16 @@ def load(files: Mapping[str, str]) -> Config:
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
         except ValidationError as error:
-            problems.extend(islice(invalid(name, error, known[name]), MOST_PROBLEMS))
+            problems.extend(islice(invalid(name, error, known[name]), MAX_PROBLEMS))
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
     modes = modes if isinstance(modes, RulesConfig) else default_settings(RulesConfig)
     webhook = webhook if isinstance(webhook, WebhookConfig) else default_settings(WebhookConfig)
-    problems.extend(islice(_unknown_ids(modes, webhook), MOST_PROBLEMS))
+    problems.extend(islice(_unknown_ids(modes, webhook), MAX_PROBLEMS))
     by_model = {known[name]: value for name, value in values.items()}
     by_model[Thresholds] = modes.thresholds
     overridden = tuple(_overridden(webhook, by_model, problems))
     if problems:
-        raise PolicyError(*problems[:MOST_PROBLEMS])
+        raise PolicyError(*problems[:MAX_PROBLEMS])
     digest = sha256("\0".join(f"{name}\0{files[name]}" for name in sorted(files)).encode()).hexdigest()[:12]
     return Config(modes, webhook, by_model, overridden, digest, own_rules(), tuple(notes))
 
@@ -188,7 +188,7 @@ def _overridden(
         replaced: dict[str, Model] = {}
         for name, fields in override.settings.items():
             path = f"overrides.{index}.settings.{name}"
-            if len(problems) >= MOST_PROBLEMS:
+            if len(problems) >= MAX_PROBLEMS:
                 return
             if name not in known:
                 problems.append(

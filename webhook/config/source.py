@@ -39,7 +39,7 @@ LARGEST_FILE = 1024 * 1024
 """Bytes that are read of a file: more than a policy may have."""
 POLL_SECONDS = 5.0
 """The interval of reading, in case file events are missed or the directory is missing."""
-LONGEST_PAUSE = 5.0
+MAX_PAUSE = 5.0
 
 
 class PolicyMetrics(Protocol):
@@ -203,7 +203,7 @@ class ConfigMap:
                     sink,
                     query={"fieldSelector": f"metadata.name={name}"},
                     watch_seconds=SHORT_SECONDS,
-                    longest_pause=LONGEST_PAUSE,
+                    longest_pause=MAX_PAUSE,
                     health=self._health,
                 )
                 tasks.create_task(following.run())

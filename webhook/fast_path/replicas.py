@@ -33,10 +33,10 @@ _ESCAPES: Final = (b"\\u003c", b"\\u003e", b"\\u0026")
 """Escapes that API servers write; none stands for a plain character."""
 LARGEST: Final = 256 * 1024
 """Bytes of a body that can have a form."""
-MOST_VALUES: Final = 24
+MAX_VALUES: Final = 24
 """Values that are searched in a body."""
-MOST_HOLES: Final = 64
-MOST_FORMS: Final = 8
+MAX_HOLES: Final = 64
+MAX_FORMS: Final = 8
 """Forms of bodies of one length: a body is compared with all of them."""
 
 
@@ -140,7 +140,7 @@ class Bodies(Generic[T]):
     def add(self, endpoint: str, body: bytes, form: Form, value: T) -> Place | None:
         """Add a value for a body; None if there are too many forms, or the body has a value."""
         forms = self._forms.setdefault(len(body), {})
-        if form not in forms and len(forms) >= MOST_FORMS:
+        if form not in forms and len(forms) >= MAX_FORMS:
             return None
         kept = forms.setdefault(form, {})
         key = form.key(endpoint, body)
@@ -165,10 +165,10 @@ def _may_vary(request: Request, canonical: Canonical) -> bool:
     """Whether replicas with other name suffixes have the same canonical form and log line."""
     if canonical.name:  # another replica's name may occur in further places
         text, prefix = canonical.text, canonical.name[: -len(CONSTANT)]
-        starts = list(islice(_starts(text, prefix), MOST_HOLES + 1))
+        starts = list(islice(_starts(text, prefix), MAX_HOLES + 1))
         after = (start + len(prefix) for start in starts)
         ends = (text[start : start + len(CONSTANT)] for start in after)
-        if len(starts) > MOST_HOLES or not all(end.translate(None, RANDOM) for end in ends):
+        if len(starts) > MAX_HOLES or not all(end.translate(None, RANDOM) for end in ends):
             return False
     named = (str(request.kind), request.namespace, request.name, request.username, request.subresource)
     return not canonical.token or canonical.token.decode() not in " ".join(named)
@@ -186,7 +186,7 @@ def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] |
         return None
     uid = request.uid
     values = Counter(value for obj in (request.object, request.old_object) for value in _own_values(obj))
-    if not _VALUE.fullmatch(uid) or len(values) > MOST_VALUES:
+    if not _VALUE.fullmatch(uid) or len(values) > MAX_VALUES:
         return None
     wanted = [(uid.encode(), 1, "uid"), *((value.encode(), times, "") for value, times in values.items())]
     if canonical.name:
@@ -195,7 +195,7 @@ def _holes(body: bytes, request: Request, canonical: Canonical) -> list[_Hole] |
         wanted.append(
             (canonical.token, canonical.text.count(b'"%s"' % with_constant(canonical.token)), "token")
         )
-    if sum(times for _, times, _ in wanted) > MOST_HOLES:
+    if sum(times for _, times, _ in wanted) > MAX_HOLES:
         return None
     holes: list[_Hole] = []
     for value, times, kind in wanted:

@@ -134,7 +134,7 @@ class Interner:
     old one is dropped with all strings that no object has used since.
     """
 
-    LONGEST = 128
+    MAX_LENGTH = 128
     """Characters. Longer strings, such as texts of ConfigMaps, are rarely equal."""
     BUDGET = 4 * 1024 * 1024
     """Bytes of one generation."""
@@ -148,7 +148,7 @@ class Interner:
         return len(self._young) + len(self._old)
 
     def __call__(self, text: str) -> str:
-        if len(text) > self.LONGEST:
+        if len(text) > self.MAX_LENGTH:
             return text
         known = self._young.get(text)
         if known is not None:
@@ -404,7 +404,7 @@ def _bytes_of(value: Any) -> int:
         return _ENTRY_BYTES + len(value.links) * _LINK_BYTES
     if not isinstance(value, str):
         return _ENTRY_BYTES
-    return _ENTRY_BYTES + (len(value) if len(value) <= Interner.LONGEST else getsizeof(value))
+    return _ENTRY_BYTES + (len(value) if len(value) <= Interner.MAX_LENGTH else getsizeof(value))
 
 
 def _set(target: Json, path: tuple[str, ...], value: object) -> None:

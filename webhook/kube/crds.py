@@ -14,7 +14,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 
 DEEPEST: Final = 24
-MOST_FIELDS: Final = 20_000
+MAX_FIELDS: Final = 20_000
 """The fields that are read of one schema; KServe's largest has 15,000."""
 
 
@@ -55,7 +55,7 @@ def embedding(crd: Json, workloads: Mapping[GroupKind, Workload]) -> Embedding |
 def pod_specs(schema: Json) -> Iterator[str]:
     """The paths of pod specs and templates in a schema, without `status`."""
     pending: list[tuple[str, Json, int]] = [("", schema, 0)]
-    for _ in range(MOST_FIELDS):
+    for _ in range(MAX_FIELDS):
         if not pending:
             return
         path, node, depth = pending.pop()

@@ -31,7 +31,7 @@ DEEPEST = 200
 """Levels of nesting; orjson can write about fifty more. libyaml is limited only by the C stack: a few
 kilobytes of brackets would end the process."""
 
-MOST_VALUES = 1_000_000
+MAX_VALUES = 1_000_000
 """Values of a stream with expanded aliases: a few lines can expand to gigabytes."""
 
 
@@ -289,7 +289,7 @@ def _check_limits(text: str, loader: type[ManifestLoader]) -> None:
                 raise BadDocument(f"{_at(event)}aliases are not supported in a policy, write the value out")
             values, levels = anchored.get(event.anchor, (0, 0))
             count, level = count + values, level + levels
-            if count > MOST_VALUES:
+            if count > MAX_VALUES:
                 raise BadDocument(f"{_at(event)}its aliases expand to too many values")
         elif isinstance(event, yaml.NodeEvent):
             count += 1

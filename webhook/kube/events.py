@@ -18,7 +18,7 @@ from webhook.kube.errors import ApiError
 
 log = structlog.get_logger()
 
-LONGEST_MESSAGE = 1024
+MAX_MESSAGE_LENGTH = 1024
 """The API server refuses longer ones."""
 
 
@@ -40,7 +40,7 @@ async def record(
     """
     metadata = regarding["metadata"]
     namespace = metadata.get("namespace") or "default"
-    message = shortened(message, LONGEST_MESSAGE)
+    message = shortened(message, MAX_MESSAGE_LENGTH)
     digest = hashlib.sha256(f"{metadata.get('uid')}\0{reason}\0{key or message}".encode()).hexdigest()
     name = f"{metadata['name'][:200]}.{digest[:16]}"
     identity = {

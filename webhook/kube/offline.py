@@ -258,7 +258,7 @@ class ManifestCluster(WholeObjects):
                 found.setdefault((kind, _namespace(obj), text(obj, "metadata", "name")), []).append(index)
         several = [versions for versions in found.values() if len(versions) > 1]
         compared = len(set(self._files)) * sum(map(len, several))
-        return several if compared <= MOST_COMPARED else []
+        return several if compared <= MAX_COMPARED else []
 
     def _farther(self, versions: list[int], own: tuple[str, ...]) -> Iterator[int]:
         """The versions that do not count for a file, and duplicates."""
@@ -360,7 +360,7 @@ _ESSENTIAL: Final = {
     **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
 }
 """Kinds with versions in several files, and a field that is absent in a patch."""
-MOST_COMPARED: Final = 5_000_000
+MAX_COMPARED: Final = 5_000_000
 """Comparisons of versions and files (about 8 s); with more, all versions count."""
 _SIMILAR: Final = 0.8
 """The least similarity of two names of which one is a misspelling of the other."""

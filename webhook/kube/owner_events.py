@@ -48,7 +48,7 @@ REPEAT_SECONDS: Final = 3600.0
 """The interval of Events for the same owner and rule."""
 BURST: Final = 20
 """The number of calls at once, and per minute."""
-LONGEST_UID: Final = 64
+MAX_UID_LENGTH: Final = 64
 
 OwnerRule = tuple[str, str]
 """The owner's uid and a rule."""
@@ -185,7 +185,7 @@ def _owner_of_unknown_kind(request: Request, config: Config) -> Json | None:
     owner = owner_behind(request, config.webhook.controllers) if request.username else None
     if owner is None or kind_of(request.object or {}) != POD or not engine.in_scope(request, config):
         return None
-    if kind_of(owner) in config.workloads or not 0 < len(text(owner, "uid")) <= LONGEST_UID:
+    if kind_of(owner) in config.workloads or not 0 < len(text(owner, "uid")) <= MAX_UID_LENGTH:
         return None
     named = is_api_version(text(owner, "apiVersion")) and is_kind(text(owner, "kind"))
     return owner if named and is_subdomain(text(owner, "name")) else None

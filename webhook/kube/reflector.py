@@ -24,7 +24,7 @@ from webhook.kube.watch_health import WatchHealth
 log = structlog.get_logger()
 
 FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 30.0
+MAX_PAUSE = 30.0
 STEADY_SECONDS = 120.0
 """After so long without a failure the pause starts from the minimum again."""
 SHORT_SECONDS = 1.0
@@ -97,7 +97,7 @@ class Reflector:
         *,
         query: Mapping[str, str] | None = None,
         watch_seconds: int = WATCH_SECONDS,
-        longest_pause: float = LONGEST_PAUSE,
+        longest_pause: float = MAX_PAUSE,
         health: WatchHealth | None = None,
         received: Callable[[float], None] = lambda _: None,
     ) -> None:

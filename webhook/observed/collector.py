@@ -38,9 +38,9 @@ log = structlog.get_logger()
 POLL_SECONDS: Final = 1.0
 """How often the process checks whether it leads, without a request. Starts before that are missed."""
 WRITE_SECONDS: Final = 60.0
-LONGEST_PAUSE: Final = 900.0
+MAX_PAUSE: Final = 900.0
 """The longest pause between two writes while the API server returns errors."""
-MOST_PENDING: Final = 20_000
+MAX_PENDING: Final = 20_000
 """Unwritten observations, of a few hundred bytes each."""
 SCHEDULED: Final = {"fieldSelector": "spec.nodeName!="}
 """Pods without a node have no containers: the API server sends no events about them."""
@@ -126,7 +126,7 @@ class Collector:
         try:
             written = await self._merge(observations)
         except ApiError as error:
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            self._pause = min(self._pause * 2, MAX_PAUSE)
             log.warning("observed starts can't be written", error=str(error), again=self._pause)
             written = False
         else:
@@ -174,7 +174,7 @@ class Pending:
         for each in observations:
             self._namespaces.setdefault(each.namespace, deque()).append(each)
             self._count += 1
-            if self._count > MOST_PENDING:
+            if self._count > MAX_PENDING:
                 max(self._namespaces.values(), key=len).popleft()
                 self._count -= 1
 

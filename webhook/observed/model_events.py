@@ -52,9 +52,9 @@ RENEW_SECONDS: Final = 1800.0
 """API servers delete Events, after an hour by default: an Event that is still true is renewed."""
 _NAMED: Final = 5
 """Models in a message."""
-_MOST_FAILED: Final = 100
+_MAX_FAILED: Final = 100
 """Failed models that are remembered of a pod."""
-_LONGEST_PAUSE: Final = 60.0
+_MAX_PAUSE: Final = 60.0
 _IDLE_SECONDS: Final = 5.0
 """The longest sleep without work."""
 
@@ -91,7 +91,7 @@ class _Pod:
         for name, model in self.failed.items():
             if name in unloaded or not page.complete:  # it is retried, or not on the page
                 failed.setdefault(name, model)
-        self.failed = dict(sorted(failed.items())[:_MOST_FAILED])
+        self.failed = dict(sorted(failed.items())[:_MAX_FAILED])
 
 
 class _FairQueue:
@@ -271,7 +271,7 @@ class ModelEvents:
                 self._log_error(error)
                 if error.status in (0, 429) or error.status >= 500:
                     await self._sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    pause = min(pause * 2, _MAX_PAUSE)
 
     def _log_error(self, error: ApiError) -> None:
         if is_missing_right(error):
@@ -299,7 +299,7 @@ def failure(failed: dict[str, Unloaded], total: int) -> str:
     """One sentence about the failed models: `2 of 40 models failed: a: NotFound: …; b: …`."""
     named = list(failed.values())[:_NAMED]
     # An Event has 1,024 characters: each model gets its share.
-    room = (events.LONGEST_MESSAGE - 100) // len(named)
+    room = (events.MAX_MESSAGE_LENGTH - 100) // len(named)
     reasons = "; ".join(
         ": ".join(part for part in (each.name, each.reason, each.message) if part)[:room] for each in named
     )

@@ -1,7 +1,7 @@
 """The record of observed starts and ends: the content of the ConfigMap `mlchassis-observed`.
 
 Law: the size of the record is limited in any cluster, and after any edit. Each namespace has its own key and
-at most `MOST_ENTRIES` entries. If the record is too large, the namespace with the most bytes loses its oldest
+at most `MAX_ENTRIES` entries. If the record is too large, the namespace with the most bytes loses its oldest
 entry, so one namespace cannot displace the entries of another. Values are clamped; malformed entries are
 dropped, and the others stay.
 """
@@ -19,35 +19,35 @@ from pydantic import BeforeValidator, Field, ValidationError
 from policies.core.annotations import OBSERVED_UNTIL
 from policies.core.settings import Model
 from policies.kube.json import Json
-from policies.probes.observed import LEAST_STARTS, LONGEST
+from policies.probes.observed import MAX_LENGTH, MIN_STARTS
 
-MOST_BYTES: Final = 700 * 1024
+MAX_BYTES: Final = 700 * 1024
 """Of all keys and values. The limit of a ConfigMap is 1 MiB."""
-MOST_ENTRIES: Final = 200
+MAX_ENTRIES: Final = 200
 """For each namespace."""
-MOST_STARTS: Final = 32
+MAX_STARTS: Final = 32
 """The latest load times that are kept for each node type."""
-MOST_OTHERS: Final = 8
+MAX_OTHERS: Final = 8
 """The latest `pull` and `ready` times that are kept for each node type."""
-MOST_NODE_TYPES: Final = 4
-MOST_PLACES: Final = 32
-MOST_REASONS: Final = 12
+MAX_NODE_TYPES: Final = 4
+MAX_PLACES: Final = 32
+MAX_REASONS: Final = 12
 OTHER: Final = "other"
 """The node type or reason of all beyond the maximum number."""
 KEPT_SECONDS: Final = 60 * 24 * 3600
 """Entries without an observation for so long are dropped."""
 _CHANGED: Final = 0.25
 """Budgets follow the slowest start only if it changes by more than this part."""
-_LONGEST_TEXT: Final = 120
+_MAX_TEXT_LENGTH: Final = 120
 _KEY: Final = re.compile(r"[A-Za-z]{1,63}/[a-z0-9.-]{1,253}/[a-z0-9-]{1,63}@[0-9a-f]{12}")
 
 
 def _clamped(value: object) -> object:
-    return min(max(value, 0), LONGEST) if type(value) is int else value
+    return min(max(value, 0), MAX_LENGTH) if type(value) is int else value
 
 
 def _short(value: object) -> object:
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else value
+    return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else value
 
 
 Seconds: TypeAlias = Annotated[int, BeforeValidator(_clamped)]
@@ -58,11 +58,11 @@ Text: TypeAlias = Annotated[str, BeforeValidator(_short)]
 class Times(Model):
     """The latest times in seconds on nodes of one type, the newest last."""
 
-    load: tuple[Seconds, ...] = Field((), max_length=MOST_STARTS)
+    load: tuple[Seconds, ...] = Field((), max_length=MAX_STARTS)
     """From the start of the container until it was ready."""
-    pull: tuple[Seconds, ...] = Field((), max_length=MOST_OTHERS)
+    pull: tuple[Seconds, ...] = Field((), max_length=MAX_OTHERS)
     """From the end of the init containers until the container started: volumes and image."""
-    ready: tuple[Seconds, ...] = Field((), max_length=MOST_OTHERS)
+    ready: tuple[Seconds, ...] = Field((), max_length=MAX_OTHERS)
     """From scheduling until the pod was ready."""
 
 
@@ -73,7 +73,7 @@ class Ends(Model):
     first: Count
     """Seconds since the epoch."""
     last: Count
-    nodes: Annotated[dict[Text, Count], Field(max_length=MOST_NODE_TYPES + 1)] = Field(default_factory=dict)
+    nodes: Annotated[dict[Text, Count], Field(max_length=MAX_NODE_TYPES + 1)] = Field(default_factory=dict)
     """The number of ends by node type, if known."""
 
 
@@ -89,10 +89,10 @@ class Entry(Model):
     """The basis of budgets: the slowest start, and the number of fresh starts."""
     killed: Seconds = 0
     """The longest start that a probe ended."""
-    nodes: Annotated[dict[Text, Times], Field(max_length=MOST_NODE_TYPES + 1)] = Field(default_factory=dict)
-    places: tuple[Annotated[str, Field(max_length=8)], ...] = Field((), max_length=MOST_PLACES)
+    nodes: Annotated[dict[Text, Times], Field(max_length=MAX_NODE_TYPES + 1)] = Field(default_factory=dict)
+    places: tuple[Annotated[str, Field(max_length=8)], ...] = Field((), max_length=MAX_PLACES)
     """Digests of the places where the container has started: a start in another place is fresh."""
-    ends: Annotated[dict[Text, Ends], Field(max_length=MOST_REASONS + 1)] = Field(default_factory=dict)
+    ends: Annotated[dict[Text, Ends], Field(max_length=MAX_REASONS + 1)] = Field(default_factory=dict)
     memory: Annotated[int, Field(ge=0, le=2**60)] = 0
     """Bytes: the highest memory limit with which a run ended OOMKilled."""
 
@@ -198,7 +198,7 @@ class Record:
             recent = [key for key, each in entries.items() if now - each.seen < KEPT_SECONDS]
             recent.sort(key=lambda key: (entries[key].seen, key))
             if recent:
-                self.namespaces[namespace] = {key: entries[key] for key in recent[-MOST_ENTRIES:]}
+                self.namespaces[namespace] = {key: entries[key] for key in recent[-MAX_ENTRIES:]}
             else:
                 del self.namespaces[namespace]
         sizes = {
@@ -206,7 +206,7 @@ class Record:
             for namespace, entries in self.namespaces.items()
         }
         totals = {namespace: sum(each.values()) + len(namespace) for namespace, each in sizes.items()}
-        while sum(totals.values()) > MOST_BYTES:
+        while sum(totals.values()) > MAX_BYTES:
             largest = max(totals, key=lambda name: (totals[name], name))
             entries = self.namespaces[largest]
             oldest = min(entries, key=lambda key: (entries[key].seen, key))
@@ -228,14 +228,14 @@ def _dumped(entry: Entry) -> str:
 
 
 def _with_start(entry: Entry, start: Started) -> Entry:
-    load = min(start.load, LONGEST)
+    load = min(start.load, MAX_LENGTH)
     name = _node_type(start.node_type, entry.nodes)
     times = entry.nodes.get(name, Times())
     fresh = start.first and start.place not in entry.places
     loads = times.load
     if fresh or load > max(loads, default=0):
         # Restarts find the downloaded files: only a slower one is evidence for a new pod.
-        loads = (*loads, load)[-MOST_STARTS:]
+        loads = (*loads, load)[-MAX_STARTS:]
     times = Times(
         load=loads,
         pull=times.pull if start.pull is None else _latest(times.pull, start.pull),
@@ -243,7 +243,7 @@ def _with_start(entry: Entry, start: Started) -> Entry:
     )
     places = entry.places
     if start.place and start.place not in places:
-        places = (*places, start.place)[-MOST_PLACES:]
+        places = (*places, start.place)[-MAX_PLACES:]
     grown = entry.model_copy(
         update={
             "starts": entry.starts + 1,
@@ -258,12 +258,12 @@ def _with_start(entry: Entry, start: Started) -> Entry:
 
 def _node_type(name: str, known: Mapping[str, object]) -> str:
     """The name under which a node type is recorded: `OTHER` if there are too many."""
-    name = name[:_LONGEST_TEXT]
-    return name if name in known or len(known) < MOST_NODE_TYPES else OTHER
+    name = name[:_MAX_TEXT_LENGTH]
+    return name if name in known or len(known) < MAX_NODE_TYPES else OTHER
 
 
 def _latest(known: tuple[int, ...], seconds: int) -> tuple[int, ...]:
-    return (*known, min(seconds, LONGEST))[-MOST_OTHERS:]
+    return (*known, min(seconds, MAX_LENGTH))[-MAX_OTHERS:]
 
 
 def _basis(entry: Entry) -> tuple[int, int]:
@@ -275,11 +275,11 @@ def _basis(entry: Entry) -> tuple[int, int]:
     seconds, starts = entry.basis
     if abs(slowest - seconds) > _CHANGED * seconds:
         return slowest, fresh
-    return seconds, fresh if fresh >= 2 * starts or starts < LEAST_STARTS <= fresh else starts
+    return seconds, fresh if fresh >= 2 * starts or starts < MIN_STARTS <= fresh else starts
 
 
 def _with_end(entry: Entry, end: Ended, now: int) -> Entry:
-    reason = end.reason if end.reason in entry.ends or len(entry.ends) < MOST_REASONS else OTHER
+    reason = end.reason if end.reason in entry.ends or len(entry.ends) < MAX_REASONS else OTHER
     before = entry.ends.get(reason)
     at = min(max(end.at, 0), now)
     nodes = dict(before.nodes) if before else {}
@@ -291,7 +291,7 @@ def _with_end(entry: Entry, end: Ended, now: int) -> Entry:
     return entry.model_copy(
         update={
             "ends": {**entry.ends, reason: ends},
-            "killed": max(entry.killed, min(end.after, LONGEST)),
+            "killed": max(entry.killed, min(end.after, MAX_LENGTH)),
             "memory": max(entry.memory, min(end.memory, 2**60)),
         }
     )

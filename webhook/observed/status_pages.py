@@ -25,9 +25,9 @@ LARGEST: Final = 256 << 10
 LISTED: Final = 50
 """Models that are not loaded, of one pod."""
 _QUERY: Final = f"loaded=false&limit={LISTED}"
-_LONGEST: Final = {"name": 253, "state": 40, "reason": 40, "message": 300}
+_MAX_LENGTH: Final = {"name": 253, "state": 40, "reason": 40, "message": 300}
 """The fields of `Unloaded`, with their maximum length."""
-_MOST_MODELS: Final = 1_000_000
+_MAX_MODELS: Final = 1_000_000
 _LOADED: Final = "Loaded"
 
 
@@ -137,13 +137,13 @@ def read(raw: bytes) -> Page:
 
 
 def _count(number: int) -> int:
-    return min(max(number, 0), _MOST_MODELS)
+    return min(max(number, 0), _MAX_MODELS)
 
 
 def _unloaded(listed: Iterable[Json]) -> list[Unloaded]:
     found = [each for each in listed if text(each, "name") and text(each, "state") != _LOADED]
     found.sort(key=lambda each: text(each, "state") != "Failed")
     return [
-        Unloaded(*(printable(text(each, key)[:most])[:most] for key, most in _LONGEST.items()))
+        Unloaded(*(printable(text(each, key)[:most])[:most] for key, most in _MAX_LENGTH.items()))
         for each in found[:LISTED]
     ]

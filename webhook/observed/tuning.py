@@ -22,7 +22,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container
 from policies.kube.printable import printable
-from policies.probes.observed import LEAST_STARTS
+from policies.probes.observed import MIN_STARTS
 from webhook.admission.changed import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
@@ -46,13 +46,13 @@ EXCESS: Final = 10
 _HOUR: Final = 3600
 _MARGIN: Final = 1.5
 """A budget is too short if it is less than so many times the slowest start."""
-_LEAST_EXPECTED: Final = 200
+_MIN_EXPECTED: Final = 200
 """The minimum of the annotation in seconds: three times that is 10 minutes."""
 _EVICTIONS: Final = 3
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 _OFTEN: Final = 0.01
 """The share of liveness probes from which there is a verdict."""
-_LEAST_PROBES: Final = 100
+_MIN_PROBES: Final = 100
 _FAILED: Final = re.compile(r"Container (?P<name>\S+) failed (?P<probe>startup|liveness) probe")
 """The message of kubelet's Events with the reason Killing."""
 
@@ -194,7 +194,7 @@ def _row(key: Key, group: _Group, history: History) -> Row:
     elif budget and slowest and budget < _MARGIN * slowest:
         verdicts.append(f"the slowest start took {slowest} s of {budget} s")
         wanted = slowest
-    elif budget >= _HOUR and len(loads) >= LEAST_STARTS and budget > EXCESS * slowest:
+    elif budget >= _HOUR and len(loads) >= MIN_STARTS and budget > EXCESS * slowest:
         verdicts.append(f"hangs would last {in_words(budget)}")
         wanted = max(slowest, 1)
     if kills["liveness"]:
@@ -203,7 +203,7 @@ def _row(key: Key, group: _Group, history: History) -> Row:
         verdicts.append("has no probes: a hang is not noticed")
     verdicts += _liveness_verdicts(liveness, container) if liveness else ()
     verdicts += _end_verdicts(group)
-    expected = max(wanted, _LEAST_EXPECTED) if wanted else 0
+    expected = max(wanted, _MIN_EXPECTED) if wanted else 0
     startup = container.spec.get("startupProbe")
     return Row(
         *key,
@@ -224,7 +224,7 @@ def _row(key: Key, group: _Group, history: History) -> Row:
 
 def _liveness_verdicts(liveness: Liveness, container: Container) -> Iterator[str]:
     probe = container.spec.get("livenessProbe")
-    if not isinstance(probe, dict) or liveness.total < _LEAST_PROBES:
+    if not isinstance(probe, dict) or liveness.total < _MIN_PROBES:
         return
     failed = liveness.failed / liveness.total
     if failed >= _OFTEN:

@@ -42,7 +42,7 @@ LAG: Final = timedelta(seconds=10)
 RETENTION: Final = timedelta(days=7)
 """How long a CA stays trusted that this replica does not use: another replica may use it if it can't read the
 Secret."""
-MOST_RETAINED: Final = 16
+MAX_RETAINED: Final = 16
 """CAs that are kept for other replicas, newest first. An object has room for some thousand."""
 CLOCK_SKEW: Final = timedelta(minutes=1)
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -76,7 +76,7 @@ def update_of(configuration: Json, wanted: bytes, now: datetime) -> Update:
     others = [ca for ca in present if ca not in ours]
     recorded = added = _time(annotations_of(configuration).get(CA_BUNDLE_CHANGED, ""), now)
     if present and (missing or (others and recorded is None)):
-        others = [ca for ca in others if not pki.has_expired(ca, now)][:MOST_RETAINED]
+        others = [ca for ca in others if not pki.has_expired(ca, now)][:MAX_RETAINED]
         added = now
     elif recorded is not None and now - recorded >= RETENTION:
         others, added = [], None

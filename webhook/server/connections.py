@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # it may have been deleted
 KEEP_ALIVE_SECONDS: Final = 120.0
 """The API server closes idle connections after 90 s. If we closed them first, it would sometimes send a
 review on a connection that we are just closing."""
-MOST: Final = 1024
+MAX_CONNECTIONS: Final = 1024
 """Connections of a process. An API server keeps some tens, and opens hundreds in a burst."""
 SPARE_DESCRIPTORS: Final = 128
 """Descriptors reserved for files, watches and pipes."""
@@ -275,7 +275,7 @@ class Acceptor:
         self._server, self._tls, self.refusals, self._fast = server, tls, refusals, fast
         self._shared = shared or SharedRecords.unshared()
         self._options = options
-        self._most = most or min(MOST, max(descriptor_limit() - SPARE_DESCRIPTORS, 16))
+        self._most = most or min(MAX_CONNECTIONS, max(descriptor_limit() - SPARE_DESCRIPTORS, 16))
         self._connections: set[Connection] = set()
         self._handshakes: dict[asyncio.Task[None], float] = {}
         """When each began."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it may have been deleted
 BACKLOG: Final = 1024
 HANDSHAKE_SECONDS: Final = 0.2
 DEFAULT_TIMEOUT: Final = 10.0
-LONGEST_TIMEOUT: Final = 30.0
+MAX_TIMEOUT: Final = 30.0
 DEADLINE_MARGIN: Final = 0.1
 """Share of the caller's timeout that is reserved for sending the answer."""
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
@@ -53,7 +53,7 @@ def time_limit(timeout: str) -> float:
     match = _DURATION.fullmatch(timeout)
     hours, minutes, seconds, millis = (float(part or 0) for part in match.groups()) if match else (0,) * 4
     total = hours * 3600 + minutes * 60 + seconds + millis / 1000
-    return min(total or DEFAULT_TIMEOUT, LONGEST_TIMEOUT) * (1 - DEADLINE_MARGIN)
+    return min(total or DEFAULT_TIMEOUT, MAX_TIMEOUT) * (1 - DEADLINE_MARGIN)
 
 
 @dataclass

@@ -37,9 +37,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the nu
 OTHER = "other"
 """The label of a kind that is not in the table of workloads, and of requests without a kind."""
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-MOST_NAMESPACES: Final = 100
-MOST_UNREAD_KINDS: Final = 100
-MOST_PENDING: Final = 256
+MAX_NAMESPACES: Final = 100
+MAX_UNREAD_KINDS: Final = 100
+MAX_PENDING: Final = 256
 """Tallies with counts that are not yet in the counters."""
 
 
@@ -62,7 +62,7 @@ class Tally:
             self.flush()
         elif self._times == 1:
             self._pending.append(self)
-            if len(self._pending) >= MOST_PENDING:
+            if len(self._pending) >= MAX_PENDING:
                 flush(self._pending)
 
     def flush(self) -> None:
@@ -224,12 +224,12 @@ class Metrics:
 
     def of_finding(self, rule: str, mode: str, namespace: str) -> Sequence[Counter]:
         """The two counters of a finding."""
-        label = _bounded(namespace, self._namespaces, MOST_NAMESPACES)
+        label = _bounded(namespace, self._namespaces, MAX_NAMESPACES)
         return self._counter(self.findings, rule, mode), self._counter(self.namespaces, label, mode)
 
     def of_not_read(self, kind: str, reading: str) -> Counter:
         """The counter of objects that were not read completely; `kind` includes the group."""
-        return self._counter(self.not_read, _bounded(kind, self._unread_kinds, MOST_UNREAD_KINDS), reading)
+        return self._counter(self.not_read, _bounded(kind, self._unread_kinds, MAX_UNREAD_KINDS), reading)
 
     def of_exemption(self, rule: str) -> Counter:
         return self._counter(self.exemptions, rule)

@@ -29,7 +29,7 @@ CLOCK_SKEW = timedelta(hours=1)
 """How far certificates are dated back, for API servers whose clock is behind ours."""
 SETTLING = timedelta(hours=1)
 """How long a new CA is in every caBundle before it signs a serving certificate."""
-MOST_STEPS = 8
+MAX_STEPS = 8
 """A renewal takes at most three: a new CA, a certificate signed by it, removal of the old CA."""
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
@@ -73,7 +73,7 @@ def renewed(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
     of overwriting each other.
     """
     wanted = tuple(hosts)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         after = _step(bundle, wanted, now)
         if after is bundle:
             break

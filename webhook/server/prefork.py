@@ -36,7 +36,7 @@ STALL_SECONDS: Final = 30.0
 SETTLED_SECONDS: Final = 60.0
 """A worker that lived this long is restarted without a pause."""
 FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 5.0
+MAX_PAUSE: Final = 5.0
 
 Serve = Callable[[socket.socket, SharedRecords], int]
 
@@ -155,7 +155,7 @@ class _Supervisor:
             worker.pid = self._fork(worker.state)
         except OSError as error:
             log.error("no worker started", error=str(error))  # noqa: TRY400
-            worker.start_at = worker.started + LONGEST_PAUSE
+            worker.start_at = worker.started + MAX_PAUSE
 
     def _fork(self, state: WorkerState) -> int:
         """Start a worker; its process id. The child never returns from here."""
@@ -223,7 +223,7 @@ class _Supervisor:
             worker.pause = 0.0
         worker.start_at = now + worker.pause
         log.error("worker ended, starting another", pid=pid, status=code, reason=reason, pause=worker.pause)
-        worker.pause = min(max(worker.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        worker.pause = min(max(worker.pause * 2, FIRST_PAUSE), MAX_PAUSE)
 
     # --- stopping --------------------------------------------------------------------------------------
 

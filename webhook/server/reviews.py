@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 import structlog
 
 from webhook.admission import envelope as review
-from webhook.admission.envelope import MOST_VALUES, BadReview, Request, Response, allowed, too_many_values
+from webhook.admission.envelope import MAX_VALUES, BadReview, Request, Response, allowed, too_many_values
 from webhook.admission.messages import Answer, Recalled
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
@@ -33,7 +33,7 @@ KILLED: Final = (
     "webhook shows the review). It was admitted unchanged."
 )
 TOO_MANY: Final = (
-    f"ML Chassis did not read this object: the review has more than {MOST_VALUES:,} values. It was "
+    f"ML Chassis did not read this object: the review has more than {MAX_VALUES:,} values. It was "
     "admitted unchanged."
 )
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from policies.kube.metadata import annotations_of
 from policies.worker_names.workers import AllocationRecord, Worker
 from webhook.kube.leases import LEASES, renewal
 
-LONGEST_NAME: Final = 253
+MAX_NAME_LENGTH: Final = 253
 
 
 class NoScale(Exception):
@@ -33,7 +33,7 @@ def lease_name(worker: Worker) -> str:
     parts = [worker.namespace, worker.owner.uid, worker.head, worker.group]
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
     group = "head" if worker.head else worker.group
-    return _named(f"{worker.namespace}-{worker.owner.name}-{group}", digest, LONGEST_NAME)
+    return _named(f"{worker.namespace}-{worker.owner.name}-{group}", digest, MAX_NAME_LENGTH)
 
 
 def earlier_lease_name(worker: Worker) -> str:

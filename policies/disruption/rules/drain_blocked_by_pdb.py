@@ -107,18 +107,18 @@ def _too_few_replicas(target: Target, least: Any, facts: Facts) -> Findings:
     )
 
 
-_MOST_COMBINATIONS: Final = 64
-_MOST_TERMS: Final = 64
-_MOST_VALUES: Final = 1024
+_MAX_COMBINATIONS: Final = 64
+_MAX_TERMS: Final = 64
+_MAX_VALUES: Final = 1024
 """The maximum terms and values of a selector that is compared with every workload."""
-_MOST_BUDGETS: Final = 8
+_MAX_BUDGETS: Final = 8
 """The maximum number of budgets that are reported for a workload."""
 
 
 def _is_long(selector: Any) -> bool:
     terms = maps(selector, "matchExpressions")
     count = len(terms) + len(mapping(selector, "matchLabels"))
-    return count > _MOST_TERMS or sum(len(strings(term, "values")) for term in terms) > _MOST_VALUES
+    return count > _MAX_TERMS or sum(len(strings(term, "values")) for term in terms) > _MAX_VALUES
 
 
 def _selects_only(selector: Any, workloads: list[Json]) -> bool:
@@ -135,8 +135,8 @@ def _selects_only(selector: Any, workloads: list[Json]) -> bool:
         for term in maps(selector, "matchExpressions")
         if term.get("operator") == "In"
     ]
-    pods = [{**labels, **dict(each)} for each in islice(product(*choices), _MOST_COMBINATIONS + 1)]
-    return len(pods) <= _MOST_COMBINATIONS and all(
+    pods = [{**labels, **dict(each)} for each in islice(product(*choices), _MAX_COMBINATIONS + 1)]
+    return len(pods) <= _MAX_COMBINATIONS and all(
         any(matches(dig(workload, "spec", "selector"), pod) for workload in workloads) for pod in pods
     )
 
@@ -197,7 +197,7 @@ def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[J
         and _blocks(least, replicas)
         and _selects(budget, template)
     )
-    yield from islice(blocking, _MOST_BUDGETS)
+    yield from islice(blocking, _MAX_BUDGETS)
 
 
 def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:

@@ -13,7 +13,7 @@ from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, ROLLOUT, ST
 from policies.kube.json import integer, text
 from policies.kube.nodes import HOSTNAME
 from policies.quotas.quotas import quota_matches
-from policies.relations.domains import MOST_NODES, Cause, domains, limits_of
+from policies.relations.domains import MAX_NODES, Cause, domains, limits_of
 from policies.rollouts.rollouts import autoscaler_of, minimum_replicas, replicas_of
 
 _KEDA: Final = "keda-hpa-"
@@ -68,7 +68,7 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
         if found.nodes and (settings.fixed_size or settings.pools):
             room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
             yield room, f"all nodes and pools together fit {room:.0f}"
-    elif settings.fixed_size and len(nodes) <= MOST_NODES:
+    elif settings.fixed_size and len(nodes) <= MAX_NODES:
         for limit in limits_of(template):
             usable = None if limit.cause is Cause.SPREAD else domains(template.pod, limit, nodes)
             if usable is not None and usable.usable:

@@ -31,7 +31,7 @@ _TOLERANCE: Final = Decimal("0.1")
 _SOURCES: Final = {"Resource": "resource", "ContainerResource": "containerResource"}
 _MORE_METRICS: Final = "autoscaling.alpha.kubernetes.io/metrics"
 """The annotation of autoscaling/v1 with all metrics except CPU utilization."""
-_MOST: Final = 4
+_MAX: Final = 4
 """Findings for one autoscaler."""
 
 
@@ -75,7 +75,7 @@ def check(target: Target, facts: Facts) -> Findings:
         tolerance = _tolerance(autoscaler)
     except ValueError:
         return  # the API server refuses such a quantity
-    for metric in islice(filter(None, map(_utilization, metrics)), _MOST):
+    for metric in islice(filter(None, map(_utilization, metrics)), _MAX):
         counted = [each for each in running if metric.container in ("", each.container.name)]
         if not counted:
             continue  # another webhook may add the container

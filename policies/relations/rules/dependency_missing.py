@@ -19,7 +19,7 @@ from policies.kube.json import dig, integer
 from policies.relations.links import blocking_links
 from policies.relations.reads import objects_read
 
-_MOST: Final = 8
+_MAX: Final = 8
 """Findings for one workload."""
 
 
@@ -29,7 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if integer(target.spec, "replicas", default=1) == 0 or dig(target.spec, "suspend") is True:
         return
-    yield from islice(_missing(target, facts.namespace, cluster), _MOST)
+    yield from islice(_missing(target, facts.namespace, cluster), _MAX)
 
 
 def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:

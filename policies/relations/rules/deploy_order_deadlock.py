@@ -16,7 +16,7 @@ from policies.kube.metadata import labels_of
 from policies.relations.links import Link, blocking_links
 from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
 
-_MOST: Final = 8
+_MAX: Final = 8
 """The number of waits of one workload that are compared with the order."""
 _INSTANCE: Final = "app.kubernetes.io/instance"
 """Charts label the objects of one release with it; Argo CD labels those of one application."""
@@ -25,14 +25,14 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 def check(target: Target, facts: Facts) -> Findings:
     if target.has_controller or integer(target.spec, "replicas", default=1) == 0:
         return
-    for link in blocking_links(target)[:_MOST]:
+    for link in blocking_links(target)[:_MAX]:
         found = resolve(link.host, facts.namespace, facts.cluster)
         # Only manifests have annotations; objects in a cluster were deployed before.
         if found is None or not is_manifest(found.service):
             continue
         workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)
-        providers = list(islice(selected_workloads(found.service, workloads), _MOST + 1))
-        if not providers or len(providers) > _MOST or not all(map(is_manifest, providers)):
+        providers = list(islice(selected_workloads(found.service, workloads), _MAX + 1))
+        if not providers or len(providers) > _MAX or not all(map(is_manifest, providers)):
             continue
         finding = _compared(target, link, found.service, providers)
         if finding is not None:

@@ -15,7 +15,7 @@ from policies.relations.devices import ANY, Request, Supply, one_slice_has, requ
 
 _SIMILAR: Final = 0.8
 """The least similarity of two names of which one is a misspelling of the other."""
-_MOST_REQUESTS: Final = 256
+_MAX_REQUESTS: Final = 256
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -25,7 +25,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if "resourceClaims" not in template.spec:
             continue
         requests = list(requests_of(template, facts))
-        if not requests or len(requests) > _MOST_REQUESTS:
+        if not requests or len(requests) > _MAX_REQUESTS:
             continue
         found = next(_missing(requests, facts), None) or next(_too_many(requests, facts), None)
         if found is not None:

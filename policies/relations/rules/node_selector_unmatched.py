@@ -12,12 +12,12 @@ from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json, mapping, text
-from policies.relations.domains import MOST_NODES, matches_no_node
+from policies.relations.domains import MAX_NODES, matches_no_node
 from policies.relations.node_pools import obstacle
 from policies.rollouts.rollouts import replicas_of
 
 _SHOWN: Final = 3
-_MOST_POOLS: Final = 200
+_MAX_POOLS: Final = 200
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -25,10 +25,10 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes() if not settings.pools else None
-    if not nodes or len(nodes) > MOST_NODES:
+    if not nodes or len(nodes) > MAX_NODES:
         return
     pools = facts.cluster.listing(Resource.NODE_POOLS) or ()
-    if len(pools) > _MOST_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
+    if len(pools) > _MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
     for template in target.templates:
         if text(template.spec, "nodeName") or not is_within_limits(template.pod):

@@ -26,7 +26,7 @@ _PATH: Final = f"metadata.labels[{_QUEUE}]"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 _DIGITS: Final = 10
 _SHOWN: Final = 4
-_MOST_NODES: Final = 2_000
+_MAX_NODES: Final = 2_000
 _HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
 _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
 
@@ -128,7 +128,7 @@ def _mismatch(template: PodTemplate, name: str, flavor: Json, facts: Facts) -> s
             return f"{name} has the taint {text(taint, 'key')}, which the pod does not tolerate"
     wanted = mapping(flavor, "spec", "nodeLabels")
     nodes = facts.nodes()
-    if not wanted or not nodes or len(nodes) > _MOST_NODES:
+    if not wanted or not nodes or len(nodes) > _MAX_NODES:
         return None
     settings = facts.settings(GpuAffinity)
     if not settings.fixed_size or any(wanted.items() <= labels_of(node).items() for node in nodes):

@@ -12,7 +12,7 @@ from policies.core.listing import is_manifest
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
-from policies.relations.domains import MOST_NODES, Cause, Domains, Limit, domains, limits_of
+from policies.relations.domains import MAX_NODES, Cause, Domains, Limit, domains, limits_of
 from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
 
 _PLACES: Final = {HOSTNAME: "on different nodes", "topology.kubernetes.io/zone": "in different zones"}
@@ -20,7 +20,7 @@ _PLACES: Final = {HOSTNAME: "on different nodes", "topology.kubernetes.io/zone":
 
 def check(target: Target, facts: Facts) -> Findings:
     nodes = facts.nodes()
-    if not nodes or len(nodes) > MOST_NODES:
+    if not nodes or len(nodes) > MAX_NODES:
         return
     if len(target.templates) != 1 or target.has_controller:
         return

@@ -14,7 +14,7 @@ from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
 from policies.kube.pods import Role
 
-_MOST: Final = 4
+_MAX: Final = 4
 """Findings for one workload."""
 _INJECTED: Final = ("inject", "sidecar")
 """Parts of labels and annotations that request further containers."""
@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if port not in _names(template)
         if selects(service, template.pod) and selects_only(service, target, facts) is not None
     )
-    for service, port in islice(found, _MOST):
+    for service, port in islice(found, _MAX):
         name, main = text(service, "metadata", "name"), next(iter(template.containers(Role.MAIN)), None)
         if main is None:
             return

@@ -8,7 +8,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.relations.links import Relation
 from policies.relations.wait_cycles import Cycle, cycle_through, in_listing
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 """Members of a cycle that a message names."""
 
 
@@ -46,10 +46,10 @@ def _other_steps(cycle: Cycle, namespace: str) -> str:
     steps = cycle.steps[1:]
     named = [
         f"{step.waiter.name_in(namespace)} waits for Service {step.service}"
-        for step in islice(steps, MOST_NAMED)
+        for step in islice(steps, MAX_NAMED)
     ]
-    if len(steps) > MOST_NAMED:
-        named.append(f"{len(steps) - MOST_NAMED} more wait in turn")
+    if len(steps) > MAX_NAMED:
+        named.append(f"{len(steps) - MAX_NAMED} more wait in turn")
     return ", ".join(named) + ", which leads back to this workload"
 
 

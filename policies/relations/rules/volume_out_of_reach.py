@@ -18,9 +18,9 @@ from policies.kube.json import Json, dig, indexed_maps, mapping, maps, replaced,
 from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
 
-_MOST_NODES: Final = 2_000
+_MAX_NODES: Final = 2_000
 """A pod that can run on more nodes is not judged."""
-_MOST_VOLUMES: Final = 8
+_MAX_VOLUMES: Final = 8
 _SHOWN: Final = 4
 _ZONE: Final = "topology.kubernetes.io/zone"
 _ZONAL: Final = frozenset(
@@ -41,7 +41,7 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
         found = placement(template.pod, facts)
-        if found is None or not 0 < len(found.nodes) <= _MOST_NODES:
+        if found is None or not 0 < len(found.nodes) <= _MAX_NODES:
             continue
         fixed = settings.pools or settings.fixed_size
         certainty = Certainty.CERTAIN if fixed else Certainty.LIKELY
@@ -54,7 +54,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty) -> Findings:
     claims = facts.listing(Resource.CLAIMS)
-    for index, volume in indexed_maps(template.spec, "volumes")[:_MOST_VOLUMES]:
+    for index, volume in indexed_maps(template.spec, "volumes")[:_MAX_VOLUMES]:
         name = text(volume, "persistentVolumeClaim", "claimName")
         claim = find_by_name(claims, name) if name else None
         if claim is None:

@@ -1,6 +1,6 @@
 """Reasons are formatted when they are read."""
 
-from policies.core.reasons import LONGEST_REASON, UNREAD, Reason, Reasons, in_words, times
+from policies.core.reasons import MAX_REASON_LENGTH, UNREAD, Reason, Reasons, in_words, times
 
 
 def test_a_text_is_formatted_once_when_it_is_read() -> None:
@@ -18,7 +18,7 @@ def test_reasons_are_ordered_limited_and_placed() -> None:
     why.give("spec.a", "a" * 10_000)
     why.give("spec.b", "b")
     first, second = why
-    assert len(first.why) == LONGEST_REASON
+    assert len(first.why) == MAX_REASON_LENGTH
     assert second == Reason("spec.b", "p", "b")
     placed = why.placed(lambda path: f"spec.template.{path}")
     assert [(each.path, each.policy) for each in placed] == [

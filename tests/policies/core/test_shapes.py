@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policies.core.coverage import Reading
-from policies.core.shapes import MOST_FOUND, found_by_shape
+from policies.core.shapes import MAX_FOUND, found_by_shape
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.policies.core.reviews import STRICT, coverage_of, decided
@@ -16,7 +16,7 @@ from webhook.admission import messages
 from webhook.admission.engine import mutate
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
-from webhook.server.metrics import MOST_UNREAD_KINDS, Metrics
+from webhook.server.metrics import MAX_UNREAD_KINDS, Metrics
 
 HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}
 POD: Json = {"containers": [{"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}]}
@@ -100,7 +100,7 @@ def test_pods_in_a_form_that_is_not_read_are_named(spec: Json, path: str, why: s
 
 def test_the_search_ends() -> None:
     many = found_by_shape(unknown({"pods": [POD] * 100}))
-    assert len(many.templates) == MOST_FOUND
+    assert len(many.templates) == MAX_FOUND
     assert any("only the first" in why for _, why in many.unread)
     deep: Any = POD
     for _ in range(100):
@@ -130,7 +130,7 @@ def test_the_audit_log_has_the_unread_parts() -> None:
 
 def test_unread_parts_are_counted_by_kind_and_the_kinds_are_bounded() -> None:
     metrics = Metrics()
-    for number in range(MOST_UNREAD_KINDS + 5):
+    for number in range(MAX_UNREAD_KINDS + 5):
         metrics.of_not_read(f"Odd{number}.example.org", "not reviewed").inc()
     text = metrics.render().decode()
     assert 'chassis_not_reviewed_total{kind="Odd0.example.org",reading="not reviewed"} 1.0' in text

@@ -15,7 +15,7 @@ from tests.calls import calls
 from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
 from tests.manifests import manifest
 from webhook.admission import bounds, engine, messages
-from webhook.admission.bounds import LONGEST_ANNOTATION, LONGEST_EXEMPTION, STEPS, allowance, bounded
+from webhook.admission.bounds import MAX_ANNOTATION_LENGTH, MAX_EXEMPTION_LENGTH, STEPS, allowance, bounded
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.config.load import load
@@ -76,7 +76,7 @@ def test_work_grows_no_faster_than_the_object_and_what_is_undecided_is_admitted(
 def assert_undecided_is_admitted(mutated: Decision, judged: Decision) -> None:
     """The object is decided, or admitted unchanged and the user learns of it."""
     if not judged.notes or "is not decided" not in judged.notes[0]:
-        assert len(judged.results) <= bounds.MOST_RESULTS
+        assert len(judged.results) <= bounds.MAX_RESULTS
         return
     assert mutated.patch == ()
     assert judged.allowed
@@ -154,7 +154,7 @@ def test_a_command_is_paid_for_once_a_review() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "most"), [("model-size", LONGEST_ANNOTATION), ("exempt", LONGEST_EXEMPTION)], ids=str
+    ("key", "most"), [("model-size", MAX_ANNOTATION_LENGTH), ("exempt", MAX_EXEMPTION_LENGTH)], ids=str
 )
 def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
     made: Callable[[int], Json] = lambda n: deployment(pod(annotations={f"mlchassis.dev/{key}": "x" * n}))  # noqa: E731
@@ -166,7 +166,7 @@ def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
 def test_refusals_come_before_other_findings() -> None:
     harmless = [server(f"c{n}", livenessProbe=LOCAL) for n in range(150)]
     _, judged = decided(deployment(pod(*harmless, server("last", livenessProbe=EXTERNAL))))
-    assert len(judged.results) == bounds.MOST_RESULTS
+    assert len(judged.results) == bounds.MAX_RESULTS
     assert [result.rule for result in judged.results if result.denies] == ["liveness-external-dependency"]
     assert judged.notes[-1].startswith("50 of ")
 

@@ -13,7 +13,7 @@ from policies.core.reasons import Reasons
 from policies.kube.json import Json, replaced
 from policies.kube.metadata import annotations_of
 from tests.manifests import manifest
-from webhook.admission.changed import LONGEST, Changed, annotated
+from webhook.admission.changed import MAX_LENGTH, Changed, annotated
 from webhook.admission.engine import decide, mutate
 from webhook.config.load import load
 from webhook.kube.offline import Document, ManifestCluster
@@ -152,7 +152,7 @@ def test_it_is_bounded_and_read_back(first: list[tuple[str, str]], second: list[
     for each in (once, twice):
         written = annotations_of(each).get(CHANGED)
         if written is not None:
-            assert len(written) <= LONGEST
+            assert len(written) <= MAX_LENGTH
             assert Changed.read(written) is not None
     few = len(first) + len(second) < 5
     assert annotated(twice, [reasons([*first, *second])], "d" * 12) == twice or not few

@@ -222,5 +222,5 @@ def test_values_are_counted_as_they_are_made(value: Any, spaced: bool) -> None:
     body = json.dumps(value, separators=separators).encode()
     with pytest.MonkeyPatch.context() as patch:
         for most in (count(value) - 1, count(value)):
-            patch.setattr(review, "MOST_VALUES", most)
+            patch.setattr(review, "MAX_VALUES", most)
             assert review.too_many_values(body) is (count(value) > most)

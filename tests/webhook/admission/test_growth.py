@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks._grown import DIMENSIONS, LEAST, MOST, Grown, node, pod, world
+from benchmarks._grown import DIMENSIONS, MAX, MIN, Grown, node, pod, world
 from policies.containers.commands import clear_cache
 from policies.core.resources import Resource
 from policies.kube.json import Json
@@ -42,13 +42,13 @@ def decided(grown: Grown) -> Callable[[], object]:
 
 
 def exponent(least: float, most: float) -> float:
-    return math.log(most / least) / math.log(MOST / LEAST)
+    return math.log(most / least) / math.log(MAX / MIN)
 
 
 @pytest.mark.parametrize("what", DIMENSIONS)
 def test_growth_is_linear(what: str) -> None:
     decided(DIMENSIONS[what](2))()  # data that is read once, such as the table of presets
-    least, most = (calls(decided(DIMENSIONS[what](count))) for count in (LEAST, MOST))
+    least, most = (calls(decided(DIMENSIONS[what](count))) for count in (MIN, MAX))
     assert exponent(least, most) <= STEEPEST, (least, most)
 
 
@@ -69,12 +69,12 @@ def test_quadratic_growth_fails() -> None:
     def compares(count: int) -> Callable[[], object]:
         return lambda: [max(a, b) for a in range(count) for b in range(count)]
 
-    assert exponent(calls(compares(LEAST)), calls(compares(MOST))) > 1.9
+    assert exponent(calls(compares(MIN)), calls(compares(MAX))) > 1.9
 
 
 def test_a_review_after_one_change_costs_the_same_in_a_large_cluster() -> None:
     counts = []
-    for nodes in (LEAST, 10 * MOST):
+    for nodes in (MIN, 10 * MAX):
         cluster = world(nodes, nodes)
         stores = {store.kind: store for _, _, store in cluster.sources}
         grown = Grown(DIMENSIONS["containers of a Deployment"](1).request, {}, cluster)
@@ -95,7 +95,7 @@ def test_a_mutation_after_a_change_costs_the_same_among_many_nodes_with_accelera
         return {**made, "metadata": {"name": f"n{number}", "labels": labels}}
 
     counts = []
-    for nodes in (10, MOST):
+    for nodes in (10, MAX):
         cluster = world(0, 0)
         store = next(store for _, _, store in cluster.sources if store.kind == "Node")
         for number in range(nodes):
@@ -118,7 +118,7 @@ def test_a_named_model_costs_the_same_among_many_nodes_with_accelerators() -> No
     }
     request = replace(DIMENSIONS["containers of a pod"](1).request, object=serving)
     counts = []
-    for nodes in (10, MOST):
+    for nodes in (10, MAX):
         cluster = world(0, 0)
         store = next(store for _, _, store in cluster.sources if store.kind == "Node")
         for number in range(nodes):

@@ -38,7 +38,7 @@ from webhook.admission.messages import respond
 from webhook.config.load import load
 from webhook.fast_path import replicas
 from webhook.fast_path.memo import summary
-from webhook.fast_path.replicas import MOST_FORMS, MOST_HOLES, MOST_VALUES, Form
+from webhook.fast_path.replicas import MAX_FORMS, MAX_HOLES, MAX_VALUES, Form
 
 
 def written(request: Request, **fields: Any) -> bytes:
@@ -538,7 +538,7 @@ def test_of_one_length_there_are_few_forms() -> None:
             body = _with(pod(chance), "metadata", "labels", value={"a": "b" * number}, options=rest)
             caller.agrees("validate", body)
     [forms] = [forms for forms in caller.memo._bodies._forms.values() if len(forms) > 1]
-    assert len(forms) == MOST_FORMS
+    assert len(forms) == MAX_FORMS
 
 
 @pytest.fixture
@@ -559,13 +559,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_a_form_costs_a_bounded_number_of_looks(looks: list[bytes]) -> None:
     times = [{"time": f"2026-01-05T09:{number // 60:02}:{number % 60:02}Z"} for number in range(3600)]
-    for managed, form in ((times, False), (times[:1] * 3600, False), (times[: MOST_VALUES - 2], True)):
+    for managed, form in ((times, False), (times[:1] * 3600, False), (times[: MAX_VALUES - 2], True)):
         looks.clear()
         request = pod(random.Random(12), managedFields=managed)
         canonical = Canonical.of(request)
         assert canonical is not None
         assert (Form.of(written(request), request, canonical) is not None) is form
-        assert len(looks) <= 2 * (MOST_VALUES + 8)
+        assert len(looks) <= 2 * (MAX_VALUES + 8)
 
 
 @pytest.mark.parametrize(("often", "form"), [(1, True), (50, True), (1000, False)])
@@ -579,4 +579,4 @@ def test_a_prefix_that_is_everywhere_is_searched_a_bounded_number_of_times(
     canonical = Canonical.of(request)
     assert canonical is not None
     assert (Form.of(written(request), request, canonical) is not None) is form
-    assert len(looks) <= 2 * (MOST_HOLES + MOST_VALUES)
+    assert len(looks) <= 2 * (MAX_HOLES + MAX_VALUES)

@@ -34,7 +34,7 @@ VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurati
 @pytest.fixture(autouse=True)
 def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(reflector, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(reflector, "MAX_PAUSE", 0.05)
     monkeypatch.setattr(registration, "RETRY_SECONDS", 0.01)
 
 
@@ -248,7 +248,7 @@ async def test_a_repeated_warning_is_one_event_and_another_is_another(
     assert [event["message"][:5] for event in written] == ["bad", "worse", "xxxxx"]
     assert all(event["type"] == "Warning" for event in written)
     assert all(event["involvedObject"]["name"] == "p" for event in written)
-    assert len(written[2]["message"]) == events.LONGEST_MESSAGE
+    assert len(written[2]["message"]) == events.MAX_MESSAGE_LENGTH
 
 
 async def test_an_event_that_cannot_be_written_is_only_logged(fake: FakeApiServer, api: ApiServer) -> None:

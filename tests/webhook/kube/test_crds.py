@@ -6,7 +6,7 @@ from typing import Any
 
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
-from webhook.kube.crds import MOST_FIELDS, Embedding, embedding, pod_specs
+from webhook.kube.crds import MAX_FIELDS, Embedding, embedding, pod_specs
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 CONTAINER: Json = {"type": "object", "properties": {"name": {}, "image": {}, "args": {}}}
@@ -51,7 +51,7 @@ def test_all_versions_are_read_and_known_kinds_are_skipped() -> None:
 
 
 def test_large_and_deep_schemas_are_not_read_completely() -> None:
-    wide = of(**{f"f{number}": {} for number in range(MOST_FIELDS + 10)})
+    wide = of(**{f"f{number}": {} for number in range(MAX_FIELDS + 10)})
     assert list(pod_specs(wide)) == []
     deep = POD_SPEC
     for _ in range(60):

@@ -151,7 +151,7 @@ def test_the_nearest_version_of_an_object_counts(monkeypatch: pytest.MonkeyPatch
     assert cluster.near("other/c.yaml") is cluster.near("elsewhere/d.yaml"), "the same versions are near"
     single = ManifestCluster([deployment(1), patch], sources=["a.yaml", "b.yaml"])
     assert single.near("b.yaml") is single
-    monkeypatch.setattr(offline, "MOST_COMPARED", 4 * 5 - 1)
+    monkeypatch.setattr(offline, "MAX_COMPARED", 4 * 5 - 1)
     many = ManifestCluster(objects, sources=sources)
     assert many.near("app/base/all.yaml") is many, "all versions count"
 

@@ -10,7 +10,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.relations import wait_cycles
-from policies.relations.links import MOST_LINKS
+from policies.relations.links import MAX_LINKS
 from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cycle_through
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled, stores_of
@@ -98,12 +98,12 @@ def test_a_hostile_workload_has_a_bounded_number_of_links() -> None:
     looped["spec"]["template"]["spec"]["initContainers"][0]["command"][2] = script
     for hostile in (deployment("a", *[f"s{n}" for n in range(500)]), looped):
         cached = wait_cycles.cached_links(hostile)
-        assert cached is None or len(cached.links) <= MOST_LINKS
+        assert cached is None or len(cached.links) <= MAX_LINKS
 
 
 def test_a_command_that_costs_too_much_to_read_has_no_known_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(wait_cycles.cached_links(deployment("a", "b")), CachedLinks)
-    monkeypatch.setattr(wait_cycles, "MOST_STEPS", 5)
+    monkeypatch.setattr(wait_cycles, "MAX_STEPS", 5)
     assert wait_cycles.cached_links(deployment("a", "b")) is None
 
 
@@ -111,7 +111,7 @@ def test_a_group_that_is_too_large_is_not_judged(monkeypatch: pytest.MonkeyPatch
     ring = [deployment(f"d{n}", f"d{(n + 1) % 12}") for n in range(12)]
     objects = [*ring, *(service(f"d{n}") for n in range(12))]
     assert len(members(ring[0], filled(*objects))) == 12
-    monkeypatch.setattr(wait_cycles, "MOST_WAITERS", 8)
+    monkeypatch.setattr(wait_cycles, "MAX_WAITERS", 8)
     assert members(ring[0], filled(*objects)) == []
 
 

@@ -19,8 +19,8 @@ from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.kube.watch_health import WatchHealth
 from webhook.observed.collector import (
-    LONGEST_PAUSE,
-    MOST_PENDING,
+    MAX_PAUSE,
+    MAX_PENDING,
     WRITE_SECONDS,
     Collector,
     Pending,
@@ -179,7 +179,7 @@ async def test_after_errors_the_pauses_between_writes_grow(setup: Setup) -> None
             return sum(path == OBSERVED for _, path in setup.fake.requests[asked:])
 
         await until(lambda: tries() == 1)
-        await setup.time.passes(2 * LONGEST_PAUSE)
+        await setup.time.passes(2 * MAX_PAUSE)
         assert 2 <= tries() <= 7, "a write a minute would be 30"
         setup.fake.forbidden = set()
         await setup.has_starts(2)
@@ -239,11 +239,11 @@ async def test_nothing_is_read_while_learning_is_off(setup: Setup) -> None:
 
 def test_a_namespace_with_a_burst_loses_its_own_oldest_starts() -> None:
     pending = Pending()
-    for namespace, count in (("quiet", 3), ("burst", MOST_PENDING), ("late", 2)):
+    for namespace, count in (("quiet", 3), ("burst", MAX_PENDING), ("late", 2)):
         pending.add(Observation(namespace, "key", at, "") for at in range(count))
-    assert len(pending) == MOST_PENDING
+    assert len(pending) == MAX_PENDING
     taken = pending.take()
-    assert Counter(each.namespace for each in taken) == {"quiet": 3, "burst": MOST_PENDING - 5, "late": 2}
+    assert Counter(each.namespace for each in taken) == {"quiet": 3, "burst": MAX_PENDING - 5, "late": 2}
     assert min(each.at for each in taken if each.namespace == "burst") == 5
     assert (len(pending), pending.take()) == (0, [])
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from webhook.observed.record import (
-    MOST_BYTES,
-    MOST_ENTRIES,
-    MOST_STARTS,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    MAX_STARTS,
     Ended,
     Entry,
     Record,
@@ -60,8 +60,8 @@ FIVE, SLOW = [start(100)] * 5, [start(400)] * 5
         ([*FIVE, start(124)], (100, 5)),
         ([*FIVE, start(126)], (126, 6)),
         ([*FIVE, *[start(101)] * 5], (100, 10)),
-        ([*SLOW, *[start(50)] * (MOST_STARTS - 1)], (400, 20)),
-        ([*SLOW, *[start(50)] * MOST_STARTS], (50, 5 + MOST_STARTS)),
+        ([*SLOW, *[start(50)] * (MAX_STARTS - 1)], (400, 20)),
+        ([*SLOW, *[start(50)] * MAX_STARTS], (50, 5 + MAX_STARTS)),
         ([start(100), start(900, first=False)], (900, 1)),
         ([start(100), end("StartupProbe", after=600)], (100, 1)),
     ],
@@ -130,11 +130,11 @@ def test_a_namespace_cannot_push_out_another() -> None:
         many = [start(100, namespace=f"big-{space}", key=key, place=key[-21:-13]) for key in keys]
         record.add(many, NOW)
         if not space:
-            assert len(record.namespaces["big-0"]) == MOST_ENTRIES
+            assert len(record.namespaces["big-0"]) == MAX_ENTRIES
     record.add([end(f"Error {n}", namespace="big-0", key=key) for key in keys[-200:] for n in range(30)], NOW)
-    assert all(len(entries) <= MOST_ENTRIES for entries in record.namespaces.values())
+    assert all(len(entries) <= MAX_ENTRIES for entries in record.namespaces.values())
     data = record.dump()
-    assert sum(len(name) + len(value) for name, value in data.items()) <= MOST_BYTES
+    assert sum(len(name) + len(value) for name, value in data.items()) <= MAX_BYTES
     assert "small" in data
 
 

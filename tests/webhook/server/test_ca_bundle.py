@@ -17,7 +17,7 @@ from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 from webhook.server import ca_bundle, pki
-from webhook.server.ca_bundle import LAG, MOST_RETAINED, RETENTION, Registration, ignoring, update_of
+from webhook.server.ca_bundle import LAG, MAX_RETAINED, RETENTION, Registration, ignoring, update_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -166,11 +166,11 @@ def test_a_ca_that_has_ended_goes_when_another_comes() -> None:
 
 
 def test_other_replicas_cas_are_bounded_and_the_newest_stay() -> None:
-    several = [pki.issue(["a.svc"], NOW).ca for _ in range(MOST_RETAINED + 3)]
+    several = [pki.issue(["a.svc"], NOW).ca for _ in range(MAX_RETAINED + 3)]
     trust = update_of(configuration(b"".join(several)), A, NOW)
     assert trust.patch is not None
     written = base64.b64decode(trust.patch["webhooks"][0]["clientConfig"]["caBundle"])
-    assert pki.certificates_in(written) == (A, *several[:MOST_RETAINED])
+    assert pki.certificates_in(written) == (A, *several[:MAX_RETAINED])
 
 
 @pytest.mark.parametrize("noted", ["", "yesterday", "2026-01-01", "2036-01-01T00:00:00Z", "\u0661"])
@@ -191,7 +191,7 @@ def test_a_bundle_that_can_t_be_read_is_none(bundle: object) -> None:
 @pytest.fixture(autouse=True)
 def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(reflector, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(reflector, "MAX_PAUSE", 0.05)
     monkeypatch.setattr(ca_bundle, "RETRY_SECONDS", 0.01)
 
 

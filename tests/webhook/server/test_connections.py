@@ -125,7 +125,7 @@ async def fine(running: Running) -> None:
 async def test_connections_are_bounded_and_the_longest_idle_one_gives_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MOST", 10)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 10)
     async with serving() as running, callers(running, 30) as idle:
         await asyncio.gather(*(caller.answer() for caller in idle[:20]))
         await fine(running)
@@ -134,7 +134,7 @@ async def test_connections_are_bounded_and_the_longest_idle_one_gives_way(
 
 
 async def test_a_connection_with_a_request_in_flight_never_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST", 4)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 4)
     async with serving(waits=True) as running:
         release = held(running)
         async with callers(running, 3, WHOLE) as busy:
@@ -192,7 +192,7 @@ async def test_1100_slow_callers_keep_nobody_out() -> None:
     slow = SLOW["a byte of a body"].replace(b"/validate", b"/validate?timeout=30s")
     async with serving() as running, callers(running, 1_100, slow):
         await fine(running)
-        assert refused(running, "too-many-connections") >= 1_101 - connections.MOST
+        assert refused(running, "too-many-connections") >= 1_101 - connections.MAX_CONNECTIONS
         assert refused(running, "slow-body") == 0
 
 
@@ -208,7 +208,7 @@ SLOW_OVER_TLS: Final = {
 
 async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place that is needed is taken from one of them; none of them is ended by a timeout."""
-    monkeypatch.setattr(connections, "MOST", 12)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 12)
     monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
     served, trusting = certificate(), ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -260,7 +260,7 @@ async def test_the_one_with_the_least_progress_for_the_longest_time_gives_way_fi
 async def test_callers_beyond_the_bound_wait_until_one_in_flight_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MOST", 2)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 60)  # none gives way
     async with serving(waits=True) as running:
         release = held(running)
@@ -314,7 +314,7 @@ async def test_handshakes_that_never_begin_or_fail_are_ended_and_counted(
 
 
 async def test_handshakes_count_among_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST", 3)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     served = certificate()
     async with serving(tls=lambda: served.context) as running, callers(running, 9) as silent:
         await asyncio.gather(*(caller.answer() for caller in silent[:6]))

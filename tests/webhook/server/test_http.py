@@ -15,7 +15,7 @@ import structlog
 
 from tests.steady import pass_over
 from tests.webhook.server.running import HEAD, Running, review, serving
-from webhook.admission.envelope import MOST_VALUES, Request, Response, allowed, denied, patched
+from webhook.admission.envelope import MAX_VALUES, Request, Response, allowed, denied, patched
 from webhook.admission.messages import Answer
 from webhook.server import connections
 from webhook.server import http as module
@@ -253,7 +253,7 @@ async def test_no_body_within_the_limit_makes_more_than_a_bounded_number_of_obje
         collections += phase == "stop"
 
     head, end = json.dumps(review(object={"x": 0})).encode().split(b"0}}}")[0], b"]}}}"
-    for values, read in ((MOST_VALUES // 2 - 50, True), (BODY_LIMIT, False)):
+    for values, read in ((MAX_VALUES // 2 - 50, True), (BODY_LIMIT, False)):
         times = min(values, (BODY_LIMIT - len(head) - len(end)) // (len(item) + 1) - 1)
         body = head + b"[" + b",".join([item] * times) + end
         gc.collect()
@@ -272,7 +272,7 @@ async def test_no_body_within_the_limit_makes_more_than_a_bounded_number_of_obje
 
 
 async def test_a_body_of_too_many_values_and_without_a_uid_is_refused(running: Running) -> None:
-    assert (await running.post(io.BytesIO(b"[" + b"{}," * MOST_VALUES + b"1]")))[0] == 400
+    assert (await running.post(io.BytesIO(b"[" + b"{}," * MAX_VALUES + b"1]")))[0] == 400
 
 
 async def raw(running: Running, request: bytes) -> bytes:

@@ -46,7 +46,7 @@ from webhook.server import http as server
 from webhook.server import options as serve
 from webhook.server import pki, process
 from webhook.server.http import listen
-from webhook.server.metrics import MOST_PENDING, Metrics
+from webhook.server.metrics import MAX_PENDING, Metrics
 from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
@@ -226,14 +226,14 @@ def test_the_metrics_include_the_tallies() -> None:
 def test_tallies_do_not_pile_up_while_the_metrics_are_not_read() -> None:
     """Each answer that is given again has a tally, and answers come and go."""
     metrics = Metrics(["Pod"])
-    for _ in range(10 * MOST_PENDING):
+    for _ in range(10 * MAX_PENDING):
         tally = metrics.tally([metrics.of_request("mutate", "changed", "Pod")])
         tally.increment()
         tally.increment()
-        assert len(metrics._pending) < MOST_PENDING
+        assert len(metrics._pending) < MAX_PENDING
     labels = {"endpoint": "mutate", "outcome": "changed", "kind": "Pod"}
     sample = metrics.registry.get_sample_value
-    assert sample("chassis_admission_requests_total", labels) == 20 * MOST_PENDING
+    assert sample("chassis_admission_requests_total", labels) == 20 * MAX_PENDING
 
 
 async def test_an_exemption_is_counted_apart() -> None:

@@ -34,7 +34,7 @@ from webhook.server.pki import Bundle
 HOSTS = ("a.svc",)
 NAMESPACE, SECRET = "mlchassis-system", "mlchassis-tls"
 SAMPLE = 50
-MOST_SWITCHES = 8
+MAX_SWITCHES = 8
 TURNS = 5
 """How often each replica looks at the Secret before it rests."""
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -270,7 +270,7 @@ class Order:
         drawn = random.Random(0)
         for _ in range(count):
             switches = {
-                drawn.randrange(60): drawn.randrange(60) for _ in range(drawn.randint(2, MOST_SWITCHES))
+                drawn.randrange(60): drawn.randrange(60) for _ in range(drawn.randint(2, MAX_SWITCHES))
             }
             world, replicas, _ = self.run(switches)
             yield world, replicas

@@ -94,13 +94,13 @@ class Statistics:
 
 def _listed(heading: str, items: list[str]) -> Iterator[Line]:
     yield f"{heading}: {len(items):,}", ""
-    for each in items[:_MOST_LISTED]:
+    for each in items[:_MAX_LISTED]:
         yield f"  {each}", ""
-    if len(items) > _MOST_LISTED:
-        yield f"  and {len(items) - _MOST_LISTED:,} more (-o json lists all)", ""
+    if len(items) > _MAX_LISTED:
+        yield f"  and {len(items) - _MAX_LISTED:,} more (-o json lists all)", ""
 
 
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
 def statistics(reviews: Iterable[Review], subject: Subject) -> Statistics:
