@@ -21,8 +21,7 @@ from tests.webhook.kube.apiserver import until
 from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.envelope import Request, allowed
 from webhook.admission.messages import Answer
-from webhook.server import bodies, certificates, connections, pki
-from webhook.server import http as module
+from webhook.server import bodies, certificates, connections, http, pki
 from webhook.server.bodies import Budget
 from webhook.server.connections import Acceptor, raise_descriptor_limit
 from webhook.server.http import listen
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(http, "HANDSHAKE_SECONDS", 0)
     for patient in ("HEAD_SECONDS", "HANDSHAKE_SECONDS"):
         monkeypatch.setattr(connections, patient, 60)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)
@@ -174,23 +173,36 @@ SLOW: Final = {
 }
 
 
+@pytest.fixture
+def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No caller is ended for being slow, however long the machine stops."""
+    for where, name in (
+        (http, "DEFAULT_TIMEOUT"),
+        (http, "MAX_TIMEOUT"),
+        (connections, "HANDSHAKE_SECONDS"),
+        (connections, "HEAD_SECONDS"),
+        (connections, "REQUEST_SECONDS"),
+    ):
+        monkeypatch.setattr(where, name, 3_600.0)
+
+
+@pytest.mark.usefixtures("no_timeouts")
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW.keys())
 async def test_incomplete_requests_give_way_at_any_stage(
     running: Running, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CREDIT_SECONDS", 0.02)
     monkeypatch.setattr(acceptor_of(running), "_most", 10)
-    sent = sent.replace(b"/validate", b"/validate?timeout=30s")
     async with callers(running, 12, sent):
         await fine(running)
         assert refused(running, "too-many-connections") >= 3
         assert refused(running, "slow-body") == refused(running, "slow-head") == 0
 
 
+@pytest.mark.usefixtures("no_timeouts")
 async def test_1100_slow_callers_keep_nobody_out() -> None:
     """Each has sent one byte of a body. None of them is answered or times out in this test."""
-    slow = SLOW["a byte of a body"].replace(b"/validate", b"/validate?timeout=30s")
-    async with serving() as running, callers(running, 1_100, slow):
+    async with serving() as running, callers(running, 1_100, SLOW["a byte of a body"]):
         await fine(running)
         assert refused(running, "too-many-connections") >= 1_101 - connections.MAX_CONNECTIONS
         assert refused(running, "slow-body") == 0
@@ -206,6 +218,7 @@ SLOW_OVER_TLS: Final = {
 }
 
 
+@pytest.mark.usefixtures("no_timeouts")
 async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each place that is needed is taken from one of them; none of them is ended by a timeout."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 12)
@@ -225,7 +238,7 @@ async def test_slow_callers_of_every_kind_over_tls_keep_nobody_out(monkeypatch: 
             reader, writer = await asyncio.open_connection(sock=raw, limit=1024, **tls)  # type: ignore[arg-type]
             stack.callback(writer.close)
             stack.callback(writer.transport.abort)
-            writer.write((sent or b"").replace(b"/validate", b"/validate?timeout=30s"))
+            writer.write(sent or b"")
             return Caller(reader, writer)
 
         slow = [await connected(sent) for sent in SLOW_OVER_TLS.values() for _ in range(3)]
