@@ -1,4 +1,4 @@
-"""Fixtures of the tests on a real node: one cluster a session, one namespace a test."""
+"""Fixtures of the tests on a real node: one cluster for each process of pytest, one namespace a test."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from tests.e2e.node.cluster import RealNode
 from tests.e2e.node.init import NODE
 from tests.e2e.node.webhook import Webhook
 from tests.realnode import evidence
+
+
+def pytest_xdist_setupnodes() -> None:
+    """Runs no test where no process can have the namespaces of a node, and prints the reason."""
+    if reason := sandbox.why_not():
+        pytest.exit(f"Nothing was run on a real node: for that, {reason}", returncode=0)
 
 
 @pytest.fixture(scope="session")
