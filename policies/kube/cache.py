@@ -6,9 +6,9 @@ Law: a value depends only on its owner, on its key, and on what stays the same a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
+A = TypeVarTuple("A")
 V = TypeVar("V")
 
 
@@ -17,19 +17,19 @@ class Cache(dict[Any, Any]):
 
     __slots__ = ()
 
-    def once(self, compute: Callable[P, V], *args: P.args, **kwargs: P.kwargs) -> V:
-        """`compute(*args, **kwargs)`, called once."""
+    def once(self, compute: Callable[[*A], V], *args: *A) -> V:
+        """`compute(*args)`, called once."""
         try:
             value: V = self[compute]
         except KeyError:
-            value = self[compute] = compute(*args, **kwargs)
+            value = self[compute] = compute(*args)
         return value
 
-    def once_for(self, key: Hashable, compute: Callable[P, V], *args: P.args, **kwargs: P.kwargs) -> V:
-        """`compute(*args, **kwargs)`, called once for each key."""
+    def once_for(self, key: Hashable, compute: Callable[[*A], V], *args: *A) -> V:
+        """`compute(*args)`, called once for each key."""
         place = (compute, key)
         try:
             value: V = self[place]
         except KeyError:
-            value = self[place] = compute(*args, **kwargs)
+            value = self[place] = compute(*args)
         return value
