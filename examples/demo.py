@@ -124,7 +124,7 @@ class Outcome:
         for verb, rules in (("warned", self.warned), ("refused", self.refused)):
             if rules:
                 said.append(f"{verb}: {', '.join(dict.fromkeys(rules))}")
-        return ", ".join(said) or "let in as it is"
+        return ", ".join(said) or "admitted unchanged"
 
     @property
     def style(self) -> str:
@@ -161,14 +161,21 @@ def _introduce(console: Console, file: Path) -> None:
 
 
 def _summarise(console: Console, outcomes: dict[str, Outcome]) -> None:
-    """A line an example: what a person sees last, and looks back from."""
+    """Print one line for each example, and what to try next."""
     console.rule("[bold]In short", align="left")
     width = max(map(len, outcomes), default=0) + 2
     for name, outcome in outcomes.items():
         console.print(Text(f"{name:{width}}").append(str(outcome), style=outcome.style))
     console.print()
-    console.print("One of them alone:                   make demo ARGS=torchserve", style="dim")
-    console.print("The same decisions without a server: chassis review examples/", style="dim")
+    refused = sum(bool(outcome.refused) for outcome in outcomes.values())
+    changed = sum(outcome.changed for outcome in outcomes.values())
+    console.print(
+        f"{len(outcomes)} files reviewed: {changed} changed, {refused} with a refusal. What to try next:"
+    )
+    console.print("  make demo ARGS=torchserve               only one of them", style="dim")
+    console.print("  .venv/bin/chassis review FILE.yaml      the same decisions on your files", style="dim")
+    console.print("  .venv/bin/chassis explain liveness-external-dependency", style="dim")
+    console.print("  docs/install.md                         install it, observing only", style="dim")
 
 
 def _show(console: Console, webhook: Webhook, document: Document, outcome: Outcome) -> None:

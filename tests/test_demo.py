@@ -44,7 +44,7 @@ def test_the_summary_names_every_example_and_why(shown: str) -> None:
     assert summary["bare-pod.yaml"] == "changed"
     assert summary["fastapi-unknown.yaml"] == "warned: liveness-missing"
     assert summary["model-config-broken.yaml"] == "refused: model-config-invalid"
-    assert summary["ray-service.yaml"] == "let in as it is"
+    assert summary["ray-service.yaml"] == "admitted unchanged"
 
 
 def test_it_fits_eighty_columns_but_for_warnings_and_comments(shown: str) -> None:
