@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 
 from benchmarks import _load as load
-from benchmarks import _peer
+from benchmarks import _peer, _trips
 from benchmarks._page import DOCS, spread, write
 from benchmarks._plot import bars
 from benchmarks._reviews import Stream, Workloads, cluster
@@ -207,6 +207,7 @@ def main() -> None:
         "against_go",
         rows="\n".join(_row(scenario, costs[scenario.name]) for scenario in SCENARIOS),
         latencies="\n".join(latencies),
+        counts=_trips.rows(),
         rounds=ROUNDS,
         reviews=REVIEWS,
     )

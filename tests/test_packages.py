@@ -93,3 +93,21 @@ def test_imports_are_found_in_functions_and_in_nested_packages(
     )
     assert imports_of(tmp_path / "policies" / "probes") == {"policies.kube"}
     assert listed_in(docstring_of(tmp_path / "policies" / "probes")) == {"policies.kube"}
+
+
+def named_in_table(docstring: str) -> set[str]:
+    """The modules and folders in the second column of the table `question | module`."""
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", docstring, re.MULTILINE)
+    answers = [answer for _, answer in rows[1:] if not answer.startswith("---")]
+    return {name for answer in answers for name in re.findall(r"`([\w/.-]+)`", answer.partition(":")[0])}
+
+
+@pytest.mark.parametrize("package", packages(), ids=name_of)
+def test_the_table_of_a_package_names_its_modules(package: Path) -> None:
+    present = {path.stem if path.suffix == ".py" else path.name for path in package.iterdir()}
+    assert {name.rstrip("/") for name in named_in_table(docstring_of(package))} <= present
+
+
+def test_a_table_is_read() -> None:
+    docstring = "| question | module |\n|---|---|\n| which | `a`, `b/`: from `c` |\n| how | `d` |\n"
+    assert named_in_table(docstring) == {"a", "b/", "d"}
