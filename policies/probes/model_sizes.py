@@ -76,11 +76,15 @@ def heaviest(texts: Iterable[str], flags: Iterable[str | None] = ()) -> tuple[in
 
 
 def _size(text: str, usual: float) -> int | None:
-    scheme, remote, place = text.partition("://")
-    if remote:  # the path names the model more reliably than the bucket
-        bucket, _, path = place.partition("/")
-        return _size(path, usual) or _size(bucket, usual)
-    parts = [part.lower() for part in _SPLIT.split(scheme)]
+    _, remote, place = text.partition("://")
+    if not remote:
+        return _size_of_name(text, usual)
+    bucket, _, path = place.partition("/")  # the path names the model more reliably than the bucket
+    return _size_of_name(path, usual) or _size_of_name(bucket, usual)
+
+
+def _size_of_name(text: str, usual: float) -> int | None:
+    parts = [part.lower() for part in _SPLIT.split(text)]
     if not _ADAPTERS.isdisjoint(parts):
         return None
     written = [_WRITTEN[part] for part in parts if part in _WRITTEN]
