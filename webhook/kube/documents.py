@@ -9,6 +9,7 @@ and `false` are booleans, so `mode: off` is text.
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ DEEPEST = 200
 """Levels of nesting; orjson can write about fifty more. libyaml is limited only by the C stack: a few
 kilobytes of brackets would end the process."""
 
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
 MAX_VALUES = 1_000_000
 """Values of a stream with expanded aliases: a few lines can expand to gigabytes."""
 
@@ -44,6 +47,8 @@ class ManifestLoader(_SafeLoader):
     """The collected duplicate keys; None: they are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            raise BadDocument(f"line {_line(node)}: the tag says that it is a mapping, and it is none")
         self.flatten_mapping(node)
         result: dict[str, Any] = {}
         own = set()
@@ -51,7 +56,7 @@ class ManifestLoader(_SafeLoader):
             key = self.construct_object(key_node, deep=True)
             name = _key(key, key_node)
             if name in own:
-                problem = f"line {key_node.start_mark.line + 1}: the key {name!r} appears twice"
+                problem = f"line {_line(key_node)}: the key {name!r} appears twice"
                 if self.duplicates is None:
                     raise BadDocument(problem)
                 self.duplicates.append(problem)
@@ -60,15 +65,31 @@ class ManifestLoader(_SafeLoader):
         return result
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge keys (`<<`); the map's own keys override merged ones."""
-        if not any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+        """Merge keys (`<<`); the map's own keys override merged ones. Takes linear time."""
+        pairs = node.value
+        if not any(key.tag == _MERGE for key, _ in pairs):
             return
-        own = [pair for pair in node.value if pair[0].tag != "tag:yaml.org,2002:merge"]
-        present = {key.value for key, _ in own}
-        super().flatten_mapping(node)
-        merged = [pair for pair in node.value if pair not in own and pair[0].value not in present]
-        seen: dict[str, tuple[yaml.Node, yaml.Node]] = {key.value: (key, value) for key, value in merged}
-        node.value = [*seen.values(), *own]
+        node.value = []  # a mapping that merges itself adds nothing
+        own: list[tuple[yaml.Node, yaml.Node]] = []
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key, value in pairs:
+            if key.tag != _MERGE:
+                own.append((key, value))
+                continue
+            if not self.aliases:
+                raise BadDocument(
+                    f"line {_line(key)}: merge keys (<<) are not supported in a policy, write the fields out"
+                )
+            for each in reversed(value.value) if isinstance(value, yaml.SequenceNode) else (value,):
+                if not isinstance(each, yaml.MappingNode):
+                    raise BadDocument(
+                        f"line {_line(each)}: a merge key (<<) needs a mapping or a list of them"
+                    )
+                self.flatten_mapping(each)
+                merged.update((_merge_name(name), (name, inner)) for name, inner in each.value)
+        for key, _ in own:
+            merged.pop(_merge_name(key), None)
+        node.value = [*merged.values(), *own]
 
 
 class PolicyLoader(ManifestLoader):
@@ -76,6 +97,17 @@ class PolicyLoader(ManifestLoader):
 
     aliases = False
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _merge_name(key: yaml.Node) -> str:
+    """The text of a key, by which merged keys override each other."""
+    if not isinstance(key, yaml.ScalarNode):
+        raise BadDocument(f"line {_line(key)}: a key must be text")
+    return str(key.value)
 
 
 def _key(key: object, node: yaml.Node) -> str:
@@ -87,15 +119,46 @@ def _key(key: object, node: yaml.Node) -> str:
         case int():
             return str(key)
     hint = f" ({_TEMPLATE})" if isinstance(node, yaml.MappingNode) else ""  # {{ .Values.name }}
-    raise BadDocument(f"line {node.start_mark.line + 1}: a key must be text{hint}")
+    raise BadDocument(f"line {_line(node)}: a key must be text{hint}")
+
+
+def _construct_binary(loader: ManifestLoader, node: yaml.ScalarNode) -> str:
+    """The text that kubectl decodes from `!!binary`."""
+    try:
+        return base64.b64decode(loader.construct_scalar(node)).decode()
+    except ValueError:  # also an error of base64 or UTF-8
+        raise BadDocument(f"line {_line(node)}: !!binary does not contain UTF-8 text") from None
+
+
+def _construct_bool(loader: ManifestLoader, node: yaml.ScalarNode) -> bool:
+    value = loader.construct_scalar(node)
+    if value.lower() not in ManifestLoader.bool_values:
+        raise BadDocument(f"line {_line(node)}: {value[:80]!r} is not a boolean")
+    return ManifestLoader.bool_values[value.lower()]
+
+
+def _construct_text(loader: ManifestLoader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
+def _refuse_tag(_: ManifestLoader, node: yaml.Node) -> None:
+    raise BadDocument(
+        f"line {_line(node)}: the tag !!{node.tag.rpartition(':')[2]} has no equivalent in JSON"
+    )
 
 
 def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
-    return _float(loader.construct_scalar(node), node.start_mark.line)
+    value = loader.construct_scalar(node)
+    if not (_FLOAT.match(value) or _INTEGER.match(value)):
+        raise BadDocument(f"line {_line(node)}: {value[:80]!r} is not a number")
+    return _float(value, node.start_mark.line)
 
 
 def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int:
-    return _int(loader.construct_scalar(node), node.start_mark.line)
+    value = loader.construct_scalar(node)
+    if not _INTEGER.match(value):  # only a tag can claim it
+        raise BadDocument(f"line {_line(node)}: {value[:80]!r} is not a number")
+    return _int(value, node.start_mark.line)
 
 
 def _float(text: str, line: int = 0) -> float:
@@ -132,6 +195,19 @@ NUMBERS: Final = (
 writers of YAML quote such texts."""
 
 
+_CONSTRUCTORS: Final[Mapping[str, Callable[..., Any]]] = {
+    "float": _construct_float,
+    "int": _construct_int,
+    "bool": _construct_bool,
+    "binary": _construct_binary,
+    "timestamp": _construct_text,
+    "set": _SafeLoader.construct_yaml_map,
+    "omap": _refuse_tag,
+    "pairs": _refuse_tag,
+}
+"""Every tag of PyYAML whose value JSON may not have."""
+
+
 def _add_resolvers(loader: type[ManifestLoader], booleans: re.Pattern[str], first: str) -> None:
     for tag, pattern, starts in (
         ("null", _NULL, ["~", "n", "N", ""]),
@@ -140,8 +216,8 @@ def _add_resolvers(loader: type[ManifestLoader], booleans: re.Pattern[str], firs
         ("merge", re.compile("^<<$"), ["<"]),
     ):
         loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", pattern, starts)
-    loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-    loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+    for tag, construct in _CONSTRUCTORS.items():
+        loader.add_constructor(f"tag:yaml.org,2002:{tag}", construct)
 
 
 _add_resolvers(ManifestLoader, _BOOLEAN, "yYnNtTfFoO")

@@ -1,5 +1,7 @@
 """YAML as the Kubernetes tools read it, and the narrower dialect of policies."""
 
+import json
+from collections.abc import Callable
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,18 @@ def nested(inner: str = "", levels: int = 150) -> str:
         ("a: {{ .Values.b }}", "line 1: a key must be text (a template must be rendered first)"),
         ("? [1]\n: 2", "line 1: a key must be text"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: !!omap [x: 1]", "line 1: the tag !!omap has no equivalent in JSON"),
+        ("a: !!pairs [x: 1]", "line 1: the tag !!pairs has no equivalent in JSON"),
+        ("\na: !!binary abc", "line 2: !!binary does not contain UTF-8 text"),
+        ("a: !!binary /w==", "line 1: !!binary does not contain UTF-8 text"),
+        ("a: !!map [x]", "line 1: the tag says that it is a mapping, and it is none"),
+        ("a: !!bool maybe", "line 1: 'maybe' is not a boolean"),
+        ("a: !!int x", "line 1: 'x' is not a number"),
+        ("a: !!float x", "line 1: 'x' is not a number"),
+        ("a:\n  <<: x", "line 2: a merge key (<<) needs a mapping or a list of them"),
+        ("a:\n  <<: [x]", "line 2: a merge key (<<) needs a mapping or a list of them"),
+        ("a: {<<: {[x]: 1}}", "line 1: a key must be text"),
+        ("a: {<<: {y: 1}, [x]: 1}", "line 1: a key must be text"),
         ("a: \x00", "control characters are not allowed"),
         ("a: " + "[" * 3000 + "]" * 3000, "line 1: it is nested too deeply"),
         ("[" * 300 + "]" * 300, "line 1: it is nested too deeply"),
@@ -102,6 +116,77 @@ def test_bad_text_gets_one_sentence(text: str, sentence: str) -> None:
 )
 def test_a_policy_has_only_true_and_false(text: str, value: Any) -> None:
     assert load_policy(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("!!binary aGVsbG8=", "hello"),
+        ("!!timestamp 2001-01-01", "2001-01-01"),
+        ("!!set {x, y}", {"x": None, "y": None}),
+        ("!!int '5'", 5),
+        ("!!float 5", 5.0),
+        ("!!bool 'yes'", True),
+        ("!!null ''", None),
+        ("!!str 5", "5"),
+    ],
+)
+def test_a_tag_gives_a_value_that_json_has(text: str, value: Any) -> None:
+    [read] = load_all(f"namespace: {text}")
+    assert typed(read) == typed({"namespace": value})
+    json.dumps(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<<: {b: 1, c: 1}\nb: 2", {"b": 2, "c": 1}),
+        ("b: 2\n<<: {b: 1, c: 1}", {"b": 2, "c": 1}),
+        ("<<: [{b: 1}, {b: 2, c: 2}]", {"b": 1, "c": 2}),
+        ("<<: {b: 1}\n<<: {b: 2, c: 2}", {"b": 2, "c": 2}),
+        ("<<: {<<: {b: 1, c: 1}, b: 2}", {"b": 2, "c": 1}),
+        (
+            "x: &x {b: 1}\ny: {<<: *x}\nz: {<<: *x, c: 1}",
+            {"x": {"b": 1}, "y": {"b": 1}, "z": {"b": 1, "c": 1}},
+        ),
+        ("&x\n<<: *x\nb: 1", {"b": 1}),
+    ],
+)
+def test_merge_keys(text: str, value: Any) -> None:
+    assert list(load_all(text)) == [value]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda size: "".join(f"k{n}: 1\n<<: {{a: 1}}\n" for n in range(size)),
+        lambda size: (
+            "".join(f"k{n}: 1\n" for n in range(size)) + f"<<: {{{', '.join(f'm{n}' for n in range(size))}}}"
+        ),
+        lambda size: f"<<: [{', '.join(['{a: 1}'] * size)}]",
+    ],
+    ids=["equal ones", "different ones", "a list"],
+)
+def test_merging_compares_no_key_with_all_others(
+    of: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+
+    def equal(one: object, other: object) -> bool:
+        nonlocal compared
+        compared += 1
+        return one is other
+
+    for kind in (yaml.ScalarNode, yaml.MappingNode):
+        monkeypatch.setattr(kind, "__eq__", equal, raising=False)
+    [merged] = load_all(of(2000))
+    assert len(merged) >= 1
+    assert compared < 20_000
+
+
+def test_a_policy_has_no_merge_keys() -> None:
+    with pytest.raises(BadDocument, match=r"line 2: merge keys \(<<\) are not supported in a policy"):
+        load_policy("a: 1\n<<: {b: 1}")
 
 
 def test_a_policy_has_no_aliases_and_one_document() -> None:
