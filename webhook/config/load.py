@@ -88,9 +88,9 @@ def load(files: Mapping[str, str]) -> Config:
 
 
 @cache
-def own_rules() -> Mapping[str, Rule]:
-    """The rules of the webhook itself, by id."""
-    own = policy_config_invalid(problems_of)
+def own_rules(namespace: str = "") -> Mapping[str, Rule]:
+    """The rules of the webhook itself, by id. `namespace`: the webhook's own; empty: unknown."""
+    own = policy_config_invalid(problems_of, namespace)
     return MappingProxyType({own.id: own})
 
 

@@ -24,12 +24,18 @@ ProblemsOf = Callable[[Mapping[str, str]], tuple[Iterable[Problem], Iterable[Pro
 """Returns the problems of a policy, and the removed settings in it."""
 
 
-def policy_config_invalid(problems_of: ProblemsOf) -> Rule:
-    return rule(__name__, partial(check, problems_of), (CONFIG_MAP,))
+def policy_config_invalid(problems_of: ProblemsOf, namespace: str = "") -> Rule:
+    """`namespace`: that of the policy; empty: any, since files may be applied anywhere."""
+    return rule(__name__, partial(check, problems_of, namespace), (CONFIG_MAP,))
 
 
-def check(problems_of: ProblemsOf, target: Target, facts: Facts) -> Iterable[Finding]:
-    """The problems of a labelled policy ConfigMap or of the override, and removed settings in them."""
+def check(problems_of: ProblemsOf, namespace: str, target: Target, facts: Facts) -> Iterable[Finding]:
+    """The problems of a labelled policy ConfigMap or of the override, and removed settings in them.
+
+    Tenants may set the labels in their own namespaces: parsing a policy takes longer than a review may.
+    """
+    if namespace and facts.namespace != namespace:
+        return
     label = labels_of(target.obj).get(POLICY_LABEL)
     if label not in ("true", OVERRIDE):
         return

@@ -22,7 +22,7 @@ from puller.mounted import linked, read_mounted
 from webhook.admission.configuration import Config
 from webhook.config import override
 from webhook.config.keys import as_text, keys
-from webhook.config.load import PolicyError, load
+from webhook.config.load import PolicyError, load, own_rules
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
 from webhook.kube.reflector import Lister, OneObject, Reflector
@@ -53,9 +53,13 @@ class PolicyMetrics(Protocol):
 class LivePolicy:
     """The policy in force."""
 
-    def __init__(self, metrics: PolicyMetrics, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds since the epoch."""
-        self._clock, self._config = clock, load(UNTIL_READ)
+    def __init__(
+        self, metrics: PolicyMetrics, namespace: str = "", clock: Callable[[], float] = time.time
+    ) -> None:
+        """`namespace`: the webhook's own, where policies are judged; empty: everywhere. `clock`: seconds
+        since the epoch."""
+        self._clock, self._namespace = clock, namespace
+        self._config = self._load(UNTIL_READ)
         self.read = asyncio.Event()
         """Set after the first attempt to read the source."""
         self.fails_open = False
@@ -89,7 +93,7 @@ class LivePolicy:
             return None
         self._offered = dict(files)
         try:
-            self.config = load(files)
+            self.config = self._load(files)
         except Exception as error:  # even a bug in loading must not stop the server
             self._metrics.policy_refused()
             unexpected = not isinstance(error, PolicyError)
@@ -102,6 +106,9 @@ class LivePolicy:
             log.warning("policy names a setting that was removed", origin=origin, note=str(note))
         log.info("policy in force", origin=origin, files=sorted(files), digest=self.config.digest)
         return None
+
+    def _load(self, files: Mapping[str, str]) -> Config:
+        return replace(load(files), own_rules=own_rules(self._namespace))
 
     def missing(self, origin: str, why: str) -> None:
         """The source does not exist."""

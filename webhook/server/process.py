@@ -150,14 +150,14 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         return fast_path is not None and policy.config.webhook.fast_path
 
     metrics = Metrics(_kinds(), shared.restarts.counts, processes, fast_path_on)
-    policy = LivePolicy(metrics)
+    own = options.namespace or own_namespace()
+    policy = LivePolicy(metrics, options.policy_config_map[0] if options.policy_config_map else own)
     memo = fast_path.Memo(options.memo * MIB, metrics.memo, (Tally,)) if fast_path else None
     async with AsyncExitStack() as stack:
         tracing = otlp() if options.tracing else Tracing()
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
         health = WatchHealth()
-        own = options.namespace or own_namespace()
         cluster, reflectors = _facts(options, own, api, metrics, health)
         workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics) if workers else None

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from policies.core import registry
+from policies.core.facts import Facts
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from policies.core.settings import default_settings, validated
+from policies.core.target import Target
+from policies.kube.group_kinds import CONFIG_MAP
 from webhook.admission.configuration import Config, Problem
 from webhook.config.keys import keys
-from webhook.config.load import MAX_PROBLEMS, PolicyError, load, models, problems_of, rules, schema
+from webhook.config.load import MAX_PROBLEMS, PolicyError, load, models, own_rules, problems_of, rules, schema
 from webhook.config.location import read_files
 from webhook.config.source import read_directory
 
@@ -326,3 +329,13 @@ def test_a_key_of_binary_data_counts_like_any_other_and_other_files_do_not() -> 
     assert set(found) == {"webhook.yaml", "rules.yaml"}
     assert load(found).rules.profile is Profile.STRICT
     assert problems(dict(keys({"binaryData": {"rules.yaml": "?"}})))
+
+
+@pytest.mark.parametrize(
+    ("own", "namespace", "judged"), [("chassis", "chassis", True), ("chassis", "ml", False), ("", "ml", True)]
+)
+def test_a_policy_is_judged_in_the_webhooks_namespace_only(own: str, namespace: str, judged: bool) -> None:
+    """Tenants can set the label, too. Without a known namespace, as on the command line, all are judged."""
+    metadata = {"name": "p", "namespace": namespace, "labels": {"mlchassis.dev/policy": "true"}}
+    target = Target({"metadata": metadata, "data": {"rules.yaml": "profile: strickt"}}, CONFIG_MAP)
+    assert bool(list(own_rules(own)[GUARD].check(target, Facts(namespace)))) is judged
