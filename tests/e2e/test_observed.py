@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
@@ -33,7 +32,6 @@ def test_a_budget_follows_from_observed_starts(
     chassis: Chassis,
     namespace: str,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Slow: the record is written once a minute."""
     chassis.process.wait_until(lambda: "observing starts" in chassis.log.read_text())
@@ -63,8 +61,4 @@ def test_a_budget_follows_from_observed_starts(
     tuned = {row["workload"]: row for row in json.loads(capsys.readouterr().out)}["Deployment/llm"]
     assert [verdict.partition(" last ")[0] for verdict in tuned["verdicts"]] == ["hangs would"]
     assert tuned["observed"]["starts"] == 6
-    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    assert cli.main([*tune, "--apply"]) == 0
-    template = control_plane.api.get("deployments", "llm", namespace=namespace)["spec"]["template"]
-    assert template["metadata"]["annotations"] == tuned["annotation"]
-    assert template["metadata"]["annotations"] == {"mlchassis.dev/expected-start.main": "200s"}
+    assert tuned["annotation"] == {"mlchassis.dev/expected-start.main": "200s"}

@@ -1,12 +1,8 @@
-"""`chassis tune`: startup budgets and memory limits next to the observed values, with proposals.
-
-Only `--apply` writes: annotations of pod templates, each after the user confirms it.
-"""
+"""`chassis tune`: startup budgets and memory limits next to the observed values. It changes nothing."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -15,8 +11,7 @@ import yaml
 
 from policies.core.reasons import in_words
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, dig, mapping
-from policies.kube.printable import printable
+from policies.kube.json import Json, mapping
 from policies.probes.observed import OBSERVED
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
@@ -26,35 +21,28 @@ from webhook.cli.missed import RESTARTABLE
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output.plain import as_json, plural, table
 from webhook.cli.prometheus import query_history
-from webhook.cli.terminal import confirmed, print_note
+from webhook.cli.terminal import print_note
 from webhook.config.location import INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.calls import JSON_MERGE
 from webhook.kube.errors import ApiError
 from webhook.observed.record import Record
 from webhook.observed.tuning import Row, rows
 
 _COLUMNS: Final = (
     *("namespace", "workload", "container", "budget", "by"),
-    *("starts", "p50", "p99", "max", "verdict"),
+    *("starts", "p50", "p99", "max", "verdict", "proposal"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare startup budgets with the observed starts, show how runs ended, and propose changes. Reads "
-        "pods, events, and the webhook's record of starts and ends if there is one. Changes objects only "
-        "with --apply."
+        "pods, events, and the webhook's record of starts and ends if there is one. Changes nothing."
     )
     flags.add_namespaces(parser)
     flags.add_policy(parser)
     flags.add_output(parser, "text", "json", "yaml", about="yaml: a patch for each workload that needs one; ")
-    parser.add_argument(
-        "--apply",
-        action="store_true",
-        help="write annotations to pod templates; asks before each, because it restarts the workload's pods",
-    )
     parser.add_argument(
         "--prometheus",
         metavar="URL",
@@ -78,9 +66,6 @@ def run(args: argparse.Namespace) -> int:
             workloads = plural(len(omitted), "workload")
             print_note(f"recorded and not shown, without a pod now: {workloads} ({names})")
         _print(found, args.output)
-        if args.apply:
-            sys.stdout.flush()
-            wait(_apply(api, found))
     return OK
 
 
@@ -151,6 +136,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         seconds(row.percentile(0.99)),
         seconds(row.slowest),
         "; ".join(row.verdicts),
+        row.proposal or "-",
     )
 
 
@@ -167,28 +153,3 @@ def patch_of(row: Row) -> Json | None:
         template = {"spec": {"containers": [{"name": row.container, "startupProbe": probe}]}}
     metadata = {"namespace": row.namespace, "name": name}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"template": template}}
-
-
-# --- patches --------------------------------------------------------------------------------------------
-
-
-async def _apply(api: ApiServer, found: Iterable[Row]) -> None:
-    for row in found:
-        patch = patch_of(row)
-        if patch is None or row.annotation is None:
-            continue
-        kind, _, name = row.workload.partition("/")
-        path = paths.one("apps/v1", GroupKind("apps", kind).resource, name, row.namespace)
-        key, value = row.annotation
-        before = mapping(await api.get(path), "spec", "template", "metadata", "annotations").get(key)
-        if before == value:
-            continue
-        print(printable(f"\n{kind} {row.namespace}/{name}, spec.template.metadata.annotations:"))
-        if before is not None:
-            print(printable(f"- {key}: {before}"))
-        print(f"+ {key}: {value}", flush=True)
-        if not await asyncio.to_thread(confirmed, "This rolls out its pods again. Apply?"):
-            continue
-        body = {"spec": dig(patch, "spec")}
-        await api.call("PATCH", path, body=body, content_type=JSON_MERGE)
-        print("applied", flush=True)

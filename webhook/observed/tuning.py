@@ -90,6 +90,16 @@ class Row:
     def slowest(self) -> int | None:
         return self.loads[-1] if self.loads else None
 
+    @property
+    def proposal(self) -> str:
+        """The proposed change of the pod template in words; empty if there is none."""
+        if self.annotation:
+            key, value = self.annotation
+            return f"annotation {key}: {value}"
+        if self.startup_failures:
+            return f"startupProbe.failureThreshold: {self.startup_failures}"
+        return ""
+
     def percentile(self, part: float) -> int | None:
         """A percentile of the load times; `part` is 0.5 for the median."""
         return self.loads[min(int(part * len(self.loads)), len(self.loads) - 1)] if self.loads else None
@@ -114,6 +124,7 @@ class Row:
             **({"liveness": _liveness_json(self.liveness)} if self.liveness else {}),
             "verdicts": list(self.verdicts),
             "annotation": dict([self.annotation]) if self.annotation else None,
+            "failureThreshold": self.startup_failures,
         }
 
 
@@ -274,10 +285,13 @@ def _has_started(pod: Json, container: Container) -> bool:
 
 
 def _is_injected(pod: Json, container: Container) -> bool:
-    """Whether the webhook set the probe that ends a start."""
+    """Whether the webhook set the probe that ends a start.
+
+    The liveness probe ends one only if there is no startupProbe.
+    """
     changed = Changed.of(pod)
-    paths = {each.path for each in changed.entries} if changed else set()
-    return any(f"{container.path}.{name}" in paths for name in ("startupProbe", "livenessProbe"))
+    probe = "livenessProbe" if container.spec.get("startupProbe") is None else "startupProbe"
+    return changed is not None and f"{container.path}.{probe}" in {each.path for each in changed.entries}
 
 
 def _annotation_key(container: str) -> str:

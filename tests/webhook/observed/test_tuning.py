@@ -12,7 +12,7 @@ from policies.kube.pods import containers
 from policies.probes.observed import run_of
 from tests.webhook.kube.apiserver import FakeApiServer
 from tests.webhook.observed.test_pods import BEGAN, made, status
-from webhook.cli.tune import _apply, _print, _read, _without_pods, patch_of
+from webhook.cli.tune import _print, _read, _without_pods, patch_of
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.observed.record import Ended, Ends, Record, Started
@@ -157,7 +157,7 @@ def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     _print(found, "text")
     title, line = capsys.readouterr().out.splitlines()
     assert title.split()[:4] == ["NAMESPACE", "WORKLOAD", "CONTAINER", "BUDGET"]
-    assert line.split("  ")[-1] == "hangs would last 10 h"
+    assert line.split("  ")[-2:] == ["hangs would last 10 h", f"annotation {ANNOTATION}: 300s"]
     _print(found, "json")
     [row] = json.loads(capsys.readouterr().out)
     assert row["observed"] == {"starts": 5, "p50": 300, "p99": 300, "max": 300}
@@ -177,38 +177,38 @@ def test_recorded_workloads_without_a_pod_are_named() -> None:
     assert _without_pods(record, "", [only([made()])]) == ["other Deployment/llm"]
 
 
-DEPLOYMENTS = "/apis/apps/v1/namespaces/ml/deployments"
-
-
-@pytest.mark.parametrize("answer", [True, False])
-async def test_an_annotation_is_written_only_after_the_question(
-    answer: bool,
-    fake: FakeApiServer,
-    api: ApiServer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+async def test_without_the_right_to_read_the_record_pods_are_enough(
+    fake: FakeApiServer, api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pod, asked = injected(made()), []
-
-    def agreed(question: str) -> bool:
-        asked.append(question)
-        return answer
-
-    monkeypatch.setattr("webhook.cli.tune.confirmed", agreed)
-    await fake.put(DEPLOYMENTS, {"metadata": {"name": "llm"}, "spec": {"replicas": 2}})
-    await fake.put("/api/v1/namespaces/ml/pods", pod)
+    await fake.put("/api/v1/namespaces/ml/pods", injected(made()))
     await fake.forbid("/api/v1/namespaces/mlchassis-system")
     pods, events, record = await _read(api, "ml")
     assert (len(pods), events, record.namespaces) == (1, [], {})
     assert "may not read ConfigMap mlchassis-system/mlchassis-observed" in capsys.readouterr().err
-    found = rows(pods, events, recorded(pod, *[300] * 5), CONFIG, NoCluster())
-    await _apply(api, found)
-    stored = fake.objects[f"{DEPLOYMENTS}/llm"]["spec"]
-    written = stored.get("template", {}).get("metadata", {}).get("annotations")
-    assert written == ({ANNOTATION: "300s"} if answer else None)
-    assert stored["replicas"] == 2
-    assert len(asked) == 1
-    assert f"+ {ANNOTATION}: 300s" in capsys.readouterr().out
-    if answer:
-        await _apply(api, found)
-        assert len(asked) == 1, "it is there already"
+
+
+def author(budget: int) -> Json:
+    get = {"path": "/health", "port": 8000}
+    return made(startupProbe={"httpGet": get, "periodSeconds": 5, "failureThreshold": budget // 5})
+
+
+def test_every_output_has_the_proposal_for_a_probe_of_the_author(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows([author(30)], [], recorded(author(30), *[25] * 6), CONFIG, NoCluster())
+    assert found[0].verdicts == ("the slowest start took 25 s of 30 s",)
+    _print(found, "text")
+    assert capsys.readouterr().out.splitlines()[1].endswith("  startupProbe.failureThreshold: 120")
+    _print(found, "json")
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["annotation"], row["failureThreshold"]) == (None, 120)
+    _print(found, "yaml")
+    [patch] = yaml.safe_load_all(capsys.readouterr().out)
+    [changed] = patch["spec"]["template"]["spec"]["containers"]
+    assert changed["startupProbe"]["failureThreshold"] == 120, "600 s is the least proposal"
+
+
+def test_the_author_ends_the_start_although_the_liveness_probe_is_injected() -> None:
+    pod = author(30)
+    changed = "policy x\nstandard-probes spec.containers[server].livenessProbe: GET /health"
+    pod["metadata"]["annotations"] = {"mlchassis.dev/changed": changed}
+    row = only([pod], recorded(pod, *[25] * 6))
+    assert (row.injected, row.annotation, row.startup_failures) == (False, None, 120)
