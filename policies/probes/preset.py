@@ -88,6 +88,20 @@ class Drain(Model):
     source: str = Field(description="the code or documentation that shows it")
 
 
+class SingleState(Model):
+    """State of a server that a second process cannot share."""
+
+    what: str = Field(description="the state, as the end of a sentence that begins with `it keeps`")
+    flags: tuple[str, ...] = Field((), description="flags that move the state elsewhere")
+    env: tuple[str, ...] = Field((), description="environment variables that move the state elsewhere")
+    shared: tuple[str, ...] = Field(
+        (),
+        description="values of these flags and variables with which several processes share the state; `*` is "
+        "any text",
+    )
+    source: str = Field(description="the documentation or code that shows it")
+
+
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: an omitted field keeps its value."""
 
@@ -215,6 +229,9 @@ class Preset(Model):
     )
     drain: Drain | None = Field(
         None, description="how long it finishes open requests after SIGTERM, if known"
+    )
+    single_state: SingleState | None = Field(
+        None, description="state that a second replica could not share; absent: none is known"
     )
     doubt: str | None = Field(
         None,

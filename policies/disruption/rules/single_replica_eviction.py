@@ -5,6 +5,7 @@ from __future__ import annotations
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.resources import Resource
+from policies.disruption.single_state import may_run_alone
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json
 from policies.probes.serving import recognised, serving_containers
@@ -15,7 +16,9 @@ def check(target: Target, facts: Facts) -> Findings:
     given = target.spec.get("replicas")
     if given is None and facts.listing(Resource.AUTOSCALERS) is None:
         return  # an unknown autoscaler may set it
-    if minimum_replicas(target.obj, facts) == 1 and any(_is_slow(t.pod, facts) for t in target.templates):
+    if minimum_replicas(target.obj, facts) != 1 or may_run_alone(target, facts):
+        return
+    if any(_is_slow(t.pod, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
             "Only one replica serves: if its node is drained or fails, no pod serves until another one has "

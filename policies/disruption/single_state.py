@@ -1,0 +1,76 @@
+"""Workloads whose state a second replica could not share, or may not be able to share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+
+from policies.core import data
+from policies.core.facts import Facts, find_by_name
+from policies.core.resources import Resource
+from policies.core.settings import Model
+from policies.core.target import PodTemplate, Target
+from policies.kube.json import maps, strings, text
+from policies.kube.pods import Container
+from policies.probes.preset import SingleState
+from policies.probes.recognition import Server
+from policies.probes.serving import recognised, serving_containers
+from policies.rollouts.rollouts import is_recreate
+
+_SHARED_MODES = frozenset(("ReadWriteMany", "ReadOnlyMany"))
+
+
+class _StatePart(Model):
+    part: str
+    source: str
+
+
+@cache
+def _state_parts() -> tuple[str, ...]:
+    return tuple(each.part for each in data.load_list(_StatePart, __package__, "single_state.yaml"))
+
+
+def may_run_alone(target: Target, facts: Facts) -> bool:
+    """Whether a second replica of a workload might not be able to work: its author excludes two pods at the
+    same time (Recreate), or its state is in a volume of one node or one pod, in a file of one process, or in a
+    server's memory. True if in doubt."""
+    return is_recreate(target.obj) or any(_has_own_state(each, target, facts) for each in target.templates)
+
+
+def _has_own_state(template: PodTemplate, target: Target, facts: Facts) -> bool:
+    if any(_is_for_one_node(claim, facts) for claim in _claims(template)):
+        return True
+    servers = [recognised(each, facts) for each in serving_containers(template.pod, facts)]
+    # A replica of a StatefulSet has its own claims: an unknown program may keep data that only it has.
+    if maps(target.spec, "volumeClaimTemplates") and None in servers:
+        return True
+    return any(server is not None and _keeps_state(server) for server in servers) or any(
+        part in word for each in template.containers() for word in _words(each) for part in _state_parts()
+    )
+
+
+def _claims(template: PodTemplate) -> Iterator[str]:
+    for volume in maps(template.spec, "volumes"):
+        if name := text(volume, "persistentVolumeClaim", "claimName"):
+            yield name
+
+
+def _is_for_one_node(claim: str, facts: Facts) -> bool:
+    """Whether pods on two nodes cannot mount a claim, or may not be able to."""
+    found = find_by_name(facts.listing(Resource.CLAIMS), claim)
+    return found is None or _SHARED_MODES.isdisjoint(strings(found, "spec", "accessModes"))
+
+
+def _keeps_state(server: Server) -> bool:
+    state: SingleState | None = server.preset.single_state
+    if state is None:
+        return False
+    value = server.configured(state.flags, state.env)
+    return value is None or not any(fnmatchcase(value, glob) for glob in state.shared)
+
+
+def _words(container: Container) -> Iterator[str]:
+    yield from container.argv
+    for entry in maps(container.spec, "env"):
+        yield text(entry, "value")
