@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice, product
 from typing import Any, Final
 
@@ -10,8 +10,17 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.core.facts import BY_NAME, find_by_name
 from policies.core.listing import Index, is_manifest
 from policies.core.resources import Resource
+from policies.core.groups import LWS_NAME
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
-from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, DISRUPTION_BUDGET, STATEFUL_SET
+from policies.kube.group_kinds import (
+    AUTOSCALER,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    LEADER_WORKER_SET,
+    RAY_CLUSTER,
+    RAY_SERVICE,
+    STATEFUL_SET,
+)
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.selectors import matches
@@ -20,6 +29,7 @@ from policies.rollouts.rollouts import (
     autoscaler_of,
     count_of,
     minimum_replicas,
+    pods_per_replica,
     replicas_of,
 )
 
@@ -36,8 +46,10 @@ def check(target: Target, facts: Facts) -> Findings:
         autoscaler = autoscaler_of_scaled_object(target.obj)
         if autoscaler is not None:
             yield from _autoscaler(autoscaler, "spec.minReplicaCount", facts)
-    else:
+    elif target.kind in (DEPLOYMENT, STATEFUL_SET):
         yield from _workload(target, facts)
+    else:
+        yield from _groups(target, facts)
 
 
 def _budget(target: Target, facts: Facts) -> Findings:
@@ -183,21 +195,83 @@ def _workload(target: Target, facts: Facts) -> Findings:
 
 def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[Json, Any]]:
     """The budgets, each with its minAvailable, that allow no eviction of so many pods of a workload."""
+    labels = labels_of(mapping(workload, "spec", "template"))
+    blocking = ((budget, least) for budget, least in _selecting(labels, facts) if _blocks(least, replicas))
+    yield from islice(blocking, _MAX_BUDGETS)
+
+
+def _selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[tuple[Json, Any]]:
+    """The budgets that select pods with these labels, each with its minAvailable. A minAvailable of 100% has
+    its finding at the budget."""
     budgets = facts.listing(Resource.BUDGETS)
     if not budgets:
         return
-    template = mapping(workload, "spec", "template")
     by_label = budgets.by(_BY_LABEL)
-    labels = (None, *((key, value) for key, value in labels_of(template).items() if isinstance(value, str)))
-    blocking = (
-        (budget, least)
-        for label in labels
-        for budget in sorted(by_label[label], key=_name)
-        if not _is_all(least := dig(budget, "spec", "minAvailable"))
-        and _blocks(least, replicas)
-        and _selects(budget, template)
-    )
-    yield from islice(blocking, _MAX_BUDGETS)
+    for label in (None, *((key, value) for key, value in labels.items() if isinstance(value, str))):
+        for budget in sorted(by_label[label], key=_name):
+            least = dig(budget, "spec", "minAvailable")
+            if not _is_all(least) and matches(dig(budget, "spec", "selector"), labels):
+                yield budget, least
+
+
+def _groups(target: Target, facts: Facts) -> Findings:
+    """A workload whose pods are counted by group: a LeaderWorkerSet, or a Ray cluster."""
+    selected: dict[str, int] = {}
+    budgets: dict[str, Json] = {}
+    for labels, count in _labelled_pods(target, facts):
+        for budget, least in _selecting(labels, facts):
+            # A disruption controller computes no percentage of pods whose owner has no scale subresource.
+            if target.kind == LEADER_WORKER_SET or isinstance(least, int):
+                budgets[_name(budget)] = budget
+                selected[_name(budget)] = selected.get(_name(budget), 0) + count
+    for name, budget in islice(budgets.items(), _MAX_BUDGETS):
+        least = dig(budget, "spec", "minAvailable")
+        if _blocks(least, selected[name]) and _is_only_selected(target.obj, budget, facts):
+            yield Finding(
+                _REPLICAS[target.kind],
+                f"The smallest size of this workload has {_pods(selected[name])} that PodDisruptionBudget {name} "
+                f"selects, and {_needed(least, selected[name])}, so no pod can be evicted and node drains block.",
+                "Set the budget's minAvailable below the number of pods that it selects.",
+                Certainty.UNDECIDED,
+            )
+
+
+_REPLICAS: Final = {
+    LEADER_WORKER_SET: "spec.replicas",
+    RAY_CLUSTER: "spec.workerGroupSpecs",
+    RAY_SERVICE: "spec.rayClusterConfig.workerGroupSpecs",
+}
+
+
+def _labelled_pods(target: Target, facts: Facts) -> Iterator[tuple[dict[str, str], int]]:
+    """The labels of the pods of each template that tell them from the pods of other workloads, and how many
+    pods there are at least."""
+    if target.kind == LEADER_WORKER_SET:
+        groups = minimum_replicas(target.obj, facts)
+        for template, pods in pods_per_replica(target):
+            yield {**labels_of(template.pod), LWS_NAME: target.name}, groups * pods
+        return
+    own = {_RAY_NAME: target.name} if target.kind == RAY_CLUSTER else {}
+    for template in target.templates:
+        above = mapping(target.obj, *template.steps[:-1])
+        head = template.steps[-2] == "headGroupSpec"
+        scales = dig(target.obj, *template.steps[:-3], "enableInTreeAutoscaling") is True
+        yield {**labels_of(template.pod), **own}, 1 if head else _ray_workers(above, scales=scales)
+
+
+_RAY_NAME: Final = "ray.io/cluster"
+
+
+def _ray_workers(group: Json, *, scales: bool) -> int:
+    """The pods of a worker group, at the least if Ray's autoscaler scales it."""
+    least = integer(group, "minReplicas", default=0)
+    replicas = least if scales else max(least, integer(group, "replicas", default=least))
+    suspended = group.get("suspend") is True
+    return 0 if suspended else replicas * max(1, integer(group, "numOfHosts", default=1))
+
+
+def _pods(number: int) -> str:
+    return "1 pod" if number == 1 else f"{number} pods"
 
 
 def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
@@ -285,4 +359,8 @@ def _name(obj: Json) -> str:
     return text(obj, "metadata", "name")
 
 
-RULE = rule(__name__, check, (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET))
+RULE = rule(
+    __name__,
+    check,
+    (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, *_REPLICAS),
+)
