@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from policies.core.facts import Facts
-from policies.core.listing import Listing
+from policies.core.facts import BY_NAME, Facts
+from policies.core.listing import Listing, is_manifest
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
@@ -44,6 +44,8 @@ REQUIRED: Final = frozenset(
 )
 """The resources that every container must set if a quota limits them (`validationSet`)."""
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
+_LISTED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET)
+"""The kinds of `Resource.WORKLOADS`."""
 _REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
 MAX_WORKLOADS: Final = 500
 """Maximum number of workloads whose usage is added up."""
@@ -274,16 +276,29 @@ def in_use(quota: Json) -> dict[str, Decimal] | None:
     return amounts(used) if isinstance(used, dict) else None
 
 
-def is_running(target: Target, facts: Facts) -> bool:
-    """Whether the workload runs in the cluster, so that the quota controller has counted its pods. Workloads
-    from the cluster are cached without their containers; those from manifests have them."""
-    return any(
-        text(each, "kind") == target.kind.kind
-        and text(each, "metadata", "name") == target.name
-        and replicas_of(each) > 0
-        and (not _has_containers(each) or integer(each, "status", "readyReplicas", default=0) > 0)
-        for each in facts.listing(Resource.WORKLOADS) or ()
-    )
+def is_running(target: Target, quota: Json, facts: Facts) -> bool | None:
+    """Whether the quota controller has counted pods of the workload; None if that is unknown, as for a
+    manifest without a status: then its own pods may be those in use.
+
+    Workloads from the cluster are cached without their containers; those from manifests have them.
+    """
+    unknown = None if is_manifest(quota) or text(target.obj, "metadata", "resourceVersion") else False
+    workloads = facts.listing(Resource.WORKLOADS)
+    if target.kind not in _LISTED or workloads is None:
+        return unknown
+    found = [
+        _has_pods(each, unknown)
+        for each in workloads.by(BY_NAME)[target.name]
+        if text(each, "kind") == target.kind.kind and replicas_of(each) > 0
+    ]
+    return True if True in found else None if None in found else False
+
+
+def _has_pods(workload: Json, unknown: bool | None) -> bool | None:
+    status = mapping(workload, "status")
+    if any(integer(status, field, default=0) > 0 for field in ("replicas", "readyReplicas")):
+        return True
+    return (False if status else unknown) if _has_containers(workload) else True
 
 
 def _has_containers(workload: Json) -> bool:

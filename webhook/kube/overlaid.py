@@ -76,6 +76,8 @@ def _applied(resource: Resource, obj: Json, before: Json | None) -> Json:
         known = dig(before, *path)
         if known is not None and dig(obj, *path) is None:
             obj = replaced(obj, path, known)
+    if before is not None and resource is Resource.WORKLOADS:
+        obj = replaced(obj, ("status", "replicas"), dig(before, "spec", "replicas"))
     ready = before is not None and getattr(before.get(CACHED_LINKS), "ready", False)
     return replaced(obj, ("status", "readyReplicas"), 1) if ready else obj
 

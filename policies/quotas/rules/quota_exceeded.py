@@ -64,8 +64,8 @@ def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     if used is None:
         used, last = used_by_other_manifests(target, each.quota, facts)
         others = "The other workloads of this set take"
-    elif is_running(target, facts):
-        return  # its own pods are among those in use
+    elif is_running(target, each.quota, facts) is not False:
+        return  # its own pods are, or may be, among those in use
     else:
         others = "Other pods use"
     room = each.room(used)
@@ -83,9 +83,14 @@ def _short(each: QuotaMatch, room: Room, why: str, certainty: Certainty) -> Find
     return Finding(
         "spec.replicas",
         f"{why}: {left} of {wanted} replicas {'is' if left == 1 else 'are'} not created.",
-        f"Run at most {fits} {'replica' if fits == 1 else 'replicas'}, request less, or raise the quota.",
+        f"{_fewer(fits)} less, or raise the quota.",
         certainty,
     )
+
+
+def _fewer(fits: int) -> str:
+    """The start of a sentence about the replicas that fit."""
+    return f"Run at most {fits} {'replica' if fits == 1 else 'replicas'}, request" if fits else "Request"
 
 
 def _resources(template: PodTemplate) -> str:

@@ -31,7 +31,7 @@ def _finding(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
     used = in_use(each.quota)
     if used is None:
         return _among_manifests(target, each, facts)
-    room = each.room(used) if is_running(target, facts) else None
+    room = each.room(used) if is_running(target, each.quota, facts) else None
     if room is None or room.replicas >= 1:
         return None
     full = (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.facts import Facts
+from policies.core.facts import Cluster, Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.core.target import Target, pod_templates
@@ -23,6 +23,9 @@ from policies.quotas.limit_ranges import amounts, formatted, total
 from policies.quotas.quotas import Pods, covers, pods_of, quota_matches, usage_of
 from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_quota_deadlock
 from tests.manifests import manifest
+from tests.webhook.kube.filled import filled
+from webhook.kube.offline import ManifestCluster
+from webhook.kube.overlaid import OverlaidCluster
 
 WORKLOADS = {each.gk: each for each in known_workloads()}
 
@@ -227,3 +230,27 @@ def test_a_maximum_gives_limit_and_request_and_a_minimum_a_request() -> None:
     (one,) = pods(pod({}), known).containers
     assert one.limits == {"cpu": 4}
     assert one.requests == {"cpu": 2, "memory": 1 << 30}
+
+
+def test_its_own_pods_are_not_other_pods() -> None:
+    """In use are the pods of the workload itself, which a manifest without a status does not show."""
+    spec = {
+        "replicas": 2,
+        "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "selector": {"matchLabels": {"app": "llm"}},
+        "template": {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [{"name": "s"}]}},
+    }
+    written = manifest("Deployment", "llm", spec, namespace="default")
+    used = quota(hard={"pods": "3"}, status={"used": {"pods": "2"}})
+    used = {"apiVersion": "v1", "kind": "ResourceQuota", **used}
+    used["metadata"]["namespace"] = "default"
+    ranges = manifest("LimitRange", "none", {}, namespace="default")
+
+    def found(cluster: Cluster) -> list[str]:
+        target = Target(written, kind_of(written), pod_templates(written, WORKLOADS))
+        return [each.path for each in quota_exceeded.RULE.check(target, Facts("default", cluster))]
+
+    assert found(ManifestCluster([written, used, ranges])) == []
+    only = ManifestCluster([written])
+    assert found(OverlaidCluster(only, filled(written, used, ranges))) == []
+    assert found(OverlaidCluster(only, filled(used, ranges))) == ["spec.replicas"], "it is new there"
