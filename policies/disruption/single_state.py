@@ -33,8 +33,8 @@ def _state_parts() -> tuple[str, ...]:
 
 def may_run_alone(target: Target, facts: Facts) -> bool:
     """Whether a second replica of a workload might not be able to work: its author excludes two pods at the
-    same time (Recreate), or its state is in a volume of one node or one pod, in a file of one process, or in a
-    server's memory. True if in doubt."""
+    same time (Recreate), or its state is in a volume of one node or one pod, in a file of one process, or in
+    a server's memory. True if in doubt."""
     return is_recreate(target.obj) or any(_has_own_state(each, target, facts) for each in target.templates)
 
 

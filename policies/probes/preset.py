@@ -96,8 +96,8 @@ class SingleState(Model):
     env: tuple[str, ...] = Field((), description="environment variables that move the state elsewhere")
     shared: tuple[str, ...] = Field(
         (),
-        description="values of these flags and variables with which several processes share the state; `*` is "
-        "any text",
+        description="values of these flags and variables with which several processes share the state; `*` "
+        "is any text",
     )
     source: str = Field(description="the documentation or code that shows it")
 

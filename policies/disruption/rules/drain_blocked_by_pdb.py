@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.facts import BY_NAME, find_by_name
+from policies.core.groups import LWS_NAME
 from policies.core.listing import Index, is_manifest
 from policies.core.resources import Resource
-from policies.core.groups import LWS_NAME
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.group_kinds import (
     AUTOSCALER,
@@ -229,8 +229,9 @@ def _groups(target: Target, facts: Facts) -> Findings:
         if _blocks(least, selected[name]) and _is_only_selected(target.obj, budget, facts):
             yield Finding(
                 _REPLICAS[target.kind],
-                f"The smallest size of this workload has {_pods(selected[name])} that PodDisruptionBudget {name} "
-                f"selects, and {_needed(least, selected[name])}, so no pod can be evicted and node drains block.",
+                f"The smallest size of this workload has {_pods(selected[name])} that PodDisruptionBudget "
+                f"{name} selects, and {_needed(least, selected[name])}, so no pod can be evicted and node "
+                "drains block.",
                 "Set the budget's minAvailable below the number of pods that it selects.",
                 Certainty.UNDECIDED,
             )
