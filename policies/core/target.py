@@ -16,7 +16,7 @@ from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, strings, text
 from policies.kube.metadata import controller
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container, Role, containers, with_container
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -140,6 +140,7 @@ class Target:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
 
 
+_READINESS: Final = "readinessProbe"
 MAX_EMBEDDED: Final = 4
 """The deepest nesting of objects in objects."""
 
@@ -295,6 +296,7 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
         return pod
     if not template.is_exact:
         return obj
+    pod = _without_readiness_of_kserve(template, pod)
     if template.shape is Shape.SPEC:
         return replaced(obj, template.steps, pod["spec"])
     node = mapping(obj, *template.steps)
@@ -304,3 +306,18 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
     if pod["spec"] is not node.get("spec"):
         node = {**node, "spec": pod["spec"]}
     return replaced(obj, template.steps, node)
+
+
+def _without_readiness_of_kserve(template: PodTemplate, pod: Json) -> Json:
+    """The pod without the readiness probes that KServe adds to it: they belong to the pods, not to the
+    object."""
+    if template.unprojected is template.pod:
+        return pod
+    written = {each.name for each in containers(template.unprojected, Role.MAIN) if each.spec.get(_READINESS)}
+    given = {each.name: each.spec.get(_READINESS) for each in template.containers(Role.MAIN)}
+    for container in containers(pod, Role.MAIN):
+        probe = container.spec.get(_READINESS)
+        if probe is not None and container.name not in written and probe is given.get(container.name):
+            spec = {key: value for key, value in container.spec.items() if key != _READINESS}
+            pod = with_container(pod, container, spec)
+    return pod

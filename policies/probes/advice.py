@@ -12,6 +12,7 @@ from policies.core.groups import Waits, leads
 from policies.core.suggestions import closest
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig
+from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, preset_health, server_port
@@ -85,11 +86,13 @@ def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding
     probe = container.spec.get("livenessProbe")
     if requested_liveness(pod, container, facts) is not Liveness.PROGRESS or is_program(probe):
         return None
+    own = f"{LIVENESS}.{container.name}"
+    key = own if own in annotations_of(pod) else LIVENESS
     health = preset_health(container, facts.settings(StandardProbes))
     check = progress_check(pod, container, health.live if health else None, facts)
     why = "it has another livenessProbe" if check is None or check.handler is not None else check.why_not
     return Finding(
-        f"{_path(container)}.livenessProbe",
+        f"metadata.annotations[{key}]",
         f"Container {container.name} gets no liveness by progress: {why}. A hang behind its health endpoint "
         "is not noticed.",
         f"Change that, or set the annotation {LIVENESS} to endpoint.",

@@ -27,15 +27,14 @@ PROBED = {
     "bare-pod.yaml",
     "drain-blocked.yaml",
     "fastapi-annotated.yaml",
-    "kserve-inferenceservice.yaml",
     "mlserver-multi-model.yaml",
     "rollout-deadlock.yaml",
     "tensorflow-serving.yaml",
     "triton.yaml",
     "vector-database.yaml",
 }
-ALIVE = {"vector-database.yaml"}
-"""Examples with a readinessProbe: liveness is added, and its startup probe."""
+ALIVE = {"kserve-inferenceservice.yaml", "vector-database.yaml"}
+"""Examples with a readinessProbe, one of them added by KServe: liveness is added, and its startup probe."""
 
 
 GUARDED = {"vllm.yaml", "torchserve.yaml"}

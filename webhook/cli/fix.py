@@ -177,7 +177,7 @@ def _fixed(
         return None
     before = first.origin.text
     for document in documents:
-        after, by = _fixed_object(document, config, cluster, only)
+        after, by = fixed_object(document, config, cluster, only)
         intended.append(after)
         operations = diff(document.obj, after)
         if operations and document.origin:
@@ -204,7 +204,7 @@ def _parses_to(text: str, objects: Sequence[Json]) -> bool:
         return False
 
 
-def _fixed_object(
+def fixed_object(
     document: Document, config: Config, cluster: Cluster, only: Sequence[str]
 ) -> tuple[Json, list[str]]:
     """The object with all fixes, and the ids of their policies and rules."""

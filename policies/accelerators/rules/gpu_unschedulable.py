@@ -25,12 +25,11 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _path(template: PodTemplate, obstacle: Obstacle, settings: GpuAffinity) -> str:
     match obstacle.cause:
-        case Cause.RESOURCES:
+        # The webhook adds tolerations, so a missing one is reported at the request.
+        case Cause.RESOURCES | Cause.TAINTS:
             return _asking(template, settings)
         case Cause.PRODUCT | Cause.MEMORY as cause:
             return f"{template.metadata_path}.annotations[{cause.value}]"
-        case Cause.TAINTS:
-            return f"{template.spec_path}.tolerations"
     selects = mapping(template.spec, "nodeSelector")
     return f"{template.spec_path}.{'nodeSelector' if selects else 'affinity.nodeAffinity'}"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.probes.injected import looks_injected
+from policies.probes.probe import LIVENESS
 from policies.probes.progress import blind_because
 from policies.probes.serving import serving_containers
 
@@ -12,9 +14,10 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.is_ray or template.container_path:
             continue
         for container in serving_containers(template.pod, facts):
-            if because := blind_because(template.pod, container, facts):
+            because = blind_because(template.pod, container, facts)
+            if because and not looks_injected(template.pod, container, LIVENESS, facts):
                 yield Finding(
-                    template.at(container, "livenessProbe"),
+                    template.at(container, LIVENESS),
                     f"The liveness endpoint of container {container.name} answers while its engine hangs, "
                     f"so kubelet does not restart it. Progress is not checked: {because}.",
                     "Leave livenessProbe out and remove that reason, so that the webhook checks progress. If "

@@ -8,7 +8,8 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import STARTUP, Probe, liveness_and_readiness
+from policies.probes.injected import looks_injected
+from policies.probes.probe import READINESS, STARTUP, Probe, liveness_and_readiness
 from policies.probes.start import budget_of
 
 SHORTEST_DELAY: Final = 60
@@ -23,9 +24,11 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if liveness.container.role is Role.SIDECAR:  # a startupProbe would delay the containers after it
             continue
-        if _looks_injected(liveness, readiness, facts):
+        if _is_copied(liveness, readiness, facts):
             continue
         if not (readiness.is_user_written and liveness.is_user_written):
+            continue
+        if looks_injected(readiness.template.pod, readiness.container, READINESS, facts):
             continue
         if not is_first_party(liveness.template, liveness.container, facts):
             continue
@@ -38,7 +41,7 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _looks_injected(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
+def _is_copied(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
     """Whether liveness is a copy of readiness with a delay of the startup budget, as `standard-probes` adds
     it."""
     budget = budget_of(liveness.template.pod, liveness.container, facts).seconds

@@ -7,12 +7,14 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
 from policies.kube.json import Json, integer, mapping
-from policies.kube.pods import Role, containers
+from policies.kube.pods import Role, containers, with_container
 from policies.kube.probe_timing import initial_delay, startup_deadline
+from policies.probes.injected import looks_injected
 from policies.probes.start import Start, start_of
 from policies.rollouts.rollouts import replicas_of
 
 _READINESS: Final = "readinessProbe"
+_PROBES: Final = (_READINESS, "livenessProbe", "startupProbe")
 _DEFAULT_DEADLINE: Final = 600
 """Seconds; the default of the API server and of Argo Rollouts (utils/defaults of v1.8.3)."""
 _NO_DEADLINE: Final = 2**31 - 1
@@ -33,7 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
     aborts = kind_of(target.obj) == ROLLOUT and target.spec.get("progressDeadlineAbort") is True
     failed = f"{'Argo Rollouts aborts the rollout' if aborts else 'The rollout counts as failed'} {after}"
     # The user's own template: the probes that the webhook injects are generous on purpose and do not count.
-    own = mapping(target.obj, "spec", "template")
+    own = _without_injected(mapping(target.obj, "spec", "template"), facts)
     slowest = _slowest_start(own)
     if slowest is not None and slowest[1] * 10 > deadline * 11:  # a tenth above is rounding
         name, seconds = slowest
@@ -52,6 +54,16 @@ def check(target: Target, facts: Facts) -> Findings:
         why,
         f"Set spec.progressDeadlineSeconds above {seconds}, with room to pull the image.",
     )
+
+
+def _without_injected(pod: Json, facts: Facts) -> Json:
+    """The pod template without the probes that the webhook would add and `chassis fix` writes into files."""
+    for container in facts.view(pod).containers:
+        ours = [field for field in _PROBES if looks_injected(pod, container, field, facts)]
+        if ours:
+            kept = {key: value for key, value in container.spec.items() if key not in ours}
+            pod = with_container(pod, container, kept)
+    return pod
 
 
 def _start_beyond(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:

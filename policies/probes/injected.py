@@ -1,0 +1,43 @@
+"""Whether standard-probes would add a probe of a container if it were missing.
+
+Injected probes in a Pod, and in a file that `chassis fix` has written, look like the user's. They are what
+the webhook recommends, so rules do not report them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.facts import Facts
+from policies.kube.json import Json
+from policies.kube.pods import Container, with_container
+from policies.probes.settings import StandardProbes
+from policies.probes.standard_probes import mutate
+
+_LIVENESS: Final = "livenessProbe"
+_STARTUP: Final = "startupProbe"
+
+
+def looks_injected(pod: Json, container: Container, field: str, facts: Facts) -> bool:
+    """Whether standard-probes adds the same probe at `field` to the pod without it."""
+    if container.spec.get(field) is None:
+        return False
+    return facts.pod_cache(pod).once_for((container, field), _looks_injected, pod, container, field, facts)
+
+
+def _looks_injected(pod: Json, container: Container, field: str, facts: Facts) -> bool:
+    # A startupProbe follows from liveness, which may be injected with it.
+    missing = ((field,), (_STARTUP, _LIVENESS)) if field == _STARTUP else ((field,),)
+    return any(_added_again(pod, container, field, fields, facts) for fields in missing)
+
+
+def _added_again(pod: Json, container: Container, field: str, missing: tuple[str, ...], facts: Facts) -> bool:
+    kept = {key: value for key, value in container.spec.items() if key not in missing}
+    mutated = mutate(with_container(pod, container, kept), facts.settings(StandardProbes), facts)
+    again = facts.view(mutated).containers
+    return any(
+        each.list == container.list
+        and each.index == container.index
+        and each.spec.get(field) == container.spec[field]
+        for each in again
+    )

@@ -1,0 +1,92 @@
+"""The law of injection: the project's own work passes the project's own review.
+
+`objections` returns every breach of it for one object. Each test that has objects can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from policies.core import registry
+from policies.core.facts import Cluster
+from policies.core.mode import Mode
+from policies.kube.field_paths import field_path, named
+from policies.kube.json import Json
+from webhook.admission import engine
+from webhook.admission.configuration import Config, Override
+from webhook.admission.decision import Decision, Result
+from webhook.admission.envelope import Request
+from webhook.admission.patch import diff, steps_of
+from webhook.cli.fix import fixed_object
+from webhook.kube.offline import Document
+
+Place: TypeAlias = tuple[str, ...]
+"""The segments of a field path, with the names of list elements."""
+
+SAME_GAP = {"readiness-without-liveness": "liveness-missing"}
+"""Two rules for one gap: a missing livenessProbe, next to a readinessProbe and without one."""
+NOTICES = {
+    "progress-deadline-too-short": "an injected readinessProbe waits for the model longer than the deadline, "
+    "which is a field of the Deployment, and only pods are changed"
+}
+"""Rules that report a consequence of an injection at a field of the user's workload, each with the reason."""
+
+
+def objections(obj: Json, config: Config, cluster: Cluster) -> list[str]:
+    """The findings, of any mode, that lie at an injected field, and those that an injection adds.
+
+    An injection is a field of the mutated object, of a workload's projected pods, and of the file that
+    `chassis fix` writes.
+    """
+    document = Document("object", 0, obj)
+    bare = without_mutators(config)
+    request = document.request()
+    mutated = engine.mutate(request, config, cluster)
+    admitted = engine.validate(replace(request, object=mutated.object), config, cluster)
+    assert (*mutated.crashes, *admitted.crashes) == ()
+    projected = mutated.object if admitted.projected is None else admitted.projected
+    fixed, _ = fixed_object(document, config, cluster, ())
+    found = _findings(obj, _validated(request, obj, bare, cluster).results)
+    return [
+        *_breaches("admitted", obj, projected, (*mutated.results, *admitted.results), found),
+        *_breaches("stored", obj, projected, _validated(request, projected, bare, cluster).results, found),
+        *_breaches("fixed", obj, fixed, _validated(request, fixed, bare, cluster).results, found),
+    ]
+
+
+def without_mutators(config: Config) -> Config:
+    """The same policy with every mutator off."""
+    off = Override(modes=dict.fromkeys(registry.mutators(), Mode.OFF))
+    webhook = config.webhook.model_copy(update={"overrides": (*config.webhook.overrides, off)})
+    return replace(config, webhook=webhook, overridden=(*config.overridden, {}))
+
+
+def _validated(request: Request, obj: Json, config: Config, cluster: Cluster) -> Decision:
+    return engine.validate(replace(request, object=obj), config, cluster)
+
+
+def _breaches(
+    stage: str, before: Json, after: Json, results: Iterable[Result], found: dict[tuple[str, Place], Result]
+) -> Iterator[str]:
+    injected = list(_injected(before, after))
+    for (rule, place), result in _findings(after, results).items():
+        finding = result.finding
+        told = f"{stage}: {result.rule} ({result.mode}) at {finding.path}: {finding.message}"
+        if any(place[: len(field)] == field for field in injected):
+            yield f"at an injected field, {told}"
+        elif (rule, place) not in found and rule not in {*registry.mutators(), *NOTICES}:
+            yield f"added by an injection, {told}"
+
+
+def _findings(obj: Json, results: Iterable[Result]) -> dict[tuple[str, Place], Result]:
+    """The findings by rule and place."""
+    return {(SAME_GAP.get(each.rule, each.rule), named(obj, each.finding.path)): each for each in results}
+
+
+def _injected(before: Json, after: Json) -> Iterator[Place]:
+    """The place of each added or changed field, without the annotation that lists them."""
+    for operation in diff(before, after):
+        path = field_path(int(step) if step.isdigit() else step for step in steps_of(operation["path"]))
+        yield named(after, path)
