@@ -117,10 +117,11 @@ class Graph:
         """The nodes, all that they depend on, and all that depend on them, directly or through others."""
         kept = _reachable(nodes, ((edge.source, edge.target) for edge in self.edges))
         kept |= _reachable(nodes, ((edge.target, edge.source) for edge in self.edges))
+        ids = {node.id for node in kept}
         return Graph(
             tuple(node for node in self.nodes if node in kept),
             tuple(edge for edge in self.edges if edge.source in kept and edge.target in kept),
-            self.cycles,
+            tuple(cycle for cycle in self.cycles if not ids.isdisjoint(members_of(cycle))),
             self.truncated,
         )
 
@@ -160,6 +161,12 @@ class Graph:
         return Blast(
             node, tuple(sorted(restarted, key=restarted.__getitem__)), tuple(unready), restarted | unready
         )
+
+
+def members_of(cycle: Cycle) -> list[str]:
+    """The ids of the workloads that wait for each other, in order."""
+    waiters = (step.waiter for step in cycle.steps)
+    return [Node(waiter.kind, waiter.namespace, waiter.name).id for waiter in waiters]
 
 
 def _reachable(starts: Iterable[Node], arrows: Iterable[tuple[Node, Node]]) -> set[Node]:

@@ -16,6 +16,8 @@ _VOLUMES: Final = (
     ("secret", "secretName", SECRET),
 )
 _PROJECTED: Final = (("configMap", CONFIG_MAP), ("secret", SECRET))
+_ROOT_CA: Final = "kube-root-ca.crt"
+"""kube-controller-manager writes this ConfigMap into every namespace."""
 _ENV_FROM: Final = (("configMapRef", CONFIG_MAP), ("secretRef", SECRET))
 _ENV: Final = (("configMapKeyRef", CONFIG_MAP), ("secretKeyRef", SECRET))
 
@@ -54,5 +56,5 @@ def objects_read(template: PodTemplate) -> Iterator[Read]:
 
 def _read(kind: GroupKind, reference: Json, key: str, path: str, *, mounted: bool) -> Iterator[Read]:
     name = text(reference, key)
-    if name:
+    if name and (kind, name) != (CONFIG_MAP, _ROOT_CA):
         yield Read(kind, name, path, mounted, reference.get("optional") is True)

@@ -19,7 +19,7 @@ from webhook.errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show the dependencies between workloads, Services, hosts and volumes in manifests or a cluster. "
-        "Exit status: 0 no workloads wait for each other, 1 some do, 2 something could not be read."
+        "Exit status: 0 no shown workloads wait for each other, 1 some do, 2 something could not be read."
     )
     flags.add_input(parser)
     parser.add_argument(
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show only the objects that depend on one object or that it depends on, and the workloads that "
         "its failure affects; NAME is a name, KIND/NAME or NAMESPACE/KIND/NAME",
     )
-    flags.add_output(parser, "text", "json", "mermaid", "dot", "html")
+    flags.add_output(parser, "text", "json", "mermaid", "dot")
     parser.set_defaults(run=run)
 
 

@@ -1,18 +1,15 @@
-"""`chassis graph`: its formats, what hostile names do to them, and its page in Chromium."""
+"""`chassis graph`: its formats and what hostile names do to them."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from policies.core.registry import rules
 from tests.manifests import manifest
-from tests.webhook.cli.browser import Tab, needs_chromium
 from tests.webhook.cli.scanned import DEPLOYMENTS, SERVED, Chassis, InCluster, deployment, serialized, serve
 from tests.webhook.kube.apiserver import FakeApiServer
 
@@ -102,6 +99,30 @@ def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, graph: Chassis) -> N
     status, text, _ = graph(tmp_path)
     assert status == 0
     assert "0 cycles" in text
+
+
+def test_from_shows_only_the_cycles_of_the_object(tmp_path: Path, graph: Chassis, manifests: str) -> None:
+    aside = tmp_path / "aside.yaml"
+    aside.write_text(MORE.replace("name: web", "name: aside").replace("app: web", "app: aside"))
+    aside.write_text(aside.read_text().replace("http://model", "http://elsewhere"))
+    status, text, _ = graph(tmp_path, "--from", "Deployment/aside")
+    assert status == 0, "the cycle of gateway and model is not connected to it"
+    assert text.endswith("1 workload, 3 dependencies, 0 cycles\n")
+    assert "cycle (" not in text
+    assert graph(tmp_path, "--from", "Deployment/aside", "-o", "json").json["cycles"] == []
+    assert graph(tmp_path, "--from", "Service/model").status == 1
+
+
+def test_a_running_pod_has_no_edge_to_the_config_map_of_every_namespace(
+    tmp_path: Path, graph: Chassis
+) -> None:
+    sources = [{"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}]
+    own = {"name": "own", "projected": {"sources": [{"configMap": {"name": "settings"}}]}}
+    volumes = [{"name": "kube-api-access-x7k2p", "projected": {"sources": sources}}, own]
+    pod = manifest("Pod", "alone", {"containers": [{"name": "x", "image": "x"}], "volumes": volumes})
+    (tmp_path / "pod.json").write_text(serialized(pod))
+    edges = graph(tmp_path, "-o", "json").json["edges"]
+    assert [edge["target"] for edge in edges] == ["default/ConfigMap/settings"]
 
 
 CHAIN = """
@@ -204,74 +225,3 @@ async def test_a_cluster_is_read(fake: FakeApiServer, in_cluster: InCluster) -> 
     assert [(edge["source"], edge["relation"], edge["target"]) for edge in answer.json["edges"]] == [
         ("ml/Deployment/x", "is restarted without", "Host/payments")
     ]
-
-
-# --- the page --------------------------------------------------------------------------------------
-
-
-def page(graph: Chassis, tmp_path: Path, *argv: str) -> Path:
-    file = tmp_path / "graph.html"
-    file.write_text(graph(*argv, "-o", "html").out, encoding="utf-8")
-    return file
-
-
-async def drawn(tab: Tab) -> list[str]:
-    names: Any = await tab.ask("[...document.querySelectorAll('.node')].map(it => it.ariaLabel)")
-    return sorted(names)
-
-
-@pytest.mark.e2e
-@needs_chromium
-async def test_the_page_draws_filters_and_focuses(
-    tab: Tab, manifests: str, tmp_path: Path, graph: Chassis
-) -> None:
-    file = page(graph, tmp_path, manifests)
-    await tab.open(file)
-    assert "Deployment default/web" in await drawn(tab)
-    assert await tab.ask("document.querySelectorAll('.edge.cycle').length") == 4
-    filtering = (
-        "const it = document.getElementById('filter'); it.value = {}; it.dispatchEvent(new Event('input'))"
-    )
-    await tab.ask("{" + filtering.format("'budget'") + "}")
-    assert await drawn(tab) == ["Deployment default/web", "PodDisruptionBudget default/web"]
-    await tab.ask("document.getElementById('all').click()")
-    await tab.ask(
-        "document.querySelector('[aria-label=\"Deployment default/web\"]')"
-        ".dispatchEvent(new MouseEvent('click'))"
-    )
-    details = await tab.ask("document.getElementById('details').textContent")
-    assert "is restarted without Service default/model" in details
-    assert "livenessProbe.exec.command" in details
-    assert set(tab.requests) - {"about:blank"} == {file.as_uri()}
-    assert tab.complaints == []
-
-
-@pytest.mark.e2e
-@needs_chromium
-async def test_names_do_not_run_in_the_page(tab: Tab, hostile: str, tmp_path: Path, graph: Chassis) -> None:
-    await tab.open(page(graph, tmp_path, hostile))
-    assert any(HOSTILE in name for name in await drawn(tab))
-    assert tab.complaints == []
-    await tab.ask(
-        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))"
-    )
-    assert await tab.ask("window.ran") is None
-
-
-@pytest.mark.e2e
-@needs_chromium
-async def test_the_page_is_usable_with_500_workloads(tab: Tab, tmp_path: Path, graph: Chassis) -> None:
-    objects = []
-    for n in range(500):
-        labels = {"app": f"app-{n}"}
-        script = f"until nc -z app-{(n * 7 + 1) % 500} 80; do sleep 1; done"
-        wait = {"name": "w", "command": ["sh", "-c", script]}
-        spec = {"initContainers": [wait], "containers": [{"name": "c", "image": "x"}]}
-        template = {"metadata": {"labels": labels}, "spec": spec}
-        objects.append(manifest("Deployment", f"app-{n}", {"template": template}))
-        objects.append(manifest("Service", f"app-{n}", {"selector": labels}))
-    file = tmp_path / "large.yaml"
-    file.write_text(yaml.safe_dump_all(objects))
-    await tab.open(page(graph, tmp_path, str(file)))
-    assert len(await drawn(tab)) == 1000
-    assert tab.complaints == []

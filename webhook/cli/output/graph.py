@@ -1,4 +1,4 @@
-"""A graph of dependencies as text, JSON, Mermaid, DOT or one HTML page."""
+"""A graph of dependencies as text, JSON, Mermaid or DOT."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from policies.kube.printable import printable
-from policies.relations.graph import Blast, Edge, Graph, Node
+from policies.relations.graph import Blast, Edge, Graph, Node, members_of
 from webhook.cli.output.plain import as_json, plural
 
 
@@ -20,10 +20,6 @@ def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[s
             yield from _mermaid(graph)
         case "dot":
             yield from _dot(graph)
-        case "html":
-            from webhook.cli.output import pages
-
-            yield from pages.stream("graph/page.html", graph=_json(graph, blasts))
         case _:
             yield from _text(graph, blasts)
 
@@ -87,9 +83,7 @@ def _json(graph: Graph, blasts: Sequence[Blast]) -> dict[str, Any]:
         "cycles": [
             {
                 "certainty": cycle.certainty.value,
-                "members": [
-                    Node(step.waiter.kind, step.waiter.namespace, step.waiter.name).id for step in cycle.steps
-                ],
+                "members": members_of(cycle),
                 "limitSeconds": cycle.limit,
             }
             for cycle in graph.cycles
