@@ -17,12 +17,12 @@ from policies.core.facts import Cluster
 from tests.calls import Trip, trip
 from webhook.config.load import load
 from webhook.config.source import LivePolicy
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.journal import Journal
 from webhook.server.metrics import Metrics
-from webhook.server.record import SharedRecords
 from webhook.server.reviews import Reviews
+from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
 
 ENDPOINTS = ("mutate", "validate")

@@ -39,7 +39,7 @@ from policies.kube.json import Json
 from policies.probes.observed import OBSERVED
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, SERVICE_ACCOUNT, Chassis
-from webhook.kube.uptime import NAME as LEASE
+from webhook.kube.leader_election import NAME as LEASE
 
 PODS = int(os.environ.get("PODS", "10000"))
 SECONDS = float(os.environ.get("SECONDS", "60"))

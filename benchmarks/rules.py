@@ -20,7 +20,7 @@ from tests.manifests import manifest
 from webhook.admission.context import Context
 from webhook.admission.mutation import project
 from webhook.config.load import load, rules
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 SIZE = 15_000
 """Bytes of the Deployment as JSON, at the least."""

@@ -32,8 +32,8 @@ from policies.core.facts import NoCluster
 from webhook import fast_path
 from webhook.config.source import LivePolicy
 from webhook.fast_path.memo import Memo
-from webhook.server import certificates as certs
 from webhook.server import endpoints, log, pki
+from webhook.server import tls_reload as certs
 from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics

@@ -24,7 +24,7 @@ from benchmarks._page import spread, write
 from benchmarks._reviews import Workloads
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from webhook.server.process import TURN_SECONDS
+from webhook.server.worker import TURN_SECONDS
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 REVIEWS = 2000

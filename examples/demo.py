@@ -36,7 +36,7 @@ from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.cli.output.yaml import dump
-from webhook.kube.offline import Document, read
+from webhook.manifests.files import Document, read
 from webhook.server.pki import issue
 
 EXAMPLES = Path(__file__).parent

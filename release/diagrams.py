@@ -33,7 +33,7 @@ STEPS: Final = (
     "webhook.admission.bounds:bounded",
     "webhook.admission.mutation:fold",
     "webhook.admission.mutation:project",
-    "webhook.admission.patch:diff",
+    "webhook.admission.json_patch:diff",
     "webhook.admission.validation:findings",
     "webhook.admission.ratcheting:ratchet",
     "webhook.admission.messages:respond",
@@ -200,8 +200,8 @@ def _answering(endpoint: str, obj: Json) -> Any:
     from webhook.server.endpoints import Decider, on_error
     from webhook.server.journal import Journal
     from webhook.server.metrics import Metrics
-    from webhook.server.record import SharedRecords
     from webhook.server.reviews import Reviews
+    from webhook.server.shared_memory import SharedRecords
     from webhook.server.tracing import Tracing
 
     policy, metrics = cast(LivePolicy, SimpleNamespace(config=load({}))), Metrics()

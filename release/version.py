@@ -20,7 +20,7 @@ PLACES: Final = (
     ("charts/ml-chassis/Chart.yaml", rf"(?m)(?<=^appVersion: ){NUMBER}$"),
     ("manifests/base/deployment.yaml", rf"(?<=ghcr\.io/ml-chassis/ml-chassis:){NUMBER}"),
     ("manifests/components/scan/cronjob.yaml", rf"(?<=ghcr\.io/ml-chassis/ml-chassis:){NUMBER}"),
-    ("policies/models/settings.py", rf"(?<=ghcr\.io/ml-chassis/puller:){NUMBER}"),
+    ("policies/models/model_puller_settings.py", rf"(?<=ghcr\.io/ml-chassis/puller:){NUMBER}"),
     ("Dockerfile", rf'(?<=org\.opencontainers\.image\.version="){NUMBER}'),
 )
 """Files, and the pattern of the version in each."""

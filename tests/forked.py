@@ -160,9 +160,9 @@ def _import() -> None:
         "webhook.observed.collector",
         "webhook.observed.model_events",
         "webhook.server.ca_bundle",
-        "webhook.server.certificates",
+        "webhook.server.tls_reload",
         "webhook.server.main",
-        "webhook.server.prefork",
+        "webhook.server.supervisor",
         "webhook.server.tracing",
     ):
         import_module(module)

@@ -20,7 +20,7 @@ from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
-from policies.probes.start import size_by_name
+from policies.probes.startup_budget import size_by_name
 
 MIN_SHARE: Final = 0.75
 """The share of the computed weights that counts, since names are rounded: `7B` may be 6.7 billion."""

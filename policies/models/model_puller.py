@@ -18,11 +18,11 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
 from policies.kube.pods import Container, containers, is_ray_node
-from policies.kube.probe_timing import timed
+from policies.kube.probe_defaults import timed
 from policies.kube.quantities import parse_quantity
+from policies.models.existing_puller import models_mount, running_puller
+from policies.models.model_puller_settings import ModelPuller, ReadyWhen, Scheme, Sidecar
 from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
-from policies.models.settings import ModelPuller, ReadyWhen, Scheme, Sidecar
-from policies.models.sidecar import models_mount, running_puller
 from policies.models.volumes import (
     CACHE_DIR,
     CLAIMS_DIR,
@@ -37,7 +37,7 @@ from policies.models.volumes import (
 )
 from policies.probes.recognition import PULLER, Server
 from policies.probes.serving import istio_came_first, recognised
-from policies.probes.start import models_of
+from policies.probes.startup_budget import models_of
 from puller.spec import ModelSpec
 
 _KSERVE: Final = "internal.serving.kserve.io"

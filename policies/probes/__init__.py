@@ -5,12 +5,12 @@ container with a preset, and `standard_probes` injects the probes.
 
 | question | module |
 |---|---|
-| which settings are there | `settings` |
+| which settings are there | `standard_probes_settings` |
 | which containers of a pod serve | `serving` |
 | on which port and paths a recognised server answers | `endpoints` |
 | which handlers liveness and readiness get | `health`: from annotations, the preset, or the readinessProbe |
-| how long a start takes | `start`: from `observed` starts, or from `model_sizes` |
-| how a program checks progress | `progress` |
+| how long a start takes | `startup_budget`: from `observed` starts, or from `model_sizes` |
+| how a program checks progress | `liveness_program` |
 | which warnings the mutator gives | `advice` |
 | what rules share | `probe`, `first_party`, `missing_liveness`, `external_hosts` |
 

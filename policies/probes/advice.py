@@ -17,7 +17,7 @@ from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
-from policies.probes.progress import is_program, parse_liveness, progress_check, requested_liveness
+from policies.probes.liveness_program import is_program, parse_liveness, progress_check, requested_liveness
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
     is_kuberay_container,
@@ -25,7 +25,7 @@ from policies.probes.serving import (
     serving_containers,
     waits_for,
 )
-from policies.probes.settings import Liveness, StandardProbes
+from policies.probes.standard_probes_settings import Liveness, StandardProbes
 
 
 def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from policies.kube.json import Json, maps, text
 from policies.kube.pods import Container, tcp_ports
 from policies.probes.preset import Preset, Protocol
 from policies.probes.recognition import GroupRole, Server
-from policies.probes.settings import StandardProbes
+from policies.probes.standard_probes_settings import StandardProbes
 
 
 @dataclass(frozen=True, slots=True)

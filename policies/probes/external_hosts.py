@@ -11,8 +11,8 @@ from policies.core.finding import Certainty, Finding
 from policies.core.services import own_service
 from policies.core.target import Target
 from policies.kube.json import text
+from policies.probes.liveness_program import is_program
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
-from policies.probes.progress import is_program
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
 _CONSEQUENCE: Final = {

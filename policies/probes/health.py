@@ -18,7 +18,7 @@ from policies.containers.programs import programs
 from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role, port_number
@@ -35,7 +35,7 @@ from policies.probes.endpoints import (
 from policies.probes.preset import Protocol
 from policies.probes.recognition import Server
 from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
-from policies.probes.settings import Mirror, StandardProbes, Unknown
+from policies.probes.standard_probes_settings import Mirror, StandardProbes, Unknown
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
@@ -265,7 +265,7 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
     (kind, action), *_ = handler.items() or [("", None)]
     if settings.mirror is Mirror.OFF or not isinstance(action, dict) or action.get("host"):
         return None
-    if probe_timing.give_up(readiness) >= _DISABLED:
+    if probe_defaults.give_up(readiness) >= _DISABLED:
         return None
     similar = settings.mirror is Mirror.SIMILAR
     if kind == "httpGet":

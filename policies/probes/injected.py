@@ -11,8 +11,8 @@ from typing import Final
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.kube.pods import Container, with_container
-from policies.probes.settings import StandardProbes
 from policies.probes.standard_probes import mutate
+from policies.probes.standard_probes_settings import StandardProbes
 
 _LIVENESS: Final = "livenessProbe"
 _STARTUP: Final = "startupProbe"

@@ -9,7 +9,7 @@ from typing import Final
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
 from policies.core.target import PodTemplate, Target
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.pods import Container, Role, port_number
 
@@ -38,24 +38,24 @@ class Probe:
 
     @property
     def delay(self) -> int:
-        return probe_timing.initial_delay(self.spec)
+        return probe_defaults.initial_delay(self.spec)
 
     @property
     def period(self) -> int:
-        return probe_timing.period(self.spec)
+        return probe_defaults.period(self.spec)
 
     @property
     def timeout(self) -> int:
-        return probe_timing.timeout(self.spec)
+        return probe_defaults.timeout(self.spec)
 
     @property
     def failures(self) -> int:
-        return probe_timing.failures(self.spec)
+        return probe_defaults.failures(self.spec)
 
     @property
     def give_up(self) -> int:
         """Seconds of failures after which kubelet acts."""
-        return probe_timing.give_up(self.spec)
+        return probe_defaults.give_up(self.spec)
 
     @property
     def command(self) -> CommandSummary:

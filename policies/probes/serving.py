@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import GroupRole, Recogniser, Server, is_idle
-from policies.probes.settings import StandardProbes
+from policies.probes.standard_probes_settings import StandardProbes
 
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
 

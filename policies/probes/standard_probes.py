@@ -20,7 +20,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.reasons import UNREAD, Reasons, in_words, times
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, dig, integer, text
 from policies.kube.metadata import annotations_of
@@ -37,7 +37,7 @@ from policies.probes.health import (
     health_to_inject,
     right_port,
 )
-from policies.probes.progress import (
+from policies.probes.liveness_program import (
     TIMEOUT,
     Check,
     can_watch_start,
@@ -46,8 +46,8 @@ from policies.probes.progress import (
     watched_start,
 )
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
-from policies.probes.settings import Liveness, StandardProbes
-from policies.probes.start import MAX_START, Budget, budget_of, expected_start
+from policies.probes.standard_probes_settings import Liveness, StandardProbes
+from policies.probes.startup_budget import MAX_START, Budget, budget_of, expected_start
 
 _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
@@ -132,7 +132,7 @@ def _with_startup_probe(
     if container.spec.get("startupProbe") is not None or not handler_of(live) or watched_start(live):
         return container.spec
     expected = expected_start(pod, container, facts)
-    if expected is None or probe_timing.startup_deadline(live) >= expected:
+    if expected is None or probe_defaults.startup_deadline(live) >= expected:
         return container.spec
     if container.role is not Role.MAIN or is_kuberay_container(pod, container, facts):
         return container.spec
@@ -168,19 +168,19 @@ def _timeout(container: Container, settings: StandardProbes) -> int:
 def _readiness(handler: Json, settings: StandardProbes, timeout: int, live: Any) -> Json:
     """A readinessProbe that fails before the container's livenessProbe does."""
     period, failures = max(settings.readiness_period, timeout), settings.readiness_failures
-    if live is not None and period * failures >= probe_timing.give_up(live):
-        period = max(1, min(period, probe_timing.give_up(live) // (failures + 1)))
-        failures = max(1, min(failures, (probe_timing.give_up(live) - 1) // period))
-    return probe_timing.timed(handler, period, min(timeout, period), failures)
+    if live is not None and period * failures >= probe_defaults.give_up(live):
+        period = max(1, min(period, probe_defaults.give_up(live) // (failures + 1)))
+        failures = max(1, min(failures, (probe_defaults.give_up(live) - 1) // period))
+    return probe_defaults.timed(handler, period, min(timeout, period), failures)
 
 
 def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any) -> Json:
     """A livenessProbe that takes more than twice as long as readiness to fail."""
     timeout = max(timeout, integer(ready, "timeoutSeconds", default=1))
-    period = max(settings.liveness_period, timeout, probe_timing.period(ready))
-    shortest = 2 * probe_timing.give_up(ready) if ready is not None else 0
+    period = max(settings.liveness_period, timeout, probe_defaults.period(ready))
+    shortest = 2 * probe_defaults.give_up(ready) if ready is not None else 0
     failures = min(max(settings.liveness_failures, shortest // period + 1), _MAX_FAILURES)
-    return probe_timing.timed(handler, period, timeout, failures)
+    return probe_defaults.timed(handler, period, timeout, failures)
 
 
 def _with_live_timeout(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
@@ -190,16 +190,16 @@ def _with_live_timeout(live: Json, handler: Json, container: Container, settings
     if timeout <= live["timeoutSeconds"] or known is None or handler != known.live:
         return live
     period = max(live["periodSeconds"], timeout)
-    failures = max(_BLOCKING_FAILURES, -(-probe_timing.give_up(live) // period))
-    return probe_timing.timed(live, period, timeout, failures)
+    failures = max(_BLOCKING_FAILURES, -(-probe_defaults.give_up(live) // period))
+    return probe_defaults.timed(live, period, timeout, failures)
 
 
 def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     """A startupProbe with the handler of liveness that lasts for the startup budget."""
     timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
     period = max(settings.startup_period, timeout)
-    budget = max(budget, probe_timing.startup_deadline(live))
-    return probe_timing.timed(handler_of(live), period, timeout, min(-(-budget // period), _MAX_FAILURES))
+    budget = max(budget, probe_defaults.startup_deadline(live))
+    return probe_defaults.timed(handler_of(live), period, timeout, min(-(-budget // period), _MAX_FAILURES))
 
 
 def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:
@@ -230,7 +230,7 @@ def _explain(
 
     def reason() -> str:
         action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
-        effect = f"{action} after {in_words(probe_timing.give_up(probe))} of failures"
+        effect = f"{action} after {in_words(probe_defaults.give_up(probe))} of failures"
         if source == MIRRORED:
             return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {effect}"
         if source == FALLBACK:
@@ -247,8 +247,8 @@ def _explain(
             return f"{asked} ({who}); a restart after 3 to 5 min without progress{limit}"
         blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
-        if name == "livenessProbe" and probe_timing.timeout(probe) >= _LONG_TIMEOUT:
-            waits = f", for up to {in_words(probe_timing.timeout(probe))}, since it waits behind inferences"
+        if name == "livenessProbe" and probe_defaults.timeout(probe) >= _LONG_TIMEOUT:
+            waits = f", for up to {in_words(probe_defaults.timeout(probe))}, since it waits behind inferences"
         return f"{_asked(probe)}{waits} ({who}); {effect}{blind}"
 
     def annotation() -> str:
@@ -280,7 +280,7 @@ def _explain_startup(
     settings: StandardProbes,
     because: str = "",
 ) -> None:
-    seconds = probe_timing.give_up(probe)
+    seconds = probe_defaults.give_up(probe)
 
     def annotation() -> str:
         expected = int(seconds / settings.startup_factor)

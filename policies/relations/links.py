@@ -18,7 +18,7 @@ from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import maps, strings, text
 from policies.kube.pods import Container, Role
-from policies.kube.probe_timing import give_up
+from policies.kube.probe_defaults import give_up
 from policies.startup.waits import init_waits, probe_waits
 
 

@@ -14,22 +14,22 @@ import yaml
 
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate, pod_templates
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 from policies.kube.json import Json, dig, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.health import annotated_health, handler_of
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
-from policies.probes.start import start_of
+from policies.probes.standard_probes_settings import StandardProbes
+from policies.probes.startup_budget import start_of
 from tests.e2e.binaries import module_source
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
-from webhook.cli.output.review import Review
+from webhook.cli.reviewing import Review
 from webhook.config.load import load
 from webhook.errors import UserError
-from webhook.kube.offline import SUFFIXES, Document, ManifestCluster, read
+from webhook.manifests.files import SUFFIXES, Document, ManifestCluster, read
 
 PROBES = {"startupProbe": "startup", "readinessProbe": "readiness", "livenessProbe": "liveness"}
 
@@ -149,7 +149,7 @@ def _told(probe: Json) -> str:
         asked = f"gRPC :{grpc['port']} {grpc.get('service', '')}".rstrip()
     else:
         asked = f"TCP :{dig(probe, 'tcpSocket', 'port')}"
-    return f"{asked} {probe_timing.startup_deadline(probe)} s"
+    return f"{asked} {probe_defaults.startup_deadline(probe)} s"
 
 
 def _reason(pod: Json, container: Container, new: Json, added: list[str], facts: Facts) -> str:

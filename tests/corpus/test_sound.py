@@ -9,7 +9,7 @@ import pytest
 from policies.core.mode import Mode, Profile
 from webhook.admission import engine
 from webhook.config.load import load
-from webhook.kube import offline
+from webhook.manifests import files
 
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.yaml"))
 
@@ -17,9 +17,9 @@ SOUND = sorted((Path(__file__).parent / "sound").glob("*.yaml"))
 @pytest.mark.parametrize("profile", [Profile.STANDARD, Profile.STRICT])
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: path.stem)
 def test_a_sound_spec_has_no_findings(path: Path, profile: Profile) -> None:
-    documents = offline.read([str(path)])
+    documents = files.read([str(path)])
     config = load({"rules.yaml": f"profile: {profile}"})
-    cluster = offline.ManifestCluster([document.obj for document in documents])
+    cluster = files.ManifestCluster([document.obj for document in documents])
     said = []
     for document in documents:
         decision = engine.decide(document.request(), config, cluster)

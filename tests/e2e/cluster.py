@@ -12,7 +12,7 @@ from tests.e2e.controlplane import ControlPlane, KubectlError
 from tests.e2e.install import REPOSITORY, Chassis
 from tests.e2e.kuberay import NAMESPACE, SERVICE_ACCOUNT, Operator, prepare
 from tests.e2e.processes import ProcessFailedError
-from webhook.kube.offline import read
+from webhook.manifests.files import read
 
 EXAMPLES = REPOSITORY / "examples"
 KUBERAY = "kuberay-1.6"

@@ -17,7 +17,7 @@ from tests.e2e.status import is_ready
 from tests.e2e.workloads import job, pod, probes, workload
 from tests.manifests import manifest
 from webhook.cli import main as cli
-from webhook.kube.uptime import NAME, RENEW_SECONDS, outages_in
+from webhook.kube.leader_election import NAME, RENEW_SECONDS, outages_in
 
 pytestmark = pytest.mark.e2e
 

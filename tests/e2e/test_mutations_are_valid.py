@@ -29,9 +29,9 @@ from tests.policies.test_laws import MENDED, lost
 from webhook.admission import engine
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
-from webhook.admission.patch import same
+from webhook.admission.json_patch import same
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 pytestmark = pytest.mark.e2e
 

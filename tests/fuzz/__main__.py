@@ -16,7 +16,13 @@ CORPUS = Path(__file__).with_name("corpus")
 DICTIONARY = Path(__file__).with_name("tokens.dict")
 MAX_LENGTH = 4096
 """Bytes of an input: superlinear costs show long before."""
-INSTRUMENTED = ("policies", "puller.spec", "webhook.config", "webhook.kube.documents", "webhook.admission")
+INSTRUMENTED = (
+    "policies",
+    "puller.spec",
+    "webhook.config",
+    "webhook.manifests.documents",
+    "webhook.admission",
+)
 
 
 def main() -> int:

@@ -18,9 +18,9 @@ from webhook.admission import engine
 from webhook.admission.configuration import Config, Override
 from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
-from webhook.admission.patch import diff, steps_of
+from webhook.admission.json_patch import diff, steps_of
 from webhook.cli.fix import fixed_object
-from webhook.kube.offline import Document
+from webhook.manifests.files import Document
 
 Place: TypeAlias = tuple[str, ...]
 """The segments of a field path, with the names of list elements."""

@@ -7,7 +7,7 @@ from policies.core.settings import default_settings
 from policies.disruption import disruption_guard
 from policies.kube.json import Json
 from policies.models import model_puller
-from policies.models.settings import ByLabel, ModelPuller
+from policies.models.model_puller_settings import ByLabel, ModelPuller
 from tests.manifests import manifest
 
 LARGEST = 256 << 10

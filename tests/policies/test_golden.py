@@ -25,12 +25,12 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, mapping, maps, replaced
 from policies.kube.pods import Role, containers
+from webhook.admission.json_patch import diff, same
 from webhook.admission.messages import place_of
-from webhook.admission.patch import diff, same
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
-from webhook.kube.documents import load_all
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.documents import load_all
+from webhook.manifests.files import ManifestCluster
 
 HERE = Path(__file__).parent
 CASES = sorted(

@@ -17,7 +17,7 @@ from policies.kube.metadata import labels_of
 from tests.policies import test_golden, test_rules
 from tests.policies.injection import objections
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster, read
+from webhook.manifests.files import ManifestCluster, read
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("examples", "tests/corpus/sound", "tests/policies")

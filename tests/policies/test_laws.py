@@ -18,9 +18,9 @@ from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
-from webhook.admission.patch import same
+from webhook.admission.json_patch import same
 from webhook.cli.output.yaml import dump
-from webhook.kube.documents import load_all
+from webhook.manifests.documents import load_all
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 

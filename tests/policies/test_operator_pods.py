@@ -18,7 +18,7 @@ from policies.kube.pods import Role, containers
 from tests.manifests import manifest
 from webhook.admission.engine import mutate
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 MODELS: Json = manifest(
     "ConfigMap",

@@ -18,7 +18,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from tests.policies.test_laws import places
 from webhook.config.load import rules
-from webhook.kube import offline
+from webhook.manifests import files
 
 CASES = Path(__file__).parent
 KINDS = {workload.gk: workload for workload in known_workloads()}
@@ -50,7 +50,7 @@ BAD = sorted(CASES.glob("*/rules/*/bad-*.yaml"))
 
 @cache
 def bad(path: Path) -> Json:
-    return next(iter(offline.read([str(path)]))).obj
+    return next(iter(files.read([str(path)]))).obj
 
 
 @pytest.mark.parametrize("rule", sorted({path.parent.name for path in BAD}))

@@ -32,7 +32,7 @@ from policies.kube.metadata import labels_of
 from webhook.admission.context import Context
 from webhook.admission.mutation import project
 from webhook.config.load import load, rules
-from webhook.kube import offline
+from webhook.manifests import files
 
 CASES = Path(__file__).parent.parent
 EXPECT = re.compile(r"^# expect: (\S+) (\w+)\n#   (.+)\n#   (.+)\n", re.MULTILINE)
@@ -50,7 +50,7 @@ class Case:
 
     @classmethod
     def read(cls, path: Path) -> Case:
-        objects = tuple(document.obj for document in offline.read([str(path)]))
+        objects = tuple(document.obj for document in files.read([str(path)]))
         header = HEADER.match(path.read_text())
         expected = EXPECT.findall(header[0]) if header else []
         return cls(
@@ -62,17 +62,15 @@ class Case:
 
     @classmethod
     def of(cls, snippet: str) -> Case:
-        return cls(tuple(d.obj for d in offline.read(["-"], lambda: snippet)), frozenset())
+        return cls(tuple(d.obj for d in files.read(["-"], lambda: snippet)), frozenset())
 
     def situation(self) -> tuple[Target, Facts]:
         """What the engine would hand to a rule."""
         obj, *rest = self.objects
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
         config = load(mapping(policy[0], "data") if policy else {})
-        request = offline.Document("case", 0, obj).request()
-        context = Context.of(
-            obj, request.namespace, config, offline.ManifestCluster(self.objects, whole=True)
-        )
+        request = files.Document("case", 0, obj).request()
+        context = Context.of(obj, request.namespace, config, files.ManifestCluster(self.objects, whole=True))
         projection = project(obj, pod_templates(obj, config.workloads), context)
         assert projection.crashes == ()
         return projection.target, context.facts

@@ -12,9 +12,9 @@ import pytest
 from policies.kube.json import Json, appended, replaced
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
-from webhook.admission.patch import diff, steps_of
+from webhook.admission.json_patch import diff, steps_of
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster, read
+from webhook.manifests.files import Document, ManifestCluster, read
 
 JUNK: tuple[Any, ...] = (True, "x", 7, 0.5, [], [None], {}, "")
 CONFIG = load({})

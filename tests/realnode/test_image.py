@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.models.settings import ModelPuller
+from policies.models.model_puller_settings import ModelPuller
 from tests.e2e.api import JSON
 from tests.e2e.install import NAMESPACE
 from tests.e2e.node import images
@@ -118,7 +118,7 @@ def test_the_puller_starts_and_carries_nothing_of_the_webhook(node: RealNode, ba
 
 
 @pytest.mark.parametrize(
-    ("image", "module"), [(images.webhook_name(), "webhook.server.process"), (PULLER, "puller.cli")]
+    ("image", "module"), [(images.webhook_name(), "webhook.server.worker"), (PULLER, "puller.cli")]
 )
 def test_nothing_is_compiled_when_a_program_starts(
     node: RealNode, bare: str, image: str, module: str

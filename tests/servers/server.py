@@ -16,9 +16,9 @@ from pydantic.alias_generators import to_camel
 
 from policies.core import data
 from tests.manifests import manifest
-from webhook.cli.output.review import review_documents
+from webhook.cli.reviewing import review_documents
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 HERE: Final = Path(__file__).parent
 VERIFIED: Final = HERE / "verified.yaml"

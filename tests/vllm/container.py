@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from policies.probes.progress import SHELL, program
+from policies.probes.liveness_program import SHELL, program
 from tests.e2e.processes import Process, free_port
 from tests.vllm.install import NEWEST, environment
 from tests.vllm.kubelet import Kubelet

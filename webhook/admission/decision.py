@@ -12,7 +12,7 @@ from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.core.reasons import UNREAD, Reasons
 from policies.kube.json import Json
-from webhook.admission.patch import Operation
+from webhook.admission.json_patch import Operation
 
 
 @dataclass(frozen=True, slots=True)

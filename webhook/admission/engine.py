@@ -20,18 +20,18 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import dig
 from policies.kube.metadata import annotations_of, labels_of
-from webhook.admission.accounts import is_mirror_pod, owner_behind
 from webhook.admission.bounds import allowance, bounded, most_important
-from webhook.admission.changed import annotated
+from webhook.admission.changed_annotation import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision, Result, not_denying
 from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
+from webhook.admission.json_patch import diff
 from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.admission.mutation import fold, mutators_of, project
-from webhook.admission.patch import diff
 from webhook.admission.ratcheting import OldObject, as_warnings, ratchet, with_known_reasons
+from webhook.admission.replacements import is_mirror_pod, owner_behind
 from webhook.admission.validation import exemption_reason, exemptions_of, findings
 
 

@@ -18,7 +18,7 @@ from policies.kube.cache import Cache
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping, strings, text
 from policies.kube.printable import printable
-from webhook.admission.patch import Operation
+from webhook.admission.json_patch import Operation
 
 API_VERSION = "admission.k8s.io/v1"
 WARNING_LENGTH = 120

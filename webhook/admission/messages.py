@@ -18,7 +18,7 @@ from policies.kube.names import shortened
 from policies.kube.printable import printable
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.envelope import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
-from webhook.admission.patch import steps_of
+from webhook.admission.json_patch import steps_of
 
 MESSAGE_WIDTH = 78
 MESSAGE_LENGTH = 32_000

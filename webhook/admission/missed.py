@@ -19,10 +19,10 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, labels_of
 from webhook.admission import engine
-from webhook.admission.accounts import MIRROR
-from webhook.admission.changed import Changed
+from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
+from webhook.admission.replacements import MIRROR
 
 Fields = Mapping[str, tuple[str, ...]]
 """Field paths by the id of the policy that adds them."""

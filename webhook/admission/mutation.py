@@ -23,7 +23,7 @@ from webhook.admission.configuration import Effective
 from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Decision, Result, crash_from
 from webhook.admission.exemptions import Exemptions
-from webhook.admission.patch import diff
+from webhook.admission.json_patch import diff
 
 
 def mutators_of(obj: Json) -> tuple[Mutator[Any], ...]:

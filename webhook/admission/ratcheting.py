@@ -14,14 +14,14 @@ from policies.core.mode import Mode
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import named, value_at
 from policies.kube.json import Json, dig, mapping, text
-from webhook.admission.accounts import owner_behind
 from webhook.admission.bounds import bounded
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Result, not_denying
 from webhook.admission.envelope import Request
+from webhook.admission.json_patch import same
 from webhook.admission.mutation import Projection, project
-from webhook.admission.patch import same
+from webhook.admission.replacements import owner_behind
 from webhook.admission.validation import findings
 
 

@@ -3,5 +3,5 @@
 Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,
 `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`, `policies.relations`,
 `policies.rollouts`, `puller`, `webhook`, `webhook.admission`, `webhook.config`, `webhook.kube`,
-`webhook.observed`, `webhook.server`.
+`webhook.manifests`, `webhook.observed`, `webhook.server`.
 """

@@ -24,7 +24,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, in_scope
 from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
-from webhook.cli.output.review import Review
+from webhook.cli.reviewing import Review
 from webhook.cli.terminal import print_note
 from webhook.config.load import rules
 from webhook.errors import UserError
@@ -33,7 +33,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection as Served
 from webhook.kube.discovery import may_list, served
 from webhook.kube.errors import ApiError
-from webhook.kube.offline import Document
+from webhook.manifests.files import Document
 
 MAX_REFERENCED: Final = 2_000
 """Objects referenced by others that are kept from page to page."""

@@ -20,7 +20,7 @@ from webhook.cli import flags
 from webhook.cli.exit_status import OK
 from webhook.cli.inputs import opened
 from webhook.cli.output.plain import as_json, table
-from webhook.cli.output.review import Review
+from webhook.cli.reviewing import Review
 
 _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 

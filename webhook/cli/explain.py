@@ -18,7 +18,7 @@ from policies.core.mode import Mode, Profile
 from policies.core.suggestions import closest, containing
 from webhook.cli import flags
 from webhook.cli.exit_status import OK
-from webhook.cli.settings import default_of_field, kind_of_field
+from webhook.cli.settings_in_words import default_of_field, kind_of_field
 from webhook.cli.terminal import WIDTH, wrapped
 from webhook.config.load import rules
 from webhook.errors import UserError

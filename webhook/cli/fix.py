@@ -26,15 +26,15 @@ from policies.kube.json import Json, dig, replaced
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
 from webhook.admission.decision import Result
-from webhook.admission.patch import diff, same
+from webhook.admission.json_patch import diff, same
 from webhook.cli import flags
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy
-from webhook.cli.output.review import review_documents
+from webhook.cli.reviewing import review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited
 from webhook.config.load import rules
 from webhook.errors import UserError
-from webhook.kube.offline import Document, ManifestCluster, parse, read_all
+from webhook.manifests.files import Document, ManifestCluster, parse, read_all
 
 ROUNDS: Final = 4
 """How often an object is reviewed again after a fix: one fix may need another."""

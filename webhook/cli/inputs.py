@@ -18,10 +18,10 @@ from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.flags import CURRENT_CONTEXT
 from webhook.cli.named_policy import policy_of, read_policy
-from webhook.cli.output.review import Review, review_documents
+from webhook.cli.reviewing import Review, review_documents
 from webhook.errors import UserError
-from webhook.kube.offline import Document, ManifestCluster, read_all
-from webhook.kube.overlaid import OverlaidCluster
+from webhook.manifests.files import Document, ManifestCluster, read_all
+from webhook.manifests.overlaid import OverlaidCluster
 
 
 @dataclass(frozen=True, slots=True)

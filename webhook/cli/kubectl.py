@@ -17,7 +17,7 @@ from policies.kube.field_paths import Steps
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import annotations_of
 from webhook.config.location import CONFIG_MAP, config_map
-from webhook.kube.documents import BadDocument, load_policy
+from webhook.manifests.documents import BadDocument, load_policy
 
 _MAX_VALUE_LENGTH: Final = 200
 """Characters of a setting's value in a command; a longer value is for an editor."""

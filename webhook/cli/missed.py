@@ -27,8 +27,8 @@ from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
 from webhook.kube.discovery import served
 from webhook.kube.errors import ApiError
+from webhook.kube.leader_election import NAME, Outage, outages_in
 from webhook.kube.leases import LEASES, renewed_at
-from webhook.kube.uptime import NAME, Outage, outages_in
 
 _VERBS: Final = {
     Difference.LACKS: "lacks",

@@ -18,8 +18,8 @@ from policies.core.mode import Mode
 from policies.kube.printable import printable_json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change
+from webhook.admission.json_patch import diff
 from webhook.admission.messages import places
-from webhook.admission.patch import diff
 from webhook.cli import flags
 from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace
@@ -27,12 +27,12 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
 from webhook.cli.output.json import identity
 from webhook.cli.output.plain import plural
-from webhook.cli.output.review import Outcome, Review, review_documents
+from webhook.cli.reviewing import Outcome, Review, review_documents
 from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError
-from webhook.kube.offline import ManifestCluster, read
+from webhook.manifests.files import ManifestCluster, read
 
 Pair: TypeAlias = "tuple[Review, Review]"
 """The reviews of one object under the old and the new policy."""

@@ -24,19 +24,19 @@ from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config
-from webhook.admission.patch import same
+from webhook.admission.json_patch import same
 from webhook.cli import flags
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output import junit
 from webhook.cli.output.plain import plural
-from webhook.cli.output.review import Outcome, Review, review_documents
+from webhook.cli.reviewing import Outcome, Review, review_documents
 from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import invalid, rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
-from webhook.kube.documents import BadDocument, load_all
-from webhook.kube.offline import Document, ManifestCluster, read
+from webhook.manifests.documents import BadDocument, load_all
+from webhook.manifests.files import Document, ManifestCluster, read
 
 FILE: Final = "chassis-test.yaml"
 """The name of the files with tests in a directory."""

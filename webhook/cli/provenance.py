@@ -22,7 +22,7 @@ from policies.kube.field_paths import scopes, segments, value_at
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.pods import Role, containers
-from webhook.admission.changed import Changed
+from webhook.admission.changed_annotation import Changed
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 

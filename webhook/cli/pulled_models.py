@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from policies.kube.json import Json, integer, maps, text
-from policies.models.sidecar import status_port
+from policies.models.existing_puller import status_port
 from puller.quantities import human
 from webhook.admission.missed import runs
 from webhook.cli.output import plain

@@ -9,11 +9,11 @@ import time
 from policies.core.facts import Cluster
 from webhook.cli import flags
 from webhook.cli.named_policy import read_policy
-from webhook.cli.output.review import Subject, review_documents
 from webhook.cli.output.show import show
+from webhook.cli.reviewing import Subject, review_documents
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
-from webhook.kube.offline import ManifestCluster, is_complete, is_whole, observed_in, read, read_all
+from webhook.manifests.files import ManifestCluster, is_complete, is_whole, observed_in, read, read_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,9 +18,9 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output import policyreport
 from webhook.cli.output.plain import as_json
-from webhook.cli.output.review import Subject
 from webhook.cli.output.show import show
 from webhook.cli.repair import scan_missed
+from webhook.cli.reviewing import Subject
 from webhook.cli.terminal import print_note
 from webhook.errors import UserError
 

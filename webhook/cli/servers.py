@@ -31,12 +31,12 @@ from policies.probes.endpoints import health_paths, server_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.start import budget_of, models_of, size_by_name
+from policies.probes.startup_budget import budget_of, models_of, size_by_name
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.cli.terminal import print_note
 from webhook.kube import paths
 from webhook.kube.api import ApiServer

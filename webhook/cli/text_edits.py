@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from policies.kube.json import Json, text
-from webhook.admission.patch import Operation, steps_of
+from webhook.admission.json_patch import Operation, steps_of
 from webhook.cli.output.yaml import dump, dump_flow
-from webhook.kube.positions import BREAK, Origin, last_line
+from webhook.manifests.positions import BREAK, Origin, last_line
 
 
 class NotEditable(ValueError):
@@ -26,7 +26,7 @@ class _Edit:
 
 
 def edited(origin: Origin, before: Json, after: Json, operations: Sequence[Operation]) -> list[_Edit]:
-    """The edits for the operations of `webhook.admission.patch.diff` between an object and a new version.
+    """The edits for the operations of `json_patch.diff` between an object and a new version.
 
     Raises:
         NotEditable: a value can't be written into the text.

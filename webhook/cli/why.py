@@ -24,7 +24,7 @@ from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
 from policies.kube.printable import printable
-from webhook.admission.changed import Changed
+from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
@@ -43,7 +43,7 @@ from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection, served
-from webhook.kube.offline import Document, ManifestCluster, read
+from webhook.manifests.files import Document, ManifestCluster, read
 
 _SHORT_NAMES: Final = {
     "po": "pods",

@@ -28,7 +28,7 @@ from webhook.admission.configuration import (
 from webhook.config.policy_config_invalid import policy_config_invalid
 from webhook.config.retired import describe_retired, without_retired
 from webhook.errors import UserError
-from webhook.kube.documents import BadDocument, load_policy
+from webhook.manifests.documents import BadDocument, load_policy
 
 LARGEST = 256 * 1024
 """Characters of a policy. Real ones have a hundredth of it. Parsing 1 MiB, the size of a full ConfigMap,

@@ -41,7 +41,7 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     from webhook.config.keys import as_text, keys
     from webhook.config.load import models
     from webhook.config.source import read_directory
-    from webhook.kube.offline import read
+    from webhook.manifests.files import read
 
     path = Path(where)
     try:

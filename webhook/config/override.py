@@ -13,7 +13,7 @@ from typing import Final
 import yaml
 
 from policies.kube.json import Json
-from webhook.kube.documents import BadDocument, load_policy
+from webhook.manifests.documents import BadDocument, load_policy
 
 NAME: Final = "mlchassis-override"
 """The name of the ConfigMap, in the namespace of the policy."""

@@ -26,11 +26,11 @@ from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json, text
 from policies.kube.names import is_api_version, is_kind, is_subdomain
 from webhook.admission import engine
-from webhook.admission.accounts import owner_behind
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
 from webhook.admission.messages import sentence
+from webhook.admission.replacements import owner_behind
 from webhook.kube import events, paths
 from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError, is_missing_right

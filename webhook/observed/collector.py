@@ -21,7 +21,7 @@ from policies.core.facts import Cluster
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.probes.observed import OBSERVED
-from policies.probes.settings import Learning, StandardProbes
+from policies.probes.standard_probes_settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
 from webhook.kube.calls import Calls

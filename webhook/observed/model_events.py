@@ -25,9 +25,9 @@ from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
 from policies.kube.metadata import labels_of
+from policies.models.existing_puller import status_port
 from policies.models.model_puller import MUTATOR
-from policies.models.settings import ModelPuller
-from policies.models.sidecar import status_port
+from policies.models.model_puller_settings import ModelPuller
 from webhook.admission.configuration import Config
 from webhook.kube import events
 from webhook.kube.calls import Writes

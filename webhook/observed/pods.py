@@ -16,17 +16,17 @@ from typing import Final
 from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import controller, labels_of
 from policies.kube.pods import Container, Role
 from policies.kube.times import seconds_of
+from policies.probes.liveness_program import watched_start
 from policies.probes.observed import place_of, run_of
-from policies.probes.progress import watched_start
 from policies.probes.serving import serving_containers
-from policies.probes.settings import Learning, StandardProbes
-from policies.probes.start import declared_size
+from policies.probes.standard_probes_settings import Learning, StandardProbes
+from policies.probes.startup_budget import declared_size
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.observed.record import Ended, Observation, Started
@@ -252,7 +252,7 @@ def start_limit(container: Container) -> int:
     """Seconds after which a probe ends a start; 0 if none does."""
     startup = container.spec.get("startupProbe")
     if startup is not None:
-        return probe_timing.startup_deadline(startup)
+        return probe_defaults.startup_deadline(startup)
     return watched_start(container.spec.get("livenessProbe"))
 
 

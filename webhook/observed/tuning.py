@@ -16,14 +16,14 @@ from typing import Final
 from policies.core.annotations import CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
 from policies.core.reasons import in_words
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.probes.observed import MIN_STARTS
-from webhook.admission.changed import Changed
+from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.observed.history import History, Key, Liveness
@@ -228,7 +228,7 @@ def _row(key: Key, group: _Group, history: History) -> Row:
         entry.memory,
         tuple(verdicts) or (FINE,),
         (_annotation_key(container.name), f"{expected}s") if expected and injected else None,
-        -(-3 * expected // probe_timing.period(startup)) if expected and startup and not injected else None,
+        -(-3 * expected // probe_defaults.period(startup)) if expected and startup and not injected else None,
         liveness,
     )
 
@@ -240,7 +240,7 @@ def _liveness_verdicts(liveness: Liveness, container: Container) -> Iterator[str
     failed = liveness.failed / liveness.total
     if failed >= _OFTEN:
         yield f"{failed:.1%} of {liveness.total:,.0f} liveness probes failed"
-    timeout = probe_timing.timeout(probe)
+    timeout = probe_defaults.timeout(probe)
     share, bound = liveness.slow(timeout) or (0, 0)
     if share >= _OFTEN:
         slow = f"{share:.1%} of liveness answers took more than {bound:g} s of {timeout} s"

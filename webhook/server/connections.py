@@ -25,7 +25,7 @@ from prometheus_client import Counter
 
 from webhook.server.bodies import FREE
 from webhook.server.log import RateLimited
-from webhook.server.record import SharedRecords
+from webhook.server.shared_memory import SharedRecords
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head, Plain, Reader

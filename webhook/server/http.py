@@ -28,8 +28,8 @@ from webhook.server.bodies import Refusal
 from webhook.server.connections import Acceptor, Connection, FastPath, Refusals, track_requests
 from webhook.server.journal import Journal, OnDecision
 from webhook.server.log import RateLimited
-from webhook.server.record import SharedRecords
 from webhook.server.reviews import Endpoint, OnError, Reviews
+from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
 
 if TYPE_CHECKING:  # it may have been deleted

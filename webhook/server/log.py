@@ -26,7 +26,7 @@ from typing import Any, Final, TextIO
 import orjson
 import structlog
 
-from webhook.server.options import Format
+from webhook.server.server_flags import Format
 
 log = structlog.get_logger()
 

@@ -6,18 +6,18 @@ import argparse
 import os
 import tempfile
 
-from webhook.server import options
-from webhook.server.options import Options
+from webhook.server import server_flags
+from webhook.server.server_flags import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_arguments(parser)
+    server_flags.add_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM; the exit status. UserError if the flags contradict each other."""
-    chosen = options.options_of(args)
+    chosen = server_flags.options_of(args)
     if chosen.workers == 1:
         return _start(chosen)
     with tempfile.TemporaryDirectory(prefix="chassis-metrics-") as directory:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _start(chosen: Options) -> int:
-    from webhook.server import log, process
+    from webhook.server import log, worker
 
     log.configure(chosen.log_level, chosen.log_format)
-    return process.serve(chosen)
+    return worker.serve(chosen)

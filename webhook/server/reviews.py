@@ -21,7 +21,7 @@ from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.journal import Journal, log_fields
 from webhook.server.log import verbose
-from webhook.server.record import UID, UID_WITHIN, Identity, ReviewRecord, SharedRecords
+from webhook.server.shared_memory import UID, UID_WITHIN, Identity, ReviewRecord, SharedRecords
 
 log = structlog.get_logger()
 

@@ -42,10 +42,10 @@ from policies.worker_names.workers import (
     worker_of,
 )
 from webhook.admission import engine, exemptions
-from webhook.admission.changed import annotated
+from webhook.admission.changed_annotation import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response, allowed, denied, patched
-from webhook.admission.patch import diff
+from webhook.admission.json_patch import diff
 from webhook.kube import events
 from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError

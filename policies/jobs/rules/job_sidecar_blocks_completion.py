@@ -5,7 +5,7 @@ from __future__ import annotations
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.settings import Thresholds
-from policies.jobs.sidecars import never_ending_beside_others
+from policies.jobs.endless_containers import never_ending_beside_others
 from policies.kube.pods import Container
 
 

@@ -10,7 +10,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
-from policies.models.settings import ModelPuller
+from policies.models.model_puller_settings import ModelPuller
 from puller import spec
 
 _HINT = "Correct the entry: until then the puller refuses this model and serves the others."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.probes.injected import looks_injected
+from policies.probes.liveness_program import blind_because
 from policies.probes.probe import LIVENESS
-from policies.probes.progress import blind_because
 from policies.probes.serving import serving_containers
 
 

@@ -6,11 +6,11 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.mode import Mode
 from policies.kube.json import mapping
 from policies.kube.pods import Role
-from policies.kube.probe_timing import startup_deadline
+from policies.kube.probe_defaults import startup_deadline
+from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
-from policies.probes.progress import watched_start
-from policies.probes.settings import StandardProbes
-from policies.probes.start import start_of
+from policies.probes.standard_probes_settings import StandardProbes
+from policies.probes.startup_budget import start_of
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -10,7 +10,7 @@ from policies.kube.pods import Role
 from policies.probes.first_party import is_first_party
 from policies.probes.injected import looks_injected
 from policies.probes.probe import READINESS, STARTUP, Probe, liveness_and_readiness
-from policies.probes.start import budget_of
+from policies.probes.startup_budget import budget_of
 
 SHORTEST_DELAY: Final = 60
 """Seconds. A shorter liveness delay is not meant for a slow start: generated operators have 15."""

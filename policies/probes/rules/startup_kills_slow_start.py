@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.probe_timing import startup_deadline
+from policies.kube.probe_defaults import startup_deadline
 from policies.probes.probe import STARTUP, probes
-from policies.probes.start import start_of
+from policies.probes.startup_budget import start_of
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -8,9 +8,9 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
 from policies.kube.json import Json, integer, mapping
 from policies.kube.pods import Role, containers, with_container
-from policies.kube.probe_timing import initial_delay, startup_deadline
+from policies.kube.probe_defaults import initial_delay, startup_deadline
 from policies.probes.injected import looks_injected
-from policies.probes.start import Start, start_of
+from policies.probes.startup_budget import Start, start_of
 from policies.rollouts.rollouts import replicas_of
 
 _READINESS: Final = "readinessProbe"

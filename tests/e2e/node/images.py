@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from policies.models.settings import ModelPuller
+from policies.models.model_puller_settings import ModelPuller
 from tests.e2e.binaries import BinaryError, cache_directory, locked, say
 from tests.e2e.install import BASE, REPOSITORY
 from tests.e2e.node import packages

@@ -10,7 +10,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 STANDARD = load({})

@@ -12,7 +12,7 @@ from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, pod_templates
 from policies.kube.json import Json, dig
 from tests.policies.core.reviews import HAZARD, TABLE, coverage_of, decided, hazards
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 
 def obj(api: str, kind: str, name: str, spec: Json, namespace: str = "ml") -> Json:

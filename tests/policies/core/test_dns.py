@@ -10,14 +10,14 @@ from policies.core.dns import ClusterHost, cluster_host, resolve
 from policies.core.target import PodTemplate, pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
-from webhook.kube import offline
+from webhook.manifests import files
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
     return manifest("Service", name, spec, namespace=namespace)
 
 
-CLUSTER = offline.ManifestCluster(
+CLUSTER = files.ManifestCluster(
     [
         service("db", clusterIP="10.0.0.7"),
         service("ring", clusterIP="None"),
@@ -68,7 +68,7 @@ CLUSTER = offline.ManifestCluster(
 def test_a_name_resolves_to_its_service(host: str, found: tuple[str, str, str] | None) -> None:
     service = resolve(host, "ml", CLUSTER)
     assert (service and (service.namespace, service.name, service.pod)) == found
-    assert resolve(host, "ml", offline.ManifestCluster([])) is None
+    assert resolve(host, "ml", files.ManifestCluster([])) is None
 
 
 def template(container: Json | None = None, **spec: Any) -> PodTemplate:

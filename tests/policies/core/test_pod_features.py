@@ -22,7 +22,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.mutation import project
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 RULES = registry.rules().values()
 

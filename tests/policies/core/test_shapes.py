@@ -15,7 +15,7 @@ from tests.policies.core.reviews import STRICT, coverage_of, decided
 from webhook.admission import messages
 from webhook.admission.engine import mutate
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 from webhook.server.metrics import MAX_UNREAD_KINDS, Metrics
 
 HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}

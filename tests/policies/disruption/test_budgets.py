@@ -14,8 +14,8 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled
-from webhook.kube.offline import ManifestCluster
-from webhook.kube.overlaid import OverlaidCluster
+from webhook.manifests.files import ManifestCluster
+from webhook.manifests.overlaid import OverlaidCluster
 
 BUDGET = manifest(
     "PodDisruptionBudget",

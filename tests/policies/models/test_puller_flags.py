@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from policies.kube.pods import Container, Role, containers
-from policies.models.settings import ModelPuller, Scheme
+from policies.models.model_puller_settings import ModelPuller, Scheme
 from puller.cli import options_of, parser
 from puller.spec import SCHEMES
 from tests.policies.test_golden import CASES, case_id, documents

@@ -8,7 +8,7 @@ from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, doubt_about, preset_health, server_port
 from policies.probes.health import known_health
 from policies.probes.serving import recognised
-from policies.probes.settings import StandardProbes
+from policies.probes.standard_probes_settings import StandardProbes
 
 TRITON = {"image": "nvcr.io/nvidia/tritonserver:25.06-py3", "args": ["tritonserver", "--model-repository=/m"]}
 MLSERVER = {"image": "seldonio/mlserver:1.7.1"}

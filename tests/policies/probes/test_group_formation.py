@@ -9,12 +9,12 @@ import pytest
 from policies.core.facts import Facts
 from policies.kube.json import Json
 from policies.probes.advice import advise
-from policies.probes.settings import StandardProbes
 from policies.probes.standard_probes import mutate
+from policies.probes.standard_probes_settings import StandardProbes
 from tests.manifests import manifest
 from webhook.admission.engine import decide
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 LEADER: Json = {
     "name": "vllm",

@@ -16,9 +16,9 @@ from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.observed import place_of, run_of, trimmed
 from policies.probes.rules import startup_kills_slow_start
-from policies.probes.settings import Learning, StandardProbes
 from policies.probes.standard_probes import mutate
-from policies.probes.start import Budget, budget_of, expected_start, start_of
+from policies.probes.standard_probes_settings import Learning, StandardProbes
+from policies.probes.startup_budget import Budget, budget_of, expected_start, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 

@@ -12,7 +12,7 @@ from policies.kube.pods import containers
 from policies.probes.preset import Older, Preset, Protocol, known_presets
 from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
-from webhook.kube.documents import load_all
+from webhook.manifests.documents import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
 PRESETS = known_presets()

@@ -23,9 +23,9 @@ import pytest
 
 from policies.core.facts import Facts
 from policies.core.settings import default_settings
-from policies.probes.progress import SHELL, TIMEOUT, program
-from policies.probes.settings import StandardProbes
+from policies.probes.liveness_program import SHELL, TIMEOUT, program
 from policies.probes.standard_probes import mutate
+from policies.probes.standard_probes_settings import StandardProbes
 from tests.steady import stillness
 from webhook.server.pki import issue
 

@@ -10,8 +10,8 @@ from policies.kube.json import Json
 from policies.kube.pods import containers, port_number, tcp_ports
 from policies.probes.advice import advise
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.settings import StandardProbes
 from policies.probes.standard_probes import mutate
+from policies.probes.standard_probes_settings import StandardProbes
 from tests.manifests import manifest
 
 

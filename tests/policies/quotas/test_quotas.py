@@ -24,8 +24,8 @@ from policies.quotas.quotas import Pods, covers, pods_of, quota_matches, usage_o
 from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_quota_deadlock
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled
-from webhook.kube.offline import ManifestCluster
-from webhook.kube.overlaid import OverlaidCluster
+from webhook.manifests.files import ManifestCluster
+from webhook.manifests.overlaid import OverlaidCluster
 
 WORKLOADS = {each.gk: each for each in known_workloads()}
 

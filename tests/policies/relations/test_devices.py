@@ -11,7 +11,7 @@ from policies.kube.json import Json
 from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, one_slice_has, supply
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 
 def resource_slice(node: str, devices: int, *, driver: str = "gpu.example", pool: Json | None = None) -> Json:

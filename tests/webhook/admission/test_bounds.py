@@ -19,7 +19,7 @@ from webhook.admission.bounds import MAX_ANNOTATION_LENGTH, MAX_EXEMPTION_LENGTH
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 CONFIG = load({})
 NOWHERE = ManifestCluster([])

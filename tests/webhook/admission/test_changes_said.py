@@ -13,7 +13,7 @@ from webhook.admission.engine import decide, mutate
 from webhook.admission.envelope import Request
 from webhook.admission.messages import warnings_of
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 CLUSTER = ManifestCluster(
     [

@@ -28,7 +28,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 
 class Label(Settings):

@@ -14,7 +14,7 @@ from webhook.admission.engine import decide, validate
 from webhook.admission.exemptions import Exemptions, State, exemptions_in
 from webhook.config.load import load
 from webhook.fast_path.memo import Memo
-from webhook.kube.offline import Document
+from webhook.manifests.files import Document
 
 TODAY = date(2026, 3, 10)
 RULE = "liveness-external-dependency"

@@ -16,7 +16,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.missed import Difference, excluded, is_current, missed, runs
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 NOW = load({"rules.yaml": "profile: standard\n"})
 SAME = load({"rules.yaml": "profile: standard\nmodes: {}\n"})

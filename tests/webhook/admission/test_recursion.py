@@ -19,7 +19,7 @@ from tests.hostile.objects import Json, deployment, pod, server
 from webhook.admission import engine
 from webhook.admission.envelope import Request
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster
+from webhook.manifests.files import ManifestCluster
 
 CONFIG, NOWHERE = load({}), ManifestCluster([])
 REPEATED = 600

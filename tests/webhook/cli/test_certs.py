@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.webhook.cli.scanned import Chassis
-from webhook.server import certificates as certs
 from webhook.server import pki
+from webhook.server import tls_reload as certs
 
 
 async def test_an_issued_certificate_can_be_served_and_its_key_is_private(

@@ -13,9 +13,9 @@ import pytest
 
 from tests.webhook.cli.scanned import Chassis
 from webhook.cli import fix
-from webhook.cli.output.review import review_documents
+from webhook.cli.reviewing import review_documents
 from webhook.config.load import load, rules
-from webhook.kube.offline import ManifestCluster, read
+from webhook.manifests.files import ManifestCluster, read
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NODE = """

@@ -21,9 +21,9 @@ from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS
 from webhook.admission.decision import Crash, Decision
 from webhook.cli.output import sarif
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.config.load import load, rules
-from webhook.kube.offline import Document
+from webhook.manifests.files import Document
 from webhook.version import version
 
 SCHEMAS = Path(__file__).with_name("schemas")

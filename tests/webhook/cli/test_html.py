@@ -23,11 +23,11 @@ from webhook.cli.output.html import page
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
-from webhook.cli.output.review import Review, Subject, review_documents
 from webhook.cli.output.yaml import dump
+from webhook.cli.reviewing import Review, Subject, review_documents
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster, read
-from webhook.kube.positions import Lines, Origin
+from webhook.manifests.files import Document, ManifestCluster, read
+from webhook.manifests.positions import Lines, Origin
 
 HOSTILE = "</script><script>document.title='owned'</script><!--\"'&"
 HAZARDS = """\

@@ -29,10 +29,10 @@ from webhook.cli.cluster_reviews import kinds_of
 from webhook.cli.output.policyreport import APIS
 from webhook.config.load import load
 from webhook.errors import UserError
-from webhook.kube.documents import load_all
 from webhook.kube.own_pod import own_namespace
-from webhook.server import options as serve
+from webhook.manifests.documents import load_all
 from webhook.server import pki
+from webhook.server import server_flags as serve
 
 ROOT = manifests.directory()
 OVERLAYS, COMPONENTS = manifests.choices("overlays"), manifests.choices("components")

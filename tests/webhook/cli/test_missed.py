@@ -15,7 +15,7 @@ from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import repair
 from webhook.cli.missed import History
 from webhook.cli.repair import RESTARTED_AT, down_at_once
-from webhook.kube.uptime import NAME, Outage
+from webhook.kube.leader_election import NAME, Outage
 
 CREATED = "2026-06-01T12:00:00Z"
 AT = 1780315200.0

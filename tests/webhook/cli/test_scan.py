@@ -34,12 +34,12 @@ from webhook.admission import engine
 from webhook.admission.decision import Decision, Result
 from webhook.cli import cluster_reviews, connection
 from webhook.cli.output import sarif
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.config.load import load
 from webhook.kube import api as api_server
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
-from webhook.kube.offline import Document
+from webhook.manifests.files import Document
 
 # --- the reviewed objects --------------------------------------------------------------------------------
 

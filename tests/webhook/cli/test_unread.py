@@ -10,9 +10,9 @@ import pytest
 from tests.webhook.cli.scanned import Chassis
 from tests.webhook.cli.test_formats import junit_schema, of_sarif
 from webhook.cli.output import policyreport
-from webhook.cli.output.review import review_documents
+from webhook.cli.reviewing import review_documents
 from webhook.config.load import load
-from webhook.kube.offline import ManifestCluster, read
+from webhook.manifests.files import ManifestCluster, read
 
 UNREAD = """\
 apiVersion: v1

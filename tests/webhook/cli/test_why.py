@@ -25,7 +25,7 @@ from tests.webhook.cli.scanned import (
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.engine import mutate
 from webhook.config.load import load
-from webhook.kube.offline import Document
+from webhook.manifests.files import Document
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SETS = "/apis/apps/v1/namespaces/ml/replicasets"

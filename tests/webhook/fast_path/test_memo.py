@@ -41,7 +41,7 @@ from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
 from webhook.fast_path.memo import DEFAULT_BYTES, Decide, Memo, summary
 from webhook.kube.caches import ClusterCache
-from webhook.kube.documents import BadDocument, load_all
+from webhook.manifests.documents import BadDocument, load_all
 
 TESTS = Path(__file__).parents[2]
 DECIDE = {"mutate": engine.mutate, "validate": engine.validate}

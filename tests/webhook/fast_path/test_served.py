@@ -15,19 +15,19 @@ import structlog
 
 from benchmarks._reviews import Workloads
 from policies.core.facts import NoCluster
-from tests.webhook.server.test_process import flags
+from tests.webhook.server.test_worker import flags
 from tests.webhook.server.wired import REVIEW, Wired
 from webhook import fast_path
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Recalled
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo, summary
-from webhook.server import endpoints, log, process, reviews
+from webhook.server import endpoints, log, reviews, worker
 from webhook.server import http as server
-from webhook.server import options as serve
+from webhook.server import server_flags as serve
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics
-from webhook.server.record import Identity, SharedRecords
+from webhook.server.shared_memory import Identity, SharedRecords
 from webhook.server.tracing import Tracing
 
 
@@ -171,7 +171,7 @@ async def test_a_bug_costs_no_answer(failing: str) -> None:
 
 
 def test_the_memo_has_the_bytes_of_the_flag() -> None:
-    assert flags("--self-signed").memo * process.MIB == DEFAULT_BYTES
+    assert flags("--self-signed").memo * worker.MIB == DEFAULT_BYTES
 
 
 # --- the log -------------------------------------------------------------------------------------------
@@ -245,4 +245,4 @@ async def test_the_policy_switches_the_fast_path_off_and_on() -> None:
 @pytest.mark.parametrize("off", [False, True])
 def test_the_flag_decides_whether_the_package_is_loaded(off: bool) -> None:
     options = serve.options_of(flags("--self-signed", *(["--fast-path=off"] if off else [])))
-    assert (process._fast_path(options) is None) is off
+    assert (worker._fast_path(options) is None) is off

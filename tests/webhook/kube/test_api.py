@@ -23,8 +23,8 @@ from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
 from webhook.kube.errors import ApiError
 from webhook.server import ca_bundle as registration
-from webhook.server import certificates as certs
 from webhook.server import pki
+from webhook.server import tls_reload as certs
 
 SERVICES = "/api/v1/namespaces/ml/services"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

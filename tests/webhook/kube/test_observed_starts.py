@@ -12,7 +12,7 @@ from webhook.cli.main import main
 from webhook.errors import UserError
 from webhook.kube.caches import ClusterCache, ObservedStarts
 from webhook.kube.errors import ApiError
-from webhook.kube.offline import ManifestCluster, observed_in
+from webhook.manifests.files import ManifestCluster, observed_in
 
 
 def observed(**data: object) -> Json:

@@ -21,13 +21,13 @@ from tests.webhook.kube.apiserver import until
 from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.envelope import Request, allowed
 from webhook.admission.messages import Answer
-from webhook.server import bodies, certificates, connections, http, pki
+from webhook.server import bodies, connections, http, pki, tls_reload
 from webhook.server.bodies import Budget
 from webhook.server.connections import Acceptor, raise_descriptor_limit
 from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
-from webhook.server.record import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
+from webhook.server.shared_memory import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
 
 BODY = json.dumps(review()).encode()
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -108,8 +108,8 @@ def held(running: Running) -> asyncio.Event:
     return release
 
 
-def certificate() -> certificates.ServingCertificate:
-    made = certificates.ServingCertificate()
+def certificate() -> tls_reload.ServingCertificate:
+    made = tls_reload.ServingCertificate()
     made.install(pki.issue(["127.0.0.1"], datetime.now(UTC)))
     return made
 

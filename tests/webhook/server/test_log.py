@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from webhook.server import log
-from webhook.server.options import Format
+from webhook.server.server_flags import Format
 
 
 @pytest.fixture(autouse=True)

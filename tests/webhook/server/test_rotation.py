@@ -26,10 +26,10 @@ import structlog
 from policies.kube.json import Json
 from tests.webhook.server.test_ca_bundle import after, configuration
 from webhook.server import ca_bundle, pki
-from webhook.server import certificates as certs
+from webhook.server import tls_reload as certs
 from webhook.server.ca_bundle import LAG, RESOURCES, Registration
-from webhook.server.certificates import ManagedSecret, ServingCertificate, Switch
 from webhook.server.pki import Bundle
+from webhook.server.tls_reload import ManagedSecret, ServingCertificate, Switch
 
 HOSTS = ("a.svc",)
 NAMESPACE, SECRET = "mlchassis-system", "mlchassis-tls"

@@ -13,7 +13,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.webhook.server.test_process import _unverified, served
+from tests.webhook.server.test_worker import _unverified, served
 from tests.webhook.server.wired import REVIEW
 from webhook.errors import UserError
 from webhook.server import tracing

@@ -14,7 +14,7 @@ from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.journal import OnDecision
 from webhook.server.metrics import Metrics
-from webhook.server.record import SharedRecords
+from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
 
 POD: Json = manifest(

@@ -23,7 +23,7 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
-from webhook.admission.changed import Changed
+from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request, Response
 from webhook.kube.api import ApiServer

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from webhook.cli.output.review import Review
 from webhook.cli.output.text import change_lines, finding_lines
 from webhook.cli.output.yaml import dump
+from webhook.cli.reviewing import Review
 from webhook.cli.terminal import Line
 
 _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}

@@ -9,9 +9,9 @@ import orjson
 
 from policies.kube.json import Json, text
 from policies.kube.printable import printable_json
-from webhook.admission.patch import diff
-from webhook.cli.output.review import Review, Subject
-from webhook.kube.offline import Document
+from webhook.admission.json_patch import diff
+from webhook.cli.reviewing import Review, Subject
+from webhook.manifests.files import Document
 
 
 def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:

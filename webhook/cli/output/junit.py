@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from policies.core.coverage import Reading
 from policies.kube.printable import printable, printable_lines
 from webhook.admission import messages
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 
 
 def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:

@@ -17,7 +17,7 @@ import orjson
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages
-from webhook.cli.output.review import Review
+from webhook.cli.reviewing import Review
 from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube import paths

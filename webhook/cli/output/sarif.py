@@ -23,7 +23,7 @@ from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli import explain
 from webhook.cli.output.plain import as_json
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.config.load import rules
 from webhook.version import version
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from webhook.cli.exit_status import DENIED, OK
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.cli.terminal import print_lines
 
 

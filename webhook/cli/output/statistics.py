@@ -11,7 +11,7 @@ from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.cli.output.plain import as_json, plural
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.cli.terminal import Line
 
 

@@ -13,7 +13,7 @@ from policies.core.coverage import Reading
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.output.plain import plural
-from webhook.cli.output.review import Outcome, Review, outcome_of
+from webhook.cli.reviewing import Outcome, Review, outcome_of
 from webhook.cli.terminal import Line
 
 _TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEMPTED)

@@ -9,8 +9,8 @@ import yaml
 
 from policies.kube.json import Json
 from policies.kube.printable import printable, printable_lines
-from webhook.cli.output.review import Review, Subject
-from webhook.kube.documents import NUMBERS
+from webhook.cli.reviewing import Review, Subject
+from webhook.manifests.documents import NUMBERS
 
 
 def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:

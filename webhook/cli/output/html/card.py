@@ -18,11 +18,11 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import shortened
 from webhook.admission import messages
 from webhook.admission.decision import Decision, Result
-from webhook.admission.patch import diff, steps_of
+from webhook.admission.json_patch import diff, steps_of
 from webhook.cli.output.html.timeline import timelines
-from webhook.cli.output.review import Review
 from webhook.cli.output.yaml import dump
-from webhook.kube.positions import Origin
+from webhook.cli.reviewing import Review
+from webhook.manifests.positions import Origin
 
 CONTEXT_LINES: Final = 2
 """Lines of context above and below."""

@@ -18,7 +18,7 @@ from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, Summary, accelerators_requested, status_of
 from webhook.cli.output.html.view import Section, View, counts_in_words, row
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from policies.kube.json import Json, integer, mapping
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 
 
 class Status(StrEnum):

@@ -10,10 +10,10 @@ from policies.core.facts import Facts
 from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container, Role
-from policies.kube.probe_timing import give_up, startup_deadline
+from policies.kube.probe_defaults import give_up, startup_deadline
+from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
-from policies.probes.progress import watched_start
-from policies.probes.start import Start, start_of
+from policies.probes.startup_budget import Start, start_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from webhook.cli.output.html.summary import (
     supplies,
 )
 from webhook.cli.output.pages import counted
-from webhook.cli.output.review import Review, Subject
+from webhook.cli.reviewing import Review, Subject
 from webhook.config.load import rules
 
 SIGNS: Final[Mapping[str, str]] = {

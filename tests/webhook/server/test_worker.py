@@ -40,11 +40,11 @@ from webhook.cli import main as cli
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer
-from webhook.kube.documents import load_all
-from webhook.server import certificates as certs
+from webhook.manifests.documents import load_all
 from webhook.server import http as server
-from webhook.server import options as serve
-from webhook.server import pki, process
+from webhook.server import pki, worker
+from webhook.server import server_flags as serve
+from webhook.server import tls_reload as certs
 from webhook.server.http import listen
 from webhook.server.metrics import MAX_PENDING, Metrics
 from webhook.version import version
@@ -318,10 +318,10 @@ def test_no_review_reads_a_file_once_the_workers_are_forked() -> None:
         "from policies.core.facts import NoCluster\n"
         "from webhook.admission.engine import decide\n"
         "from webhook.config.load import load\n"
-        "from webhook.kube.offline import read\n"
-        "from webhook.server import process\n"
+        "from webhook.manifests.files import read\n"
+        "from webhook.server import worker\n"
         "documents = list(read(['examples']))\n"
-        "process._preload(argparse.Namespace(uses_cluster=False))\n"
+        "worker._preload(argparse.Namespace(uses_cluster=False))\n"
         "opened = []\n"
         "sys.addaudithook(lambda event, args: opened.append(args[0]) if event == 'open' else None)\n"
         "for each in documents: decide(each.request('CREATE', None), load({}), NoCluster())\n"
@@ -509,7 +509,7 @@ async def test_there_are_no_events_on_owners_unless_asked_for(tmp_path: Path) ->
     async with ApiServer.connect(gone.kubeconfig(tmp_path)) as api:
         for switch, there in (([], False), (["--events"], True)):
             options = serve.options_of(flags("--self-signed", *switch))
-            made = process._owner_events(options, api, LivePolicy(metrics), NoCluster(), metrics)
+            made = worker._owner_events(options, api, LivePolicy(metrics), NoCluster(), metrics)
             assert (made is not None) is there
 
 

@@ -13,10 +13,10 @@ from policies.core.reasons import Reasons
 from policies.kube.json import Json, replaced
 from policies.kube.metadata import annotations_of
 from tests.manifests import manifest
-from webhook.admission.changed import MAX_LENGTH, Changed, annotated
+from webhook.admission.changed_annotation import MAX_LENGTH, Changed, annotated
 from webhook.admission.engine import decide, mutate
 from webhook.config.load import load
-from webhook.kube.offline import Document, ManifestCluster
+from webhook.manifests.files import Document, ManifestCluster
 
 CLUSTER = ManifestCluster(
     [

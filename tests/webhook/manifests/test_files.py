@@ -10,8 +10,8 @@ from policies.kube.group_kinds import CLAIM, GroupKind
 from policies.kube.group_kinds import SERVICE as SERVICES
 from policies.kube.json import Json
 from webhook.errors import UserError
-from webhook.kube import offline
-from webhook.kube.offline import ManifestCluster, read, read_all
+from webhook.manifests import files as module
+from webhook.manifests.files import ManifestCluster, read, read_all
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"
@@ -151,7 +151,7 @@ def test_the_nearest_version_of_an_object_counts(monkeypatch: pytest.MonkeyPatch
     assert cluster.near("other/c.yaml") is cluster.near("elsewhere/d.yaml"), "the same versions are near"
     single = ManifestCluster([deployment(1), patch], sources=["a.yaml", "b.yaml"])
     assert single.near("b.yaml") is single
-    monkeypatch.setattr(offline, "MAX_COMPARED", 4 * 5 - 1)
+    monkeypatch.setattr(module, "MAX_COMPARED", 4 * 5 - 1)
     many = ManifestCluster(objects, sources=sources)
     assert many.near("app/base/all.yaml") is many, "all versions count"
 

@@ -12,8 +12,7 @@ import pytest
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
 from webhook.kube.errors import ApiError
-from webhook.kube.leases import renewed_at
-from webhook.kube.uptime import (
+from webhook.kube.leader_election import (
     LAPSED_SECONDS,
     NAME,
     OUTAGES_KEPT,
@@ -23,6 +22,7 @@ from webhook.kube.uptime import (
     Uptime,
     outages_in,
 )
+from webhook.kube.leases import renewed_at
 
 START = 1_800_000_000.0
 
@@ -215,7 +215,7 @@ async def test_without_a_renewal_the_leader_steps_down_and_logs_once(
     assert await one.beat()
     leases.fails = ApiError(403, "Forbidden", "no")
     warned: list[str] = []
-    monkeypatch.setattr("webhook.kube.uptime.log.warning", lambda text, **_: warned.append(text))
+    monkeypatch.setattr("webhook.kube.leader_election.log.warning", lambda text, **_: warned.append(text))
     await rounds(3, leases, one, monkeypatch)
     assert not one.uptime.is_leader
     assert len(warned) == 1

@@ -30,7 +30,7 @@ from policies.probes.model_sizes import heaviest
 from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
 from policies.probes.serving import serving_containers
-from policies.probes.settings import Learning, StandardProbes
+from policies.probes.standard_probes_settings import Learning, StandardProbes
 from puller import spec as model_spec
 
 MAX_START: Final = 7 * 24 * 3600

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from webhook.server import certificates as certs
 from webhook.server import pki
-from webhook.server.certificates import ManagedSecret, MountedFiles, ServingCertificate
+from webhook.server import tls_reload as certs
 from webhook.server.pki import Bundle, CertificateError
+from webhook.server.tls_reload import ManagedSecret, MountedFiles, ServingCertificate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTS = ("mlchassis.mlchassis-system.svc", "127.0.0.1", "::1")

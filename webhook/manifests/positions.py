@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from webhook.kube.documents import ManifestLoader
+from webhook.manifests.documents import ManifestLoader
 
 
 class Lines(NamedTuple):

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.cli.output.yaml import dump
-from webhook.kube import documents
-from webhook.kube.documents import BadDocument, ManifestLoader, PolicyLoader, load_all, load_policy
+from webhook.manifests import documents
+from webhook.manifests.documents import BadDocument, ManifestLoader, PolicyLoader, load_all, load_policy
 
 ROOT = Path(__file__).parents[3]
 

@@ -35,25 +35,25 @@ from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
 from webhook.kube.heartbeat import Heartbeat
-from webhook.kube.offline import ManifestCluster, read
+from webhook.kube.leader_election import Uptime
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
 from webhook.kube.owner_events import OwnerEvents
 from webhook.kube.reflector import Reflector
-from webhook.kube.uptime import Uptime
 from webhook.kube.watch_health import WatchHealth
+from webhook.manifests.files import ManifestCluster, read
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
-from webhook.server import certificates as certs
 from webhook.server import pki
+from webhook.server import tls_reload as certs
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import FastPath, raise_descriptor_limit
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics, Tally, remove_gauges
-from webhook.server.options import Options
-from webhook.server.prefork import processes, stopping_signals, supervise
-from webhook.server.record import SharedRecords
+from webhook.server.server_flags import Options
+from webhook.server.shared_memory import SharedRecords
+from webhook.server.supervisor import processes, stopping_signals, supervise
 from webhook.server.tracing import Tracing, otlp
 from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers, Sweep

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import webhook.admission.patch
-from webhook.admission.patch import diff, same
+import webhook.admission.json_patch
+from webhook.admission.json_patch import diff, same
 
 KEYS = st.sampled_from(["name", "a", "b", "~", "/", "", "-", "~1", "a/b", "0"])
 SCALARS = st.one_of(
@@ -87,7 +87,7 @@ NAMED = st.lists(
 @example([{"name": "a"}, {"name": "a", "x": 1}], [{"name": "a", "x": 2}, {"name": "a"}])
 def test_lists_whose_elements_correspond_need_no_alignment(original: list[Any], final: list[Any]) -> None:
     quick = diff(original, final)
-    with patch.object(webhook.admission.patch, "_correspond", lambda a, b: False):
+    with patch.object(webhook.admission.json_patch, "_correspond", lambda a, b: False):
         assert quick == diff(original, final)
 
 

@@ -17,15 +17,15 @@ import pytest
 from policies.kube.json import Json
 from tests import forked
 from tests.forked import Forked
-from webhook.server import prefork
-from webhook.server.record import Identity
+from webhook.server import supervisor as module
+from webhook.server.shared_memory import Identity
 
 SCRIPT = """
 {before}
 import os, signal, socket, sys, time
-from webhook.server import log, prefork
+from webhook.server import log, supervisor
 log.configure("info", "json")
-prefork.CHECK_SECONDS, prefork.STALL_SECONDS = 0.02, {stall}
+supervisor.CHECK_SECONDS, supervisor.STALL_SECONDS = 0.02, {stall}
 
 def served(shared):
     shared.state.serving = 1
@@ -52,10 +52,10 @@ gone = []
 
 def ended(pid):
     # From here on, a loop that stops is that of a slow machine.
-    prefork.STALL_SECONDS = 60
+    supervisor.STALL_SECONDS = 60
     gone.append(pid)
 
-sys.exit(prefork.supervise({workers}, socket.create_server(("127.0.0.1", 0)), serve, ended))
+sys.exit(supervisor.supervise({workers}, socket.create_server(("127.0.0.1", 0)), serve, ended))
 """
 
 
@@ -143,7 +143,7 @@ async def test_a_worker_that_can_t_start_is_tried_again_while_another_serves(
 
 HUNG = f"""
 served(shared)
-from webhook.server.record import Identity
+from webhook.server.shared_memory import Identity
 review = Identity.of_body({REVIEW!r})
 if not shared.suspects.holds(review):
     shared.state.begin(review, b'{{"kind": "v1/Pod", "namespace": "ml"}}', 0.05)
@@ -199,9 +199,9 @@ async def test_a_stuck_loop_is_ended_and_no_review_is_blamed(supervised: Start) 
 def test_steps_that_each_end_in_time_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the limit in all, in many steps: the supervisor looks at one step at a time."""
     sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(prefork, "_send", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(module, "_send", lambda pid, number: sent.append((pid, number)))
     with socket.socket() as listener:
-        supervisor = prefork._Supervisor(1, listener, lambda _, __: 0, lambda _: None)
+        supervisor = module._Supervisor(1, listener, lambda _, __: 0, lambda _: None)
     worker = supervisor._workers[0]
     worker.pid, review = 12345, Identity.of_body(REVIEW)
     for _ in range(40):

@@ -38,8 +38,8 @@ from policies.kube.metadata import controller
 from policies.probes.observed import OBSERVED, trimmed
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
-from webhook.kube.documents import BadDocument, load_all
-from webhook.kube.positions import Lines, Origin
+from webhook.manifests.documents import BadDocument, load_all
+from webhook.manifests.positions import Lines, Origin
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 

@@ -11,8 +11,8 @@ from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
-from policies.probes.settings import StandardProbes
-from policies.probes.start import Start, budget_of, declared_size, expected_start, start_of
+from policies.probes.standard_probes_settings import StandardProbes
+from policies.probes.startup_budget import Start, budget_of, declared_size, expected_start, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from policies.kube import probe_timing
+from policies.kube import probe_defaults
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,12 @@ from policies.kube import probe_timing
     ],
 )
 def test_budgets(probe: Any, give_up: int, startup_deadline: int) -> None:
-    assert (probe_timing.give_up(probe), probe_timing.startup_deadline(probe)) == (give_up, startup_deadline)
+    assert (probe_defaults.give_up(probe), probe_defaults.startup_deadline(probe)) == (
+        give_up,
+        startup_deadline,
+    )
 
 
 def test_a_timeout_of_zero_is_a_second() -> None:
     probes: list[Any] = [{}, {"timeoutSeconds": 0}, {"timeoutSeconds": 3}]
-    assert [probe_timing.timeout(probe) for probe in probes] == [1, 1, 3]
+    assert [probe_defaults.timeout(probe) for probe in probes] == [1, 1, 3]

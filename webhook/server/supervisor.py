@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 
 from webhook.server.log import handle_level_signals
-from webhook.server.record import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
+from webhook.server.shared_memory import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
 
 log = structlog.get_logger()
 

@@ -20,8 +20,8 @@ from webhook.admission.context import Context
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
-from webhook.kube.offline import Document, ManifestCluster
-from webhook.kube.positions import Lines
+from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.positions import Lines
 
 
 class Outcome(IntEnum):

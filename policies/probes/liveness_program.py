@@ -21,7 +21,7 @@ from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.preset import Progress
 from policies.probes.recognition import Server, version_of
-from policies.probes.settings import Liveness, StandardProbes
+from policies.probes.standard_probes_settings import Liveness, StandardProbes
 
 TIMEOUT: Final = 30
 """timeoutSeconds, and the minimum of periodSeconds. The program passes after 25 seconds."""

@@ -17,8 +17,15 @@ from policies.kube.group_kinds import POD as POD_KIND
 from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.admission.envelope import Request
-from webhook.server import record as module
-from webhook.server.record import Identity, Restarts, ReviewRecord, Suspects, WorkerState, in_shared_memory
+from webhook.server import shared_memory as module
+from webhook.server.shared_memory import (
+    Identity,
+    Restarts,
+    ReviewRecord,
+    Suspects,
+    WorkerState,
+    in_shared_memory,
+)
 
 POD: Json = manifest(
     "Pod",

@@ -1,0 +1,12 @@
+"""Manifests: their text, their objects, and these as the facts of a cluster.
+
+| question | module |
+|---|---|
+| how YAML and JSON become plain values | `documents` |
+| which files are read, and how their objects replace a cluster | `files` |
+| what a cluster is after manifests are applied | `overlaid` |
+| on which lines a field is | `positions` |
+
+Imports: `policies.core`, `policies.kube`, `policies.probes`, `policies.relations`, `webhook`,
+`webhook.admission`.
+"""
