@@ -41,6 +41,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/containers/sidecars.yaml",
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
+        "policies/disruption/single_state.yaml",
         "policies/probes/first_party.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",
