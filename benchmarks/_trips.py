@@ -58,7 +58,7 @@ def _reviews(known: Cluster) -> Reviews:
         endpoints(policy, known),
         on_error(policy),
         metrics,
-        Journal(metrics, Tracing(), None),
+        Journal(metrics, Tracing()),
         SharedRecords.unshared(),
         traced=False,
         fast_path_on=lambda: False,

@@ -211,7 +211,7 @@ def _answering(endpoint: str, obj: Json) -> Any:
         {endpoint: decider},
         on_error(policy),
         metrics,
-        Journal(metrics, Tracing(), None),
+        Journal(metrics, Tracing()),
         SharedRecords.unshared(),
         traced=False,
         fast_path_on=lambda: False,

@@ -156,7 +156,6 @@ def _import() -> None:
         "webhook.cli.main",
         "webhook.kube.caches",
         "webhook.kube.oldest_kubelet",
-        "webhook.kube.owner_events",
         "webhook.observed.collector",
         "webhook.observed.model_events",
         "webhook.server.ca_bundle",

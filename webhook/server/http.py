@@ -26,7 +26,7 @@ from webhook.server import bodies, connections
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Acceptor, Connection, FastPath, Refusals, track_requests
-from webhook.server.journal import Journal, OnDecision
+from webhook.server.journal import Journal
 from webhook.server.log import RateLimited
 from webhook.server.reviews import Endpoint, OnError, Reviews
 from webhook.server.shared_memory import SharedRecords
@@ -87,7 +87,6 @@ class Server:
         shared: SharedRecords | None = None,
         drain_patience: float = 20.0,
         tracing: Tracing | None = None,
-        on_decision: OnDecision | None = None,
         fast_path: FastPath | None = None,
         fast_path_on: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -96,7 +95,7 @@ class Server:
         self._fast_path, self._fast_path_on = fast_path, fast_path_on
         self._tracing = tracing or Tracing()
         self._shared = shared or SharedRecords.unshared()
-        journal = Journal(metrics, self._tracing, on_decision)
+        journal = Journal(metrics, self._tracing)
         self._reviews = Reviews(
             endpoints, on_error, metrics, journal, self._shared, self._tracing.on, fast_path_on
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from prometheus_client import Counter
 
 from policies.core.mode import Mode
 from policies.kube.json import text
-from webhook.admission import envelope as review
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled
@@ -21,8 +20,6 @@ from webhook.server.tracing import Tracing
 
 log = structlog.get_logger()
 
-OnDecision = Callable[[Request, Decision], object]
-"""Called with each validated request and its decision before the answer is sent. It must not block."""
 _LOGGED: Final = ("changed", "denied")
 """The outcomes that get a log line at level info."""
 
@@ -37,15 +34,13 @@ class AnswerRecord:
     """The name in the first log line."""
     named: bool
     """Whether `name` comes from the request: then it is the same for all replicas."""
-    decision: Decision | None
-    """The decision for `OnDecision`, if it has results."""
 
 
 class Journal:
     """Records answers, new ones and those of the memo."""
 
-    def __init__(self, metrics: m.Metrics, tracing: Tracing, on_decision: OnDecision | None) -> None:
-        self._metrics, self._tracing, self._on_decision = metrics, tracing, on_decision
+    def __init__(self, metrics: m.Metrics, tracing: Tracing) -> None:
+        self._metrics, self._tracing = metrics, tracing
 
     def record(
         self, name: str, request: Request, answer: Answer, outcome: str, fields: Mapping[str, object]
@@ -58,8 +53,6 @@ class Journal:
             for crash in answer.decision.crashes:
                 self._metrics.errors.labels(crash.id).inc()
                 log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
-            if self._on_decision is not None and name == "validate":
-                self._on_decision(request, answer.decision)
         if self._tracing.on:
             attributes = {f"chassis.{key}": each for key, each in log_fields(request).items() if key != "uid"}
             self._tracing.set_attributes({"chassis.outcome": outcome, **attributes})
@@ -79,18 +72,15 @@ class Journal:
         if decision is not None:
             counters += self._counters(decision, request.namespace)
         line = Line(outcome, {**fields, **_reasons(answer)}) if outcome in _LOGGED else None
-        validated = decision if name == "validate" and decision and decision.results else None
         named = request.name not in ("", text(request.object, "metadata", "name"))
-        return AnswerRecord(self._metrics.tally(counters), line, str(fields["name"]), named, validated)
+        return AnswerRecord(self._metrics.tally(counters), line, str(fields["name"]), named)
 
-    def record_again(self, known: Recalled, body: bytes) -> None:
+    def record_again(self, known: Recalled) -> None:
         """Record an answer of the memo."""
         record: AnswerRecord = known.note
         record.tally.increment()
         if record.line is not None:
             record.line.write(known.uid, record.name if record.named else known.name or record.name)
-        if record.decision is not None and self._on_decision is not None:
-            self._on_decision(review.parse(body), record.decision)
 
     def _counters(self, decision: Decision, namespace: str) -> Iterator[Counter]:
         for change in decision.changes:

@@ -173,12 +173,6 @@ class Metrics:
         self._memo_tallies = {
             each: self.tally([self._memo.labels(each)]) for each in ("hit", "miss", "evicted")
         }
-        self._events = counter(
-            "chassis_events",
-            "Findings in pods of owners of unknown kinds, as Events on the owners: written, failed (the API "
-            "server did not take it); and pods left out: dropped (too many, or not there as reviewed)",
-            ("outcome",),
-        )
         self.policy_valid = gauge(
             "chassis_policy_valid",
             "1 while the policy last read is the one in force, 0 after a bad edit",
@@ -251,10 +245,6 @@ class Metrics:
     def memo(self, outcome: str) -> None:
         """Count a hit, miss or eviction of the memo."""
         self._memo_tallies[outcome].increment()
-
-    def event(self, outcome: str) -> None:
-        """Count an Event on an owner, or a pod without one."""
-        self._counter(self._events, outcome).inc()
 
     def policy_in_force(self, digest: str, profile: str) -> None:
         """Record that a policy was loaded."""

@@ -94,7 +94,7 @@ class Reviews:
         if known is None:
             return None
         try:
-            self._journal.record_again(known, body)
+            self._journal.record_again(known)
         except Exception:
             log.exception("answer not recorded", endpoint=name, uid=known.uid)
         return known.body

@@ -42,7 +42,6 @@ class Options:
     namespace: str | None
     service: str
     webhook_configurations: str
-    events: bool
     host: str
     port: int
     workers: int
@@ -114,12 +113,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="chassis.mlchassis.dev",
         metavar="NAME",
         help="name of the Mutating- and ValidatingWebhookConfiguration that call us (%(default)s)",
-    )
-    cluster(
-        "--events",
-        **SWITCHED,
-        help="write findings in pods of owners of unknown kinds as Events on these owners; needs the "
-        "rights of the component events",
     )
     serving = partial(flags.add, parser.add_argument_group("serving"))
     serving("--host", default="", help="address to listen on (default: all)")

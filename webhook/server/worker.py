@@ -38,7 +38,6 @@ from webhook.kube.heartbeat import Heartbeat
 from webhook.kube.leader_election import Uptime
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
-from webhook.kube.owner_events import OwnerEvents
 from webhook.kube.reflector import Reflector
 from webhook.kube.watch_health import WatchHealth
 from webhook.manifests.files import ManifestCluster, read
@@ -161,7 +160,6 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         cluster, reflectors = _facts(options, own, api, metrics, health)
         workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics) if workers else None
-        owners = _owner_events(options, api, policy, cluster, metrics)
         source = _certificate_source(options, own, api)
         serving = certs.ServingCertificate()
         clock = api.now if api else time.time  # the API server verifies by its own clock
@@ -181,7 +179,6 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             shared=shared,
             drain_patience=options.drain_patience,
             tracing=tracing,
-            on_decision=owners.notice if owners else None,
             fast_path=cast(FastPath, fast_path) if fast_path else None,
             fast_path_on=fast_path_on,
         )
@@ -215,8 +212,6 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             background.append(("caBundle", registration.run))
         if workers:
             background.append(("worker names", Sweep(workers).run))
-        if owners:
-            background.append(("events", owners.run))
         tasks = [asyncio.create_task(_keep_running(name, work)) for name, work in background]
         tasks.append(asyncio.create_task(_await_policy(policy, readiness)))
         await stopped.wait()
@@ -312,14 +307,6 @@ def _namer(workers: LiveWorkers, policy: LivePolicy, cluster: Cluster, metrics: 
         facts=cluster,
         identity=gethostname(),
     )
-
-
-def _owner_events(
-    options: Options, api: ApiServer | None, policy: LivePolicy, cluster: Cluster, metrics: Metrics
-) -> OwnerEvents | None:
-    if api is None or not options.events:
-        return None
-    return OwnerEvents(api, lambda: policy.config, cluster, metrics.event)
 
 
 def _policy_source(options: Options, api: ApiServer | None, health: WatchHealth) -> PolicySource:

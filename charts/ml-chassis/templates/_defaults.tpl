@@ -43,8 +43,6 @@
 {{- if not (hasKey .Values.scan "enabled") }}{{ $_ := set .Values.scan "enabled" (fromJson `{"is":false}`).is }}{{ end -}}
 {{- if not (hasKey .Values.scan "schedule") }}{{ $_ := set .Values.scan "schedule" (fromJson `{"is":"17 3 * * *"}`).is }}{{ end -}}
 {{- if not (hasKey .Values.scan "resources") }}{{ $_ := set .Values.scan "resources" (fromJson `{"is":{"requests":{"cpu":"100m","memory":"128Mi"},"limits":{"memory":"512Mi"}}}`).is }}{{ end -}}
-{{- if not (hasKey .Values "events") }}{{ $_ := set .Values "events" dict }}{{ end -}}
-{{- if not (hasKey .Values.events "enabled") }}{{ $_ := set .Values.events "enabled" (fromJson `{"is":false}`).is }}{{ end -}}
 {{- if not (hasKey .Values "openshift") }}{{ $_ := set .Values "openshift" (fromJson `{"is":false}`).is }}{{ end -}}
 {{- if not (hasKey .Values "workerNamesUpgrade") }}{{ $_ := set .Values "workerNamesUpgrade" (fromJson `{"is":false}`).is }}{{ end -}}
 {{- if not (hasKey .Values "priorityClassName") }}{{ $_ := set .Values "priorityClassName" (fromJson `{"is":"system-cluster-critical"}`).is }}{{ end -}}

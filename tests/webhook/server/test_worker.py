@@ -24,7 +24,6 @@ import aiohttp
 import pytest
 import structlog
 
-from policies.core.facts import NoCluster
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests import forked
@@ -33,19 +32,18 @@ from tests.hanging import HANGING
 from tests.manifests import manifest
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from tests.webhook.server.wired import POD, REVIEW, Wired
-from webhook.admission.decision import Crash, Decision
+from webhook.admission.decision import Crash
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
-from webhook.config.source import LivePolicy
 from webhook.errors import UserError
-from webhook.kube.api import ApiServer
 from webhook.manifests.documents import load_all
 from webhook.server import http as server
-from webhook.server import pki, worker
+from webhook.server import pki
 from webhook.server import server_flags as serve
 from webhook.server import tls_reload as certs
 from webhook.server.http import listen
+from webhook.server.journal import Journal
 from webhook.server.metrics import MAX_PENDING, Metrics
 from webhook.version import version
 
@@ -94,7 +92,7 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
     for name, value in values.items():
         monkeypatch.setenv(f"CHASSIS_{name}", value)
     args = vars(flags())
-    assert args.pop("self_signed") is args.pop("tracing") is args.pop("events") is False
+    assert args.pop("self_signed") is args.pop("tracing") is False
     assert args.pop("tls_host") == ["a", "b"]
     assert {name.upper(): str(value) for name, value in args.items()} == {
         name: value for name, value in values.items() if name != "TLS_HOST"
@@ -502,56 +500,16 @@ async def test_it_is_not_ready_while_the_mounted_certificate_is_not_accepted(
         await chassis.until("/readyz", "ok")
 
 
-async def test_there_are_no_events_on_owners_unless_asked_for(tmp_path: Path) -> None:
-    gone = FakeApiServer()
-    gone.url = "http://127.0.0.1:1"
-    metrics = Metrics()
-    async with ApiServer.connect(gone.kubeconfig(tmp_path)) as api:
-        for switch, there in (([], False), (["--events"], True)):
-            options = serve.options_of(flags("--self-signed", *switch))
-            made = worker._owner_events(options, api, LivePolicy(metrics), NoCluster(), metrics)
-            assert (made is not None) is there
+async def test_a_failing_record_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
 
-
-async def test_findings_that_only_an_operator_would_read_are_events_on_the_owner(tmp_path: Path) -> None:
-    owner = {
-        "apiVersion": "example.com/v1",
-        "kind": "Trainer",
-        "name": "bert",
-        "uid": "7",
-        "controller": True,
-    }
-    metadata = {"name": "bert-0", "namespace": "ml", "uid": "1", "ownerReferences": [owner]}
-    other = {"exec": {"command": ["curl", "-f", "http://payments/health"]}, "timeoutSeconds": 5}
-    pod = {**POD, "metadata": metadata, "spec": {"containers": [{"name": "a", "livenessProbe": other}]}}
-    account = {"username": "system:serviceaccount:ml:operator"}
-    review = {**REVIEW, "request": {**REVIEW["request"], "userInfo": account, "object": pod}}
-    async with running() as fake:
-        await fake.put("/api/v1/namespaces/ml/pods", pod)
-        kubeconfig = str(fake.kubeconfig(tmp_path))
-        async with served("--self-signed", "--kubeconfig", kubeconfig, "--events") as chassis:
-            await chassis.logged("policy in force")
-            assert (await chassis.post("mutate", review))["allowed"]
-            assert (await chassis.post("validate", review))["allowed"]
-            await chassis.until("/metrics", 'chassis_events_total{outcome="written"} 1.0')
-            await until(lambda: ("GET", "/api/v1/namespaces/ml/pods/bert-0") in fake.requests)
-    written = [item for path, item in fake.objects.items() if "/events/" in path]
-    assert [event["involvedObject"]["name"] for event in written] == ["bert"]
-
-
-async def test_a_notice_that_fails_costs_no_answer() -> None:
-    wired, noticed = Wired({}), list[str]()
-
-    def fail(request: Request, decision: Decision) -> None:
-        noticed.append(request.uid)
-        raise RuntimeError
-
-    wired.on_decision = fail
+    monkeypatch.setattr(Journal, "record", fail)
+    wired = Wired({})
     with structlog.testing.capture_logs() as lines:
         assert "patch" in await wired.post("mutate")
         assert (await wired.post("validate"))["allowed"]
-    assert noticed == ["1"], "of what is validated, alone"
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["answer not recorded"]
+    assert {line["event"] for line in lines if line["log_level"] == "error"} == {"answer not recorded"}
 
 
 async def test_silent_watches_hide_no_change_for_long(tmp_path: Path) -> None:

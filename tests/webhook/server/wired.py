@@ -12,7 +12,6 @@ from webhook.config.source import LivePolicy
 from webhook.server import endpoints
 from webhook.server.connections import FastPath
 from webhook.server.http import Readiness, Server, listen
-from webhook.server.journal import OnDecision
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
@@ -52,7 +51,6 @@ class Wired:
         self.endpoints = endpoints.endpoints(self.policy, NoCluster())
         self.fast_path: FastPath | None = None
         self.on_error = endpoints.on_error(self.policy)
-        self.on_decision: OnDecision | None = None
         self.shared: SharedRecords | None = None
         self.tracing: Tracing | None = None
         self.chunked = False
@@ -66,7 +64,6 @@ class Wired:
             Readiness(str),
             shared=self.shared,
             tracing=self.tracing,
-            on_decision=self.on_decision,
             fast_path=self.fast_path,
             fast_path_on=lambda: self.policy.config.webhook.fast_path,
         )
