@@ -50,6 +50,11 @@ def _exec_command(template: PodTemplate, container: Container, handler: tuple[st
     return _read(container, argv, template, static=True)
 
 
+def handler_command(container: Container, argv: list[str]) -> CommandSummary:
+    """The command of a handler of a container in any pod: its host names and addresses are not the pod's."""
+    return _read(container, argv, None, static=True)
+
+
 @dataclass(frozen=True, slots=True)
 class ReviewBudget:
     """The budget of one review, and the cache keys of the commands that it has paid for."""

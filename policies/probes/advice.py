@@ -9,12 +9,14 @@ from policies.core.annotations import DOMAIN, EXPECTED_START, LIVENESS, MODEL_SI
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import Waits, leads
+from policies.core.reasons import in_words
 from policies.core.suggestions import closest
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig
 from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container
+from policies.probes.copied import is_sendable, killed_start, startup_check
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
 from policies.probes.liveness_program import is_program, parse_liveness, progress_check, requested_liveness
@@ -31,6 +33,7 @@ from policies.probes.standard_probes_settings import Liveness, StandardProbes
 def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
     """Report invalid annotations, and containers that get no probes."""
     yield from _invalid_annotations(pod, facts)
+    yield from _no_startup(pod, facts)
     for container in serving_containers(pod, facts):
         try:
             annotated_health(pod, container, facts)
@@ -46,6 +49,26 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             yield _no_liveness(pod, container, settings)
         elif finding := _no_progress_check(pod, container, facts):
             yield finding
+
+
+def _no_startup(pod: Json, facts: Facts) -> Iterator[Finding]:
+    """Report a livenessProbe that ends the start, or may do so, and gets no startupProbe."""
+    view = facts.view(pod)
+    for container in () if view.completes else view.running:
+        expected = killed_start(pod, container, facts)
+        if expected is None:
+            continue
+        probe = container.spec["livenessProbe"]
+        check, why_not = startup_check(pod, container, probe, facts)
+        if check:
+            continue
+        yield Finding(
+            _path(container),
+            f"Container {container.name} gets no startupProbe for its start of {in_words(expected)}: its "
+            f"livenessProbe is not copied, since {why_not}.",
+            "Write a startupProbe with a check that works, or set the annotation mlchassis.dev/health-path.",
+            covered_by="liveness-kills-slow-start" if is_sendable(container, probe) else "probe-port-unknown",
+        )
 
 
 def _leader_probes(pod: Json, container: Container, facts: Facts) -> Iterator[Finding]:

@@ -265,6 +265,8 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
     (kind, action), *_ = handler.items() or [("", None)]
     if settings.mirror is Mirror.OFF or not isinstance(action, dict) or action.get("host"):
         return None
+    if kind in ("httpGet", "tcpSocket") and port_number(container.spec, action.get("port")) is None:
+        return None  # the kubelet cannot send it
     if probe_defaults.give_up(readiness) >= _DISABLED:
         return None
     similar = settings.mirror is Mirror.SIMILAR

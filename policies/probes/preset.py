@@ -139,6 +139,10 @@ class Preset(Model):
         description="programs with which its images start the server, such as `tgi-entrypoint.sh`: a command "
         "that runs one of them counts as the image's own",
     )
+    programs: tuple[str, ...] = Field(
+        (),
+        description="programs that all its images contain, such as `sh`: a probe may run them",
+    )
     operands: tuple[str, ...] = Field(
         (),
         description="words that its images take as the first argument if they start the server, such as "

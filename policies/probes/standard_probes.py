@@ -22,11 +22,12 @@ from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.reasons import UNREAD, Reasons, in_words, times
 from policies.kube import probe_defaults
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, dig, integer, text
+from policies.kube.json import Json, dig, integer, mapping, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container, Role, with_container
 from policies.probes.advice import advise
+from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
 from policies.probes.health import (
     ANNOTATION,
@@ -35,7 +36,6 @@ from policies.probes.health import (
     AnnotationError,
     handler_of,
     health_to_inject,
-    right_port,
 )
 from policies.probes.liveness_program import (
     TIMEOUT,
@@ -47,7 +47,7 @@ from policies.probes.liveness_program import (
 )
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
-from policies.probes.startup_budget import MAX_START, Budget, budget_of, expected_start
+from policies.probes.startup_budget import MAX_START, Budget, budget_of
 
 _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
@@ -128,21 +128,18 @@ def _with_startup_probe(
     pod: Json, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
 ) -> Json:
     """The container with a startupProbe, if its livenessProbe would end a start of the expected length."""
-    live = container.spec.get("livenessProbe")
-    if container.spec.get("startupProbe") is not None or not handler_of(live) or watched_start(live):
+    live, expected = container.spec.get("livenessProbe"), killed_start(pod, container, facts)
+    if expected is None:
         return container.spec
-    expected = expected_start(pod, container, facts)
-    if expected is None or probe_defaults.startup_deadline(live) >= expected:
-        return container.spec
-    if container.role is not Role.MAIN or is_kuberay_container(pod, container, facts):
-        return container.spec
-    if waits_for(pod, container, facts) is not Waits.NO:
-        return container.spec
-    if right_port(pod, container, live, facts):  # the probe never passes, and would block the other probes
+    check, why_not = startup_check(pod, container, live, facts)
+    if not check:
         return container.spec
     budget = budget_of(pod, container, facts)
-    probe = _startup(live, settings, budget.seconds)
+    timing = {key: value for key, value in mapping(live).items() if key not in handler_of(live)}
+    probe = _startup({**timing, **check}, settings, budget.seconds)
     because = f"; its livenessProbe would kill a start of {in_words(expected)}"
+    if why_not:
+        because = f"; {_asked(probe)} instead of its livenessProbe, since {why_not}"
     _explain_startup(why, container, probe, budget, settings, because)
     return {**container.spec, "startupProbe": probe}
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.core.annotations import POLICY_LABEL
 from policies.core.mode import Profile
-from policies.kube.json import mapping
+from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
+from tests.manifests import manifest
 from tests.policies import test_golden, test_rules
 from tests.policies.injection import objections
+from webhook.cli.output.yaml import dump
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster, read
 
@@ -62,6 +66,128 @@ def test_cases_of_rules(rule: str, profile: Profile) -> None:
             config = load({"rules.yaml": f"profile: {profile}"} | (policy[0] if policy else {}))
             found[path.name] = objections(obj, config, ManifestCluster(objects, whole=True))
     assert {name: breaches for name, breaches in found.items() if breaches} == {}
+
+
+ACTIONS = [
+    {"httpGet": {"path": "/health", "port": 8000}},
+    {"httpGet": {"path": "/health", "port": "http"}},
+    {"httpGet": {"path": "/livez", "port": "web", "scheme": "HTTPS"}},
+    {"httpGet": {"path": "/v2/health/live", "port": 8000, "host": "api.ml.svc"}},
+    {"httpGet": {"path": "/ready", "port": 8080, "httpHeaders": [{"name": "Host", "value": "a.example"}]}},
+    {"tcpSocket": {"port": 8000}},
+    {"tcpSocket": {"port": "grpc"}},
+    {"grpc": {"port": 9000}},
+    {"grpc": {"port": 9000, "service": "liveness"}},
+    {"exec": {"command": ["cat", "/tmp/alive"]}},
+    {"exec": {"command": ["sh", "-c", "curl -f http://localhost:8000/health"]}},
+    {"exec": {"command": ["bash", "-c", "curl -m 9 -f http://llm.ml.svc/health"]}},
+    {"exec": {"command": ["python3", "-c", "import torch"]}},
+    {"exec": {"command": ["ollama", "list"]}},
+]
+SERVERS = [
+    {"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "meta-llama/Llama-3.1-8B"]},
+    {"image": "vllm/vllm-openai:v0.32.0", "args": ["--model", "meta-llama/Llama-3.1-405B"]},
+    {"image": "vllm/vllm-openai:latest", "command": ["sh", "-c", "vllm serve meta-llama/Llama-3.1-8B $ARGS"]},
+    {"image": "nvcr.io/nvidia/tritonserver:24.12-py3"},
+    {"image": "tensorflow/serving:2.18.0"},
+    {"image": "ollama/ollama:0.9.0"},
+    {"image": "example.org/api:1", "command": ["python3", "serve.py"]},
+    {
+        "image": "example.org/api:1",
+        "command": ["sh", "-c", "until nc -z db 5432; do sleep 1; done; exec api"],
+    },
+]
+PORTS = [
+    [],
+    [{"containerPort": 8000}],
+    [{"name": "http", "containerPort": 8000}],
+    [{"name": "grpc", "containerPort": 9000}, {"name": "metrics", "containerPort": 9090}],
+]
+LIFECYCLES = [
+    {"preStop": {"exec": {"command": ["sleep", "5"]}}},
+    {"preStop": {"httpGet": {"path": "/drain", "port": "http"}}},
+    {"postStart": {"exec": {"command": ["sh", "-c", "until curl localhost:8000; do sleep 1; done"]}}},
+]
+OTHERS = [
+    {
+        "name": "metrics",
+        "image": "prom/statsd-exporter:v1",
+        "ports": [{"name": "http", "containerPort": 9102}],
+    },
+    {"name": "cache", "image": "redis:7", "ports": [{"name": "web", "containerPort": 6379}]},
+]
+MORE = {
+    "hostNetwork": True,
+    "terminationGracePeriodSeconds": 5,
+    "tolerations": [{"key": "team", "operator": "Exists"}],
+    "nodeSelector": {"disk": "ssd"},
+    "shareProcessNamespace": True,
+}
+
+
+@st.composite
+def probe(draw: st.DrawFn) -> Json:
+    numbers = {
+        "initialDelaySeconds": st.sampled_from([0, 5, 120, 900]),
+        "periodSeconds": st.sampled_from([1, 5, 30]),
+        "timeoutSeconds": st.sampled_from([1, 4, 60]),
+        "failureThreshold": st.sampled_from([1, 3, 30, 2000]),
+    }
+    return {**draw(st.sampled_from(ACTIONS)), **draw(st.fixed_dictionaries({}, optional=numbers))}
+
+
+@st.composite
+def workload(draw: st.DrawFn) -> Json:
+    optional = {field: probe() for field in ("livenessProbe", "readinessProbe", "startupProbe")}
+    optional["lifecycle"] = st.sampled_from(LIFECYCLES)
+    optional["resources"] = st.just({"limits": {"nvidia.com/gpu": "1"}})
+    fields = draw(st.fixed_dictionaries({}, optional=optional))
+    ports = draw(st.sampled_from(PORTS))
+    model = {"name": "model", **draw(st.sampled_from(SERVERS)), "ports": ports, **fields}
+    others = draw(st.lists(st.sampled_from(OTHERS), max_size=1))
+    more = draw(st.fixed_dictionaries({}, optional={key: st.just(value) for key, value in MORE.items()}))
+    spec: Json = {"containers": [*others, model], **more}
+    if draw(st.booleans()):
+        sidecar = {"name": "side", "image": "example.org/side:1", "restartPolicy": "Always", **draw(probed())}
+        spec["initContainers"] = [sidecar]
+    annotations = draw(
+        st.dictionaries(st.sampled_from(sorted(ANNOTATIONS)), st.none(), max_size=2).map(
+            lambda keys: {key: ANNOTATIONS[key] for key in keys}
+        )
+    )
+    kind = draw(st.sampled_from(["Pod", "Deployment", "StatefulSet", "Job"]))
+    if kind == "Pod":
+        return manifest("Pod", "llm", spec, namespace="ml", annotations=annotations)
+    if kind == "Job":
+        template = {"metadata": {"annotations": annotations}, "spec": {**spec, "restartPolicy": "Never"}}
+        return manifest("Job", "llm", {"template": template}, namespace="ml")
+    labels = {"app": "llm"}
+    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+    replicas = draw(st.sampled_from([1, 3]))
+    selector = {"matchLabels": labels}
+    return manifest(
+        kind, "llm", {"replicas": replicas, "selector": selector, "template": template}, namespace="ml"
+    )
+
+
+def probed() -> st.SearchStrategy[Json]:
+    return st.fixed_dictionaries({}, optional={"livenessProbe": probe(), "ports": st.sampled_from(PORTS[1:])})
+
+
+ANNOTATIONS = {
+    "mlchassis.dev/expected-start": "30m",
+    "mlchassis.dev/model-size": "200Gi",
+    "mlchassis.dev/health-path": "/health",
+    "mlchassis.dev/liveness": "progress",
+}
+
+
+@given(workload(), st.sampled_from(Profile), st.sampled_from(["recognised", "similar"]))
+@settings(max_examples=150)
+def test_generated_objects(obj: Json, profile: Profile, mirror: str) -> None:
+    config = load({"rules.yaml": f"profile: {profile}", "standard-probes.yaml": f"mirror: {mirror}"})
+    breaches = objections(obj, config, ManifestCluster([obj]))
+    assert not breaches, "\n".join([*breaches, dump(obj)])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

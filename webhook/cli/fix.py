@@ -21,7 +21,7 @@ from typing import Final
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
-from policies.kube.field_paths import steps_in
+from policies.kube.field_paths import named, steps_in
 from policies.kube.json import Json, dig, replaced
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
@@ -207,20 +207,57 @@ def _parses_to(text: str, objects: Sequence[Json]) -> bool:
 def fixed_object(
     document: Document, config: Config, cluster: Cluster, only: Sequence[str]
 ) -> tuple[Json, list[str]]:
-    """The object with all fixes, and the ids of their policies and rules."""
+    """The object with all fixes that add no other finding, and the ids of their policies and rules."""
     by: dict[str, None] = {}
     for _ in range(ROUNDS):
         (review,) = review_documents([document], config, cluster)
         by |= dict.fromkeys(review.mutations)
-        fixed = review.final
-        for result in review.decision.results:
-            if result.rule in FIXES and result.exempted is None and (not only or result.rule in only):
-                fixed = FIXES[result.rule](fixed, result)
-                by[result.rule] = None
-        if fixed is review.final:
-            return fixed, list(by)
-        document = replace(document, obj=fixed)
+        found = [
+            result
+            for result in review.decision.results
+            if result.rule in FIXES and result.exempted is None and (not only or result.rule in only)
+        ]
+        document = replace(document, obj=review.final)
+        fixed = _with_fixes(document, found, config, cluster)
+        if fixed is None:
+            break
+        document, applied_by = fixed
+        by |= dict.fromkeys(applied_by)
     return document.obj, list(by)
+
+
+def _with_fixes(
+    document: Document, found: Sequence[Result], config: Config, cluster: Cluster
+) -> tuple[Document, list[str]] | None:
+    """The object with all fixes together, or with each fix that adds no finding, and their rules; None if
+    every fix would add one."""
+    if not found:
+        return None
+    if (fixed := _fixed_cleanly(document, found, config, cluster)) is not None:
+        return fixed, [result.rule for result in found]
+    rules_of_fixes = []
+    for result in found if len(found) > 1 else ():
+        if (fixed := _fixed_cleanly(document, [result], config, cluster)) is not None:
+            document = fixed
+            rules_of_fixes.append(result.rule)
+    return (document, rules_of_fixes) if rules_of_fixes else None
+
+
+def _fixed_cleanly(
+    document: Document, fixes: Sequence[Result], config: Config, cluster: Cluster
+) -> Document | None:
+    """The object with some fixes; None if they add a finding."""
+    obj = document.obj
+    for result in fixes:
+        obj = FIXES[result.rule](obj, result)
+    fixed = replace(document, obj=obj)
+    return fixed if _places(fixed, config, cluster) <= _places(document, config, cluster) else None
+
+
+def _places(document: Document, config: Config, cluster: Cluster) -> set[tuple[str, tuple[str, ...]]]:
+    """The rule and place of each finding."""
+    (review,) = review_documents([document], config, cluster)
+    return {(result.rule, named(review.final, result.finding.path)) for result in review.decision.results}
 
 
 def _set(value: int) -> Callable[[Json, Result], Json]:

@@ -7,6 +7,7 @@ from policies.core.mode import Mode
 from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.kube.probe_defaults import startup_deadline
+from policies.probes.copied import is_sendable
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
 from policies.probes.standard_probes_settings import StandardProbes
@@ -15,8 +16,8 @@ from policies.probes.startup_budget import start_of
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if _is_guarded(probe, facts):
-            continue
+        if _is_guarded(probe, facts) or not is_sendable(probe.container, probe.spec):
+            continue  # the kubelet ignores a probe that it cannot send
         start = start_of(probe.template.pod, probe.container, facts)
         budget = startup_deadline(probe.spec)
         if start is None or budget >= start.seconds:
