@@ -44,6 +44,7 @@ REACHED_SECONDS: Final = 15.0
 """The longest time from the readiness of a replica until the API server reaches it."""
 RESTARTABLE: Final = (DEPLOYMENT, STATEFUL_SET, DAEMON_SET)
 """The kinds that `kubectl rollout restart` knows."""
+_OF_APPS: Final = ("ReplicaSet", *(each.kind for each in RESTARTABLE))
 RESTARTED: Final = "restarted by --repair"
 
 
@@ -55,6 +56,8 @@ class History:
     outages: Sequence[Outage] = ()
     edited: float | None = None
     """The last edit of the policy."""
+    seen: float | None = None
+    """When a replica of the webhook was last known to be ready."""
 
     def why(self, created: float | None) -> str:
         """Why a pod that was created at this time lacks fields that the policy adds."""
@@ -66,6 +69,8 @@ class History:
             if outage.covers(created, RENEWED_SECONDS, REACHED_SECONDS):
                 span = f"{moment_of(outage.begin)} to {moment_of(outage.end)}"
                 return f"made while the webhook was down ({span})"
+        if self.seen is not None and created > self.seen:
+            return f"made after a replica was last known to be ready ({moment_of(self.seen)}): it may be down"
         if self.edited is not None and created < self.edited:
             return f"made before the policy was last edited ({moment_of(self.edited)})"
         return "made while the webhook ran: a call failed open, or the cluster has changed since"
@@ -82,6 +87,8 @@ class MissedWorkload:
     pods: list[str] = field(default_factory=list)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The differing fields, by policy."""
+    held_back: str = ""
+    """Why the workload cannot be restarted now; empty if it can, or if nobody looked."""
 
     @property
     def namespace(self) -> str:
@@ -108,8 +115,18 @@ class MissedWorkload:
     @property
     def repair(self) -> str:
         """RESTARTED, or why `--repair` does not restart the workload."""
+        if self.listed_only or not self.held_back:
+            return self.listed_only or RESTARTED
+        return f"not restarted by --repair now: {self.held_back}"
+
+    @property
+    def listed_only(self) -> str:
+        """Why `--repair` never restarts such a workload; empty if it does."""
         top, kind = self.top, kind_of(self.top)
         owner = controller(top)
+        if owner is not None and text(owner, "kind") in _OF_APPS and text(owner, "apiVersion") == "apps/v1":
+            named = f"{text(owner, 'kind')} {text(owner, 'name')}"
+            return f"listed only: it names {named} as its owner, which does not exist or does not own it"
         if owner is not None:
             return f"listed only: restart it by its owner, {text(owner, 'kind')} {text(owner, 'name')}"
         if kind == POD:
@@ -124,7 +141,7 @@ class MissedWorkload:
             return "listed only: its rollout is paused"
         if text(top, "spec", "updateStrategy", "type") == "OnDelete":
             return "listed only: its updateStrategy is OnDelete; delete its pods one by one"
-        return RESTARTED
+        return ""
 
     def record(self) -> Json:
         """The element of `-o json`."""
@@ -261,7 +278,7 @@ async def history_of(api: ApiServer, where: str | None) -> History:
     if last is not None and api.now() - last > SILENT_SECONDS:
         print_note(f"no replica of the webhook has been ready since {moment_of(last)}")
         outages.append(Outage(last, api.now()))
-    return History(seconds_of(text(registration, "metadata", "creationTimestamp")), outages, edited)
+    return History(seconds_of(text(registration, "metadata", "creationTimestamp")), outages, edited, last)
 
 
 async def _get_if_allowed(api: ApiServer, path: str, purpose: str) -> Json:

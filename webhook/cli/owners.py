@@ -1,13 +1,18 @@
-"""The controllers above an object, as far as the user may read them."""
+"""The controllers above an object, as far as the user may read them.
+
+Anybody who creates a pod writes its ownerReference, so a reference counts only if its uid is the owner's,
+and the selector of a workload matches the pod's labels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, text
-from policies.kube.metadata import controller
+from policies.kube.group_kinds import DEPLOYMENT, GroupKind, kind_of
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import controller, labels_of
+from policies.kube.selectors import matches
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection
@@ -29,7 +34,9 @@ class Owners:
         owner = controller(obj)
         while owner is not None and len(found) < _MAX_DEPTH:
             above = await self._one(owner, text(obj, "metadata", "namespace"))
-            if above is None:
+            if above is None or text(above, "metadata", "uid") != text(owner, "uid"):
+                break
+            if kind_of(above).group == DEPLOYMENT.group and not matches(_selector(above), labels_of(obj)):
                 break
             found.append(above)
             owner = controller(above)
@@ -49,3 +56,7 @@ class Owners:
             head = {"apiVersion": collection.api_version, "kind": kind.kind}
             self._read[key] = None if found is None else {**head, **found}
         return self._read[key]
+
+
+def _selector(workload: Json) -> Json:
+    return mapping(workload, "spec", "selector")

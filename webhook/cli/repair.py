@@ -1,7 +1,9 @@
 """`chassis scan --missed --repair`: restart workloads one by one, as `kubectl rollout restart` does.
 
 Only kinds that replace their pods themselves are restarted, and only if they are ready and their
-PodDisruptionBudgets allow as many pods down as their rollout takes. The first failure ends the command.
+PodDisruptionBudgets allow as many pods down as their rollout takes. A failure does not end the repair of
+other workloads. If the webhook does not change the new pods either, further restarts in that namespace are
+left out; if this happens in two namespaces in a row, the command ends.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import time
 from typing import Final
 
 from policies.core.facts import Cluster
-from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
@@ -23,23 +25,31 @@ from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import Wait
-from webhook.cli.missed import RESTARTED, History, MissedReport, find_missed, history_of
+from webhook.cli.missed import History, MissedReport, find_missed, history_of
+from webhook.cli.owners import Owners
 from webhook.cli.terminal import confirmed, print_note
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.calls import STRATEGIC_MERGE
+from webhook.kube.discovery import served
 from webhook.kube.errors import ApiError
 
 RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
 """The annotation by which `kubectl rollout restart` changes the pod template."""
 POLL_SECONDS: Final = 2.0
+MAX_STILL_MISSED: Final = 2
+"""After new pods in so many namespaces in a row were not changed either, no further workload is restarted."""
 MAX_ROLLOUT_SECONDS: Final = 2 * 3600.0
 """A rollout that takes longer has failed."""
 
 
 class RestartError(Exception):
     """A restart failed; the message is one sentence."""
+
+
+class StillMissedError(RestartError):
+    """The webhook did not change the new pods either."""
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -52,6 +62,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
         print_note(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
     history: History = wait(history_of(api, args.policy))
     report: MissedReport = wait(find_missed(api, namespace, config, cluster, history))
+    wait(_find_held_back(api, report))
     if not args.repair:
         report.print(args.output)
         return report.missed_pods
@@ -62,6 +73,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
     restarted = _repair(api, wait, config, cluster, report, yes=args.yes)
     if restarted:
         report = wait(find_missed(api, namespace, config, cluster, history))
+        wait(_find_held_back(api, report))
     if restarted or args.output == "json":
         report.print(args.output, hint=False)
     return report.missed_pods
@@ -72,7 +84,7 @@ def _repair(
 ) -> bool:
     """Restart the workloads; whether any restart began. UserError if there is no terminal for the
     question."""
-    rows = [row for row in report.rows if row.missed and row.repair == RESTARTED]
+    rows = [row for row in report.rows if row.missed and not row.listed_only]
     workloads = {text(row.top, "metadata", "uid"): row for row in rows}
     if not workloads:
         print_note("nothing that was missed can be restarted")
@@ -84,26 +96,42 @@ def _repair(
     if not yes and not confirmed(f"Restart {number}?"):
         print_note("nothing was restarted")
         return False
-    done = 0
+    done, began = 0, False
+    still_missed: list[str] = []
     for row in workloads.values():
+        if row.namespace in still_missed:
+            print_note(f"{row.title}: not restarted: new pods in its namespace are not changed either")
+            continue
         try:
             skipped = wait(restart(api, config, cluster, row.top))
+        except StillMissedError as error:
+            print_note(f"{row.title}: {error}")
+            began = True
+            still_missed.append(row.namespace)
+            if len(still_missed) == MAX_STILL_MISSED:
+                print_note(f"stopped after {done} of {count} workloads: is the webhook called at all?")
+                return True
+            continue
         except (RestartError, ApiError) as error:
-            print_note(f"{row.title}: {error}; stopped after {done} of {count} workloads")
-            return True
+            print_note(f"{row.title}: {error}")
+            began = True
+            continue
         if skipped:
             print_note(f"{row.title}: not restarted: {skipped}")
         else:
             done += 1
+            began = True
+            still_missed.clear()
             print_note(f"{row.title}: restarted and ready ({done} of {count})")
-    return True
+    return began
 
 
 async def restart(api: ApiServer, config: Config, cluster: Cluster, top: Json) -> str:
     """Restart one workload and wait until its pods are replaced and ready; the reason if it is skipped.
 
     Raises:
-        RestartError: the workload does not become ready, or a new pod differs in the same way.
+        RestartError: the workload does not become ready, or (StillMissedError) a new pod differs in the same
+            way.
     """
     kind, namespace, name = kind_of(top), text(top, "metadata", "namespace"), text(top, "metadata", "name")
     path = paths.one("apps/v1", kind.resource, name, namespace)
@@ -111,11 +139,9 @@ async def restart(api: ApiServer, config: Config, cluster: Cluster, top: Json) -
     if now is None or text(now, "metadata", "uid") != text(top, "metadata", "uid"):
         return "it no longer exists"
     now = {"apiVersion": "apps/v1", "kind": kind.kind, **now}
-    if not _complete(now):
-        return "it is not ready now, or a rollout is under way"
-    blocked = await _blocked(api, now)
-    if blocked:
-        return blocked
+    held_back = await _held_back(api, now)
+    if held_back:
+        return held_back
     template = {"metadata": {"annotations": {RESTARTED_AT: moment_of(time.time())}}}
     version = {"resourceVersion": text(now, "metadata", "resourceVersion")}
     body = {"metadata": version, "spec": {"template": template}}
@@ -143,17 +169,39 @@ async def _until_ready(api: ApiServer, path: str, kind: GroupKind) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
+async def _find_held_back(api: ApiServer, report: MissedReport) -> None:
+    """Note which workloads cannot be restarted now, as far as the user may read their budgets."""
+    for row in report.rows:
+        if row.missed and not row.listed_only:
+            try:
+                row.held_back = await _held_back(api, row.top)
+            except ApiError as error:
+                if error.status not in (401, 403):
+                    raise
+
+
+async def _held_back(api: ApiServer, top: Json) -> str:
+    """Why the workload cannot be restarted now; empty if it can."""
+    if not _complete(top):
+        return "it is not ready now, or a rollout is under way"
+    return await _blocked(api, top)
+
+
 async def _verify(api: ApiServer, config: Config, cluster: Cluster, top: Json) -> None:
-    """Raise RestartError if a new pod is missed too: then further restarts do not help."""
+    """Raise StillMissedError if a new pod is missed too: then further restarts do not help."""
+    owners = Owners(api, await served(api, (POD, *config.workloads)))
     selector = mapping(top, "spec", "selector")
     path = paths.collection("v1", "pods", text(top, "metadata", "namespace"))
     async for item in api.objects(path):
         pod = {"apiVersion": "v1", "kind": "Pod", **item}
         if not matches(selector, labels_of(pod)) or not runs(pod):
             continue
+        above = await owners.above(pod)
+        if not above or text(above[-1], "metadata", "uid") != text(top, "metadata", "uid"):
+            continue  # anybody may create a pod with these labels
         if missed(pod, config, cluster) is not None:
             name = text(pod, "metadata", "name")
-            raise RestartError(f"its new pod {name} was not changed by the webhook either")
+            raise StillMissedError(f"its new pod {name} was not changed by the webhook either")
 
 
 def _observed(obj: Json) -> bool:

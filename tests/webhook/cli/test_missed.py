@@ -118,6 +118,8 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: In
         (History(installed=AT + 1), "before the webhook was installed"),
         (History(installed=AT - 1, outages=[Outage(AT - 9, AT + 9)]), "while the webhook was down"),
         (History(AT - 99, [Outage(AT + 9, AT + 20)]), "while the webhook was down"),
+        (History(AT - 99, seen=AT - 8), "after a replica was last known to be ready (2026-06-01T11:59:52Z)"),
+        (History(AT - 99, seen=AT + 8), "while the webhook ran"),
         (History(AT - 99, [Outage(AT - 99, AT - 50)], edited=AT + 5), "before the policy was last edited"),
         (History(AT - 99, edited=AT - 50), "a call failed open"),
     ],
@@ -168,17 +170,46 @@ async def test_a_workload_is_restarted_and_checked_again(ml: Cluster, scan: InCl
     assert answer.status == 0
 
 
-async def test_restarts_end_at_the_first_that_does_not_help(ml: Cluster, scan: InCluster) -> None:
+async def test_a_namespace_in_which_a_restart_does_not_help_is_left_out(ml: Cluster, scan: InCluster) -> None:
     """If the webhook is still down, further restarts would not help."""
     await ml.put(server("a"))
     await ml.put(server("b"))
     answer = await scan("--missed", "--repair", "--yes")
-    assert "was not changed by the webhook either; stopped after 0 of 2 workloads" in answer.err
+    assert "was not changed by the webhook either\n" in answer.err
+    assert "Deployment ml/b: not restarted: new pods in its namespace are not changed either" in answer.err
     assert not ml.restarted("b")
     assert answer.status == 1
 
 
-async def test_a_rollout_that_fails_ends_it(ml: Cluster, scan: InCluster) -> None:
+@pytest.mark.parametrize("forged", ["uid", "labels"])
+async def test_a_forged_owner_restarts_nothing(ml: Cluster, scan: InCluster, forged: str) -> None:
+    """Anybody who may create pods can name a Deployment as their owner."""
+    victim = server("victim")
+    await ml.fake.put(DEPLOYMENTS, victim)
+    pod = made_by(victim, "Deployment", "bait", "victim" if forged == "uid" else "bait")
+    [reference] = pod["metadata"]["ownerReferences"]
+    if forged == "uid":
+        reference["uid"] = "another"
+    await ml.fake.put(PODS, pod)
+    answer = await scan("--missed", "--repair", "--yes")
+    assert ml.changed == []
+    assert "names Deployment victim as its owner, which does not exist or does not own it" in answer.out
+
+
+async def test_a_pod_with_the_same_labels_is_no_new_pod(ml: Cluster, scan: InCluster) -> None:
+    await ml.put(server())
+
+    async def restarted() -> None:
+        await ml.replace_pods("llm", PROBED)
+        bait = named("bait", {"containers": [SERVER]}, labels={"app": "llm"}, creationTimestamp=CREATED)
+        await ml.fake.put(PODS, bait)
+
+    ml.fake.before_write = restarted
+    answer = await scan("--missed", "--repair", "--yes")
+    assert "Deployment ml/llm: restarted and ready (1 of 1)" in answer.err
+
+
+async def test_a_rollout_that_fails_does_not_end_the_repair_of_others(ml: Cluster, scan: InCluster) -> None:
     await ml.put(server("a"))
     await ml.put(server("b"))
 
@@ -190,8 +221,8 @@ async def test_a_rollout_that_fails_ends_it(ml: Cluster, scan: InCluster) -> Non
 
     ml.fake.before_write = fails
     answer = await scan("--missed", "--repair", "--yes")
-    assert "ProgressDeadlineExceeded); stopped after 0 of 2" in answer.err
-    assert not ml.restarted("b")
+    assert "ml/a: its new pods did not get ready in time (ProgressDeadlineExceeded)\n" in answer.err
+    assert ml.restarted("b")
 
 
 @pytest.mark.parametrize("change", [{"readyReplicas": 1}, {"observedGeneration": 0}])
@@ -212,7 +243,11 @@ async def test_budgets_are_kept(ml: Cluster, scan: InCluster, allowed: int, rest
     answer = await scan("--missed", "--repair", "--yes")
     assert ml.restarted("llm") is restarts
     if not restarts:
-        assert f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2" in answer.err
+        why = f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2"
+        assert why in answer.err
+        for flags in ((), ("--repair", "--yes")):
+            [row] = (await scan("--missed", *flags, "-o", "json")).json["missed"]
+            assert row["repair"] == f"not restarted by --repair now: {why}"
 
 
 @pytest.mark.parametrize(

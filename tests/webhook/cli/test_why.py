@@ -124,9 +124,10 @@ async def put_pod(fake: FakeApiServer, policy: dict[str, str]) -> Json:
     above["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 90
     await fake.put(DEPLOYMENTS, above)
     template = above["spec"]["template"]
-    owners = owned_by("apps/v1", "Deployment", "llm")
+    owners = owned_by("apps/v1", "Deployment", "llm", "uid-llm")
     await fake.put(SETS, named("llm-1", {"template": template}, ownerReferences=owners))
-    metadata: Json = {"labels": {"app": "llm"}, "ownerReferences": owned_by("apps/v1", "ReplicaSet", "llm-1")}
+    owners = owned_by("apps/v1", "ReplicaSet", "llm-1", "uid-llm-1")
+    metadata: Json = {"labels": {"app": "llm"}, "ownerReferences": owners}
     pod = {"apiVersion": "v1", "kind": "Pod", **named("llm-1-a", template["spec"], **metadata)}
     final = mutate(Document("x", 0, pod).request(), load(policy), NoCluster()).object
     fields: Json = {"f:spec": {"f:containers": {'k:{"name":"main"}': {"f:startupProbe": {}}}}}
