@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from policies.core import registry
 from release import docs
-from webhook.config.load import models, rules, schema
+from webhook.config.load import PolicyError, load, models, rules, schema
 
 
 def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,3 +86,28 @@ def test_every_reference_of_the_schema_resolves() -> None:
         for step in reference.removeprefix("#/").split("/"):
             node = node[step.replace("~1", "/").replace("~0", "~")]
         assert isinstance(node, dict)
+
+
+@pytest.mark.parametrize(
+    ("key", "policy", "problem"),
+    [
+        ("rules.yaml", {"modes": {"liveness-external-dependency": "warn"}}, None),
+        ("rules.yaml", {"modes": {"liveness-external-dependancy": "warn"}}, "liveness-external-dependancy"),
+        ("rules.yaml", {"modes": {"standard-probes": "warn"}}, "standard-probes"),
+        ("webhook.yaml", {"overrides": [{"namespaces": ["a"], "modes": {"standard-probes": "off"}}]}, None),
+        ("webhook.yaml", {"overrides": [{"namespaces": ["a"], "modes": {"probes": "off"}}]}, "probes"),
+    ],
+)
+def test_the_schema_refuses_what_the_webhook_refuses_as_an_unknown_id(
+    key: str, policy: dict[str, Any], problem: str | None
+) -> None:
+    """The chart's schema has the same definitions, so Helm refuses it, too."""
+    errors = [error.message for error in Draft202012Validator(schema()).iter_errors({key: policy})]
+    if problem is None:
+        assert errors == []
+        assert load({key: json.dumps(policy)})
+    else:
+        [message] = errors
+        assert f"'{problem}' is not one of" in message
+        with pytest.raises(PolicyError, match="there is no such"):
+            load({key: json.dumps(policy)})

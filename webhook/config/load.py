@@ -20,6 +20,7 @@ from policies.core.suggestions import did_you_mean
 from policies.kube.json import Json
 from webhook.admission.configuration import (
     Config,
+    Override,
     Problem,
     RulesConfig,
     WebhookConfig,
@@ -114,6 +115,10 @@ def schema() -> Json:
     found, definitions = models_json_schema([(model, "validation") for _, model in known], by_alias=True)
     keys = {name: found[model, "validation"] for name, model in known}
     describe_retired(definitions["$defs"])
+    ids = [*rules()]
+    for model, known_ids in ((RulesConfig, ids), (Override, [*ids, *registry.mutators()])):
+        properties = definitions["$defs"][model.__name__]["properties"]
+        properties["modes"]["propertyNames"] = {"enum": sorted(known_ids)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ML Chassis policy",
