@@ -16,6 +16,7 @@ from policies.core.target import PodTemplate
 from policies.kube.field_paths import Steps
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import annotations_of
+from webhook.config import override
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.manifests.documents import BadDocument, load_policy
 
@@ -65,6 +66,8 @@ class PolicyText:
     where: str
     """As in `--policy`; empty for the built-in one."""
     files: Mapping[str, str] = field(default_factory=dict)
+    override: Mapping[str, str] = field(default_factory=dict)
+    """The data of the ConfigMap mlchassis-override. Installers revert an edit of the policy itself."""
 
 
 def annotate(place: PodMetadata, key: str, value: str, kubectl: Kubectl) -> str:
@@ -115,8 +118,8 @@ def configure(policy: PolicyText, policy_id: str, setting: str, value: object, k
     if not policy.where.startswith(CONFIG_MAP):
         place = policy.where or "the policy (it is the built-in one)"
         return f"in {place}, key {key}: {setting}: {shown if len(shown) <= _MAX_VALUE_LENGTH else '…'}"
-    namespace, name = config_map(policy.where)
-    edited = with_setting(policy.files.get(key, ""), setting, value)
+    (namespace, _), name = config_map(policy.where), override.NAME
+    edited = with_setting(policy.override.get(key, ""), setting, value)
     if edited is None or len(shown) > _MAX_VALUE_LENGTH:
         return f"{kubectl.command(*_namespace(namespace), 'edit', 'configmap', name)}  # {key}: {setting}"
     patch = ("--type=merge", f"--patch={json.dumps({'data': {key: edited}})}")

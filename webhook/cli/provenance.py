@@ -31,6 +31,8 @@ class By(StrEnum):
     USER = "user"
     CHASSIS = "mlchassis"
     DEFAULT = "default"
+    MISSING = "missing"
+    """A pod that runs does not have the field, and a new one would get it from ML Chassis."""
     OTHER = "other"
 
 
@@ -54,11 +56,13 @@ def fields_of(
     derived: Sequence[tuple[Mode, Reason]],
     paths: Sequence[str],
     changed: Changed | None = None,
+    manifest: Json | None = None,
 ) -> list[Field]:
     """The fields of an object at the paths, and the added fields.
 
     `written`: the manifest. `derived`: the fields that the present policy adds to it. `changed`: the object's
-    annotation about added fields, if it has one.
+    annotation about added fields, if it has one. `manifest`: for a running object, what `kubectl apply` sent,
+    empty if that is unknown; the API server has added defaults to the other fields.
     """
     entries = {each.path: each for each in changed.entries} if changed else {}
     present = {reason.path: (mode, reason) for mode, reason in derived}
@@ -73,10 +77,13 @@ def fields_of(
             if path in entries or entry.path not in every:
                 found.append(_added(path, manager, entry, reason))
         elif own is not None and (exists or reason is None):
-            found.append(Field(path, By.USER, manager))
+            defaulted = manifest is not None and value_at(manifest, path) is None and _is_default(path, own)
+            found.append(Field(path, By.DEFAULT if defaulted else By.USER, manager))
         elif reason is not None and (changed is None or changed.more or not changed.digest):
             if path in present:
-                found.append(Field(path, By.CHASSIS, manager, reason, mode))
+                missing = manifest is not None and mode is Mode.ENFORCE and not exists
+                by = By.MISSING if missing else By.CHASSIS
+                found.append(Field(path, by, manager, reason, mode))
         elif exists:
             by = By.DEFAULT if _is_default(path, value) else By.OTHER
             found.append(Field(path, by, manager))

@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,12 +37,14 @@ from webhook.cli.named_policy import policy_files
 from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, relevant_fields
+from webhook.config import override
 from webhook.config.load import load
-from webhook.config.location import read_files
+from webhook.config.location import CONFIG_MAP, config_map, read_files
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection, served
+from webhook.kube.errors import ApiError
 from webhook.manifests.files import Document, ManifestCluster, read
 
 _SHORT_NAMES: Final = {
@@ -95,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.object:
             raise UserError("why: name an object, such as pod/llm-0, or a file with -f")
         with connected(args.kubeconfig, args.context) as (api, wait):
-            policy = PolicyText(*wait(policy_files(api, args.policy)))
+            where, files = wait(policy_files(api, args.policy))
+            policy = PolicyText(where, files, wait(_override(api, where)))
             answers = wait(_of_cluster(api, args.namespace or api.namespace, args.object, load(policy.files)))
     chosen = [("--kubeconfig", args.kubeconfig), ("--context", args.context)]
     kubectl = Kubectl(tuple(f"{flag}={value}" for flag, value in chosen if value))
@@ -126,6 +129,19 @@ def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Ite
             yield _workload(document, config, cluster, template)
     if not found:
         raise UserError(f"no object with pods in {', '.join(files)}")
+
+
+async def _override(api: ApiServer, where: str) -> Mapping[str, str]:
+    """The data of the ConfigMap mlchassis-override next to the policy, as far as the user may read it."""
+    if not where.startswith(CONFIG_MAP):
+        return {}
+    namespace, _ = config_map(where)
+    try:
+        return mapping(await api.get(paths.one("v1", "configmaps", override.NAME, namespace)), "data")
+    except ApiError as error:
+        if error.status not in (401, 403):
+            raise
+        return {}
 
 
 async def _of_cluster(api: ApiServer, namespace: str, names: Sequence[str], config: Config) -> list[Answer]:
@@ -189,7 +205,7 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
     return Answer(
         pod,
         PodMetadata(top, above),
-        fields_of(pod, written, derived, list(relevant_fields(pod)), changed),
+        fields_of(pod, written, derived, list(relevant_fields(pod)), changed, _manifest_of(pod, top, config)),
         config,
         Context.of(pod, namespace, config, cluster),
         changed.digest if changed else "",
@@ -201,6 +217,15 @@ def _template_of(pod: Json, owner: Json, config: Config) -> PodTemplate | None:
     templates = pod_templates(owner, config.workloads)
     labels = labels_of(pod).items()
     return max(templates, key=lambda each: len(labels_of(each.pod).items() & labels), default=None)
+
+
+def _manifest_of(pod: Json, top: Json, config: Config) -> Json:
+    """The pod as `kubectl apply` sent it, in its own manifest or that of its workload; empty if unknown."""
+    manifest = last_applied(top)
+    if manifest is None or top is pod:
+        return manifest or {}
+    template = _template_of(pod, {**manifest, "apiVersion": top["apiVersion"], "kind": top["kind"]}, config)
+    return {} if template is None else template.pod
 
 
 def _workload(document: Document, config: Config, cluster: Cluster, template: PodTemplate) -> Answer:
@@ -227,7 +252,9 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
     return Answer(
         obj,
         PodMetadata(obj, template if kind_of(obj) != POD else None, source),
-        fields_of(final, written, derived, relevant),
+        fields_of(
+            final, written, derived, relevant, manifest=(last_applied(obj) or {}) if document.runs else None
+        ),
         config,
         Context.of(template.pod, namespace, config, cluster),
     )
@@ -332,6 +359,10 @@ def _lines(record: Json) -> Iterator[str]:
 def _by(author: str, each: Json) -> str:
     manager = f" (field manager {each['manager']})" if each["manager"] else ""
     if "policy" in each:
+        if each["by"] == By.MISSING:
+            return (
+                f"nobody: {each['policy']} of ML Chassis would add it now, but this pod was made without it"
+            )
         if each["mode"] == Mode.ENFORCE:
             return f"{each['policy']} of ML Chassis"
         return f"nobody: {each['policy']} of ML Chassis would set it, but its mode is {each['mode']}"

@@ -89,12 +89,12 @@ def test_one_field_of_a_key_is_set(written: str, edited: str | None) -> None:
 
 
 def test_a_setting_is_changed_in_the_policy() -> None:
-    policy = PolicyText("configmap:sys/pol", {"standard-probes.yaml": "mirror: off\n"})
+    policy = PolicyText("configmap:sys/pol", override={"standard-probes.yaml": "mirror: off\n"})
     command = configure(policy, "standard-probes", "timeout", 5, KUBECTL)
-    assert shlex.split(command)[2:7] == ["-n", "sys", "patch", "configmap", "pol"]
+    assert shlex.split(command)[2:7] == ["-n", "sys", "patch", "configmap", "mlchassis-override"]
     assert patch_in(command) == {"data": {"standard-probes.yaml": "mirror: off\ntimeout: 5\n"}}
     large = configure(policy, "standard-probes", "presets", {"x": "y" * 300}, KUBECTL)
-    assert large.endswith("-n sys edit configmap pol  # standard-probes.yaml: presets")
+    assert large.endswith("-n sys edit configmap mlchassis-override  # standard-probes.yaml: presets")
     assert configure(PolicyText("dir"), "standard-probes", "timeout", 5, KUBECTL) == (
         "in dir, key standard-probes.yaml: timeout: 5"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.webhook.cli.scanned import (
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.engine import mutate
+from webhook.cli.provenance import LAST_APPLIED
 from webhook.config.load import load
 from webhook.manifests.files import Document
 
@@ -155,7 +157,9 @@ async def test_the_answer_for_a_pod_uses_its_annotation_and_its_owners(
     assert expected.items() <= start.items()
     assert (start["setting"], start["today"]) == ("defaultStart", None)
     assert "deployment.apps llm" in start["commands"]["here"]
-    assert '"# ours\\nmirror: off\\ndefaultStart: 1200\\n"' in start["commands"]["everywhere"]
+    everywhere = start["commands"]["everywhere"]
+    assert "configmap mlchassis-override" in everywhere, "Helm reverts or refuses an edit of the policy"
+    assert '{"standard-probes.yaml": "defaultStart: 1200\\n"}' in everywhere
     assert f"--kubeconfig={tmp_path}" in start["commands"]["here"]
     assert fields["spec.terminationGracePeriodSeconds"]["by"] == "user"
     assert fields["spec.tolerations[node.kubernetes.io/not-ready]"]["by"] == "default"
@@ -185,6 +189,46 @@ async def test_without_the_annotation_the_present_policy_decides(fake: FakeApiSe
     await fake.put(PODS, final)
     _, fields = await why("pod/llm-1-a")
     assert fields[START]["by"] == "mlchassis"
+
+
+async def test_a_pod_of_an_outage_has_no_field_by_ml_chassis(
+    fake: FakeApiServer, why: Why, in_cluster: InCluster
+) -> None:
+    final = await put_pod(fake, POLICY)
+    del final["metadata"]["annotations"][CHANGED]
+    for name in ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle"):
+        final["spec"]["containers"][0].pop(name, None)
+    await fake.put(PODS, final)
+    _, fields = await why("pod/llm-1-a")
+    assert fields[START]["by"] == "missing"
+    assert "mlchassis" not in {fields[path]["by"] for path in fields if "containers[main]" in path}
+    out = (await in_cluster("why", "pod/llm-1-a", "-n", "ml")).out
+    nobody = "nobody: standard-probes of ML Chassis would add it now, but this pod was made without it"
+    assert nobody in " ".join(out.split())
+
+
+async def test_defaults_of_the_api_server_are_not_the_authors(fake: FakeApiServer, why: Why) -> None:
+    await put_pod(fake, POLICY)
+    above = fake.objects[f"{DEPLOYMENTS}/llm"]
+    above["spec"]["template"]["spec"] |= {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
+    await fake.put(DEPLOYMENTS, above)
+    _, fields = await why("deploy/llm")
+    assert fields["spec.template.spec.restartPolicy"]["by"] == "default"
+    spec = {"containers": [SERVER], "terminationGracePeriodSeconds": 30}
+    applied = {**above, "spec": {"template": {"spec": spec}}, "metadata": {"name": "llm"}}
+    above["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(applied)}
+    await fake.put(DEPLOYMENTS, above)
+    _, fields = await why("deploy/llm")
+    assert fields["spec.template.spec.terminationGracePeriodSeconds"]["by"] == "user"
+    assert fields["spec.template.spec.restartPolicy"]["by"] == "default"
+
+
+async def test_an_edit_for_all_keeps_the_override(fake: FakeApiServer, why: Why) -> None:
+    await put_pod(fake, POLICY)
+    data = {"standard-probes.yaml": "mode: warn\n"}
+    await fake.put(MUTATOR, {"metadata": {"name": "mlchassis-override"}, "data": data})
+    _, fields = await why("pod/llm-1-a")
+    assert '"mode: warn\\ndefaultStart: 1200\\n"' in fields[START]["commands"]["everywhere"]
 
 
 async def test_a_bare_pod_and_a_workload(fake: FakeApiServer, why: Why) -> None:
