@@ -112,6 +112,8 @@ def test_a_later_change_of_the_policy_is_shown_and_its_command_works(
         assert "  today   143 min: " in shell(f"kubectl chassis why pod/llm -n {namespace}")
     finally:
         api.replace({**chassis.policy(), "data": before.get("data") or {}})
+        reset = "kubectl -n mlchassis-system patch configmap mlchassis-override --type=json -p "
+        shell(reset + """'[{"op": "remove", "path": "/data"}]'""")
 
 
 def test_a_job_and_what_others_set(

@@ -14,7 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from policies.core.annotations import CHANGED
 from policies.core.mode import Mode
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
 from policies.kube.printable import printable_json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change
@@ -150,13 +153,21 @@ def _changed_findings(before: Review, after: Review) -> Iterator[FindingChange]:
 
 
 def _changed_fields(before: Review, after: Review) -> dict[str, list[str]]:
-    operations = diff(before.final, after.final)
+    operations = diff(_without_reasons(before.final), _without_reasons(after.final))
     found: dict[str, list[str]] = {}
     for kind in ("add", "remove", "replace"):
         some = [each for each in operations if each["op"] == kind]
         if some:
             found[kind] = places(Change("", Mode.ENFORCE, some, before.final))
     return found
+
+
+def _without_reasons(obj: Json) -> Json:
+    """The object without our annotation, whose digest differs between any two policies."""
+    if CHANGED not in annotations_of(obj):
+        return obj
+    kept = {key: value for key, value in annotations_of(obj).items() if key != CHANGED}
+    return {**obj, "metadata": {**obj["metadata"], "annotations": kept}}
 
 
 NEWLY_REFUSED: Final = "newly refused"

@@ -72,6 +72,19 @@ def test_equal_policies_have_no_differences(chassis: Chassis, tmp_path: Path, ma
     assert out.splitlines()[2:] == ["", "3 objects, 0 decided differently, 0 newly refused"]
 
 
+def test_the_digest_in_our_annotation_is_no_difference(chassis: Chassis, tmp_path: Path) -> None:
+    """Any edit of the policy changes the digest, also one that changes no decision about the pod."""
+    edited = written(tmp_path / "edited", {"rules.yaml": "modes: {quota-exceeded: audit}\n"})
+    probed = written(tmp_path / "probed", {"standard-probes.yaml": "startupFactor: 2\n"})
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(yaml.safe_dump(manifest("Pod", "llm", {"containers": [SERVER]}, namespace="ml")))
+    status, out, _ = chassis("policy", "diff", "built-in", edited, pod)
+    assert (status, out.splitlines()[-1]) == (0, "1 object, 0 decided differently, 0 newly refused")
+    out = chassis("policy", "diff", "built-in", probed, pod).out
+    assert "1 object, 1 decided differently" in out
+    assert "mlchassis.dev/changed" not in out
+
+
 def test_settings_inside_overrides_are_named(chassis: Chassis, tmp_path: Path, manifests: Path) -> None:
     override = "overrides: [{{namespaces: [ml], profile: {}}}]\n"
     one = written(tmp_path / "one", {"webhook.yaml": override.format("observe")})
