@@ -99,7 +99,7 @@ def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
     weights, model = size_by_name(pod, container, server)
     if not weights or _REDUCED.search(" ".join((*server.argv, model))):
         return None
-    if model not in server.argv:
+    if model not in {word.partition("=")[2] or word for word in server.argv}:
         return None  # named by a volume, a variable or an image, which may contain a part of the model
     return Load(model, weights, accelerators)
 

@@ -287,7 +287,12 @@ class Preset(Model):
     image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
     tls_flags: tuple[str, ...] = Field((), description="flags that make the port use TLS")
     tls_env: tuple[str, ...] = Field((), description="environment variables that make the port use TLS")
-    model_flags: tuple[str, ...] = Field((), description="flags that name the model for `{model}`")
+    model_flags: tuple[str, ...] = Field(
+        (), description="flags that name the model, for `{model}` and for its size"
+    )
+    model_operand: bool = Field(
+        False, description="whether the word after the command names the model: `vllm serve Qwen/Qwen3-8B`"
+    )
     model_env: tuple[str, ...] = Field((), description="environment variables that name the model")
     default_model: str | None = Field(None, description="the default name of the model")
     repository_api: str | None = Field(

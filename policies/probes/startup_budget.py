@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -35,6 +35,9 @@ from puller import spec as model_spec
 
 MAX_START: Final = 7 * 24 * 3600
 """Seconds. A longer start is a mistake in an annotation, and its budget could overflow an int32."""
+MAX_GUESS: Final = 24 * 3600
+"""Seconds: the longest startup budget that follows from a model's name. A size from a name is a guess, and
+until the budget ends, nothing restarts a start that hangs."""
 MAX_MODEL_NAME_LENGTH: Final = 60
 """Characters of a model's name in a reason."""
 
@@ -187,9 +190,11 @@ def _estimated(pod: Json, container: Container, start: Start | None, settings: S
         fetches = not (_keeps_files(pod, container) or MODEL_CONFIG in annotations_of(pod))
         factor *= 2 if fetches else 1
         known, why = start, _because(fetches=fetches, compiles=compiles)
+        seconds = _multiplied(start.seconds, factor)
+        bound = "" if known.declared or seconds <= MAX_GUESS else "a day at most, "
         return Budget(
-            _multiplied(start.seconds, factor),
-            lambda: f"{_product(_time(known), factor)}{why} ({known.source})",
+            seconds if known.declared else min(seconds, MAX_GUESS),
+            lambda: f"{bound}{_product(_time(known), factor)}{why} ({known.source})",
             "startupFactor",
             fetches=fetches,
         )
@@ -271,25 +276,29 @@ def size_by_name(pod: Json, container: Container, server: Server) -> tuple[int, 
     else the name of a mounted claim, bucket or image. 0 if no name has a size."""
     if not server.preset.loads_model:
         return 0, ""
-    variables = [
-        value or "" for name, value in server.variables.items() if "MODEL" in name and "LORA" not in name
-    ]
     flags = (option(server.argv, "--quantization", "-q", "--quantize"), option(server.argv, "--dtype"))
-    named = heaviest((*_without_adapters(server.argv), *variables, repository(container.image)), flags)
+    named = heaviest((*named_models(server), repository(container.image)), flags)
     return named if named[0] else heaviest(_mounted(pod, container), flags)
 
 
-_ADAPTER_FLAGS: Final = ("--lora-modules", "--lora-paths", "--lora-adapters", "--lora", "--lora-dir")
+def named_models(server: Server) -> Iterator[str]:
+    """The names of the models in the arguments and variables that name a model, by the server's preset. Other
+    arguments, such as `--reasoning-parser deepseek_r1`, may look like one."""
+    preset = server.preset
+    for flag in preset.model_flags:
+        yield option(server.argv, flag) or ""
+    for name in preset.model_env:
+        yield server.variables.get(name) or ""
+    if preset.model_operand:
+        yield _first_operand(server)
 
 
-def _without_adapters(words: Sequence[str]) -> Iterator[str]:
-    """The words of a command line without its LoRA adapters, which are named after their base model."""
-    inside = False
-    for word in words:
-        if word.startswith("-"):
-            inside = word.partition("=")[0] in _ADAPTER_FLAGS
-        if not inside:
-            yield word
+def _first_operand(server: Server) -> str:
+    """The word directly after the command, which the image may begin; later words may be values of flags."""
+    commands = [tuple(command.split()[start:]) for command in server.preset.commands for start in (0, 1)]
+    length = max((len(words) for words in commands if server.argv[: len(words)] == words), default=0)
+    word = "".join(server.argv[length : length + 1])
+    return "" if word.startswith("-") else word
 
 
 def _mounted(pod: Json, container: Container) -> Iterator[str]:
