@@ -19,10 +19,11 @@ from policies.jobs.jobs import (
     is_hook,
     is_someone_elses,
     jobs_in,
+    leaves_retries_open,
     may_raise,
-    trains,
 )
 from policies.jobs.termination_messages import with_log_fallback
+from policies.jobs.training import training_containers
 from policies.kube.field_paths import named_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, dig, integer, replaced, text
@@ -69,9 +70,15 @@ def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, wh
     ]
     # First, since the containers of an evicted pod exit with 143 or their own code for SIGTERM.
     codes: list[int] = []
-    if job.leaves_retries_open and (trains(obj, job, settings, facts) or _names_exit_codes(obj, job)):
-        codes = _exit_codes(obj, job, settings)
-        rules += _fail_job_rules(job, codes)
+    if leaves_retries_open(obj, job):
+        main = tuple(containers(job.template, Role.MAIN))
+        training = training_containers(obj, job, settings, facts)
+        if not training and _names_exit_codes(obj, job):
+            training = main
+        if training:
+            codes = _exit_codes(obj, job, settings)
+            names = [each.name for each in training]
+            rules += _fail_job_rules(names, codes, alone=len(names) == len(main))
     place = named_path(obj, job.steps)
     why.give(
         f"{place}.podFailurePolicy",
@@ -99,11 +106,13 @@ def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
     return any(RETRYABLE_EXIT_CODES in annotations_of(carrier) for carrier in (obj, job.template))
 
 
-def _fail_job_rules(job: JobSpec, retryable: list[int]) -> list[Json]:
-    """The rules that fail the Job if one of its main containers exits with another code."""
-    names = [container.name for container in containers(job.template, Role.MAIN)]
+def _fail_job_rules(names: list[str], retryable: list[int], *, alone: bool) -> list[Json]:
+    """The rules that fail the Job if one of the named containers exits with another code. `alone`: it has no
+    other main container."""
     # With names, since a sidecar that is stopped after the main container exits with another code.
-    each = [{"containerName": name} for name in names] if len(names) < _MAX_RULES else [{}]
+    each: list[Json] = [{"containerName": name} for name in names]
+    if len(names) >= _MAX_RULES:
+        each = [{}] if alone else []
     return [
         {"action": "FailJob", "onExitCodes": {**name, "operator": "NotIn", "values": retryable}}
         for name in each

@@ -18,7 +18,7 @@ from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
 from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.metadata import annotations_of, controller, labels_of, last_applied
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition after eviction, preemption, taints and node shutdown.
@@ -114,12 +114,6 @@ class JobSpec:
         return integer(self.spec, "backoffLimit", default=_DEFAULT_BACKOFF)
 
     @property
-    def leaves_retries_open(self) -> bool:
-        """Whether the number of retries is the default; every other number is the author's decision."""
-        per_index = self.spec.get("backoffLimitPerIndex") is not None
-        return self.spec.get("backoffLimit") in (None, _DEFAULT_BACKOFF) and not per_index
-
-    @property
     def parallelism(self) -> int:
         return integer(self.spec, "parallelism", default=1)
 
@@ -190,12 +184,40 @@ def is_gang(obj: Json, facts: Facts) -> bool:
     return pods > 1
 
 
-def trains(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
-    """Whether a Job is training, by its accelerators or labels."""
-    if wants_accelerator(job.template, facts):
+def leaves_retries_open(obj: Json, job: JobSpec) -> bool:
+    """Whether the author left the number of retries to the API server's default."""
+    if job.spec.get("backoffLimitPerIndex") is not None:
+        return False
+    written = job.spec.get("backoffLimit")
+    return written is None or (written == _DEFAULT_BACKOFF and not _wrote(obj, job, "backoffLimit"))
+
+
+def _wrote(obj: Json, job: JobSpec, name: str) -> bool:
+    """Whether the author of an object wrote a field of a Job that the API server would set by default. True
+    for files, which have no default values.
+
+    A field that `kubectl create` sent cannot be distinguished from a default value.
+    """
+    managed = maps(obj, "metadata", "managedFields")
+    # The API server sets no defaults in the Job templates of a CronJob or a JobSet.
+    if not managed or kind_of(obj) != JOB:
         return True
-    labels = {**labels_of(obj), **labels_of(job.template)}
-    return has_label(labels, settings.training_labels)
+    applied = [each for each in managed if each.get("operation") == "Apply"]
+    fields = [f"f:{step}" for step in (*job.steps, name)]
+    if any(dig(each, "fieldsV1", *fields) is not None for each in applied):
+        return True
+    last = last_applied(obj)
+    return last is not None and dig(last, *job.steps, name) is not None
+
+
+def wants_to_finish(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
+    """Whether the loss of a run is expensive: by its accelerators, or by its labels."""
+    return wants_accelerator(job.template, facts) or is_labelled_training(obj, job, settings)
+
+
+def is_labelled_training(obj: Json, job: JobSpec, settings: JobRetries) -> bool:
+    """Whether a label marks a Job as training."""
+    return has_label({**labels_of(obj), **labels_of(job.template)}, settings.training_labels)
 
 
 def has_label(labels: Mapping[str, object], patterns: Iterable[str]) -> bool:

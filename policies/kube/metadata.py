@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import orjson
+
 from policies.kube.json import Json, mapping, maps
 
 
@@ -35,3 +37,15 @@ def controller(obj: Json) -> Json | None:
         if reference.get("controller") is True:
             return reference
     return None
+
+
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def last_applied(obj: Json) -> Json | None:
+    """The manifest that `kubectl apply` keeps in the object, if it does."""
+    try:
+        found = orjson.loads(annotations_of(obj).get(LAST_APPLIED, ""))
+    except (orjson.JSONDecodeError, TypeError):
+        return None
+    return found if isinstance(found, dict) else None

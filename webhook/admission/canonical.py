@@ -150,6 +150,18 @@ def _steady(obj: Json | None, name: str, constant: str) -> Json | None:
         for key, value in CONSTANTS.items()
         if metadata.get(key) and type(metadata[key]) is type(value)
     }
+    if "managedFields" in changed and (applied := _applied(metadata["managedFields"])):
+        changed["managedFields"] = [*changed["managedFields"], *applied]
     if name and metadata.get("name") == name:
         changed["name"] = constant
     return {**obj, "metadata": {**metadata, **changed}} if changed else obj
+
+
+def _applied(managed: list[Any]) -> list[Json]:
+    """The fields that server-side apply set, which decisions depend on. Controllers do not apply their
+    replicas."""
+    return [
+        {"operation": "Apply", "fieldsV1": each.get("fieldsV1")}
+        for each in managed
+        if type(each) is dict and each.get("operation") == "Apply"
+    ]

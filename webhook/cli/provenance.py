@@ -20,11 +20,8 @@ from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.kube.field_paths import scopes, segments, value_at
 from policies.kube.json import Json, mapping, maps, text
-from policies.kube.metadata import annotations_of
 from policies.kube.pods import Role, containers
 from webhook.admission.changed_annotation import Changed
-
-LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class By(StrEnum):
@@ -147,18 +144,6 @@ def _is_default(path: str, value: object) -> bool:
     if path.startswith("spec.tolerations"):
         return isinstance(value, dict) and value.get("key") in _DEFAULT_TOLERATIONS
     return _DEFAULTS.get(path.rpartition(".")[2]) == value
-
-
-# --- the manifest ----------------------------------------------------------------------------------
-
-
-def last_applied(obj: Json) -> Json | None:
-    """The manifest that `kubectl apply` keeps in the object, if it does."""
-    try:
-        found = orjson.loads(annotations_of(obj).get(LAST_APPLIED, ""))
-    except (orjson.JSONDecodeError, TypeError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 # --- field managers --------------------------------------------------------------------------------

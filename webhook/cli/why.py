@@ -22,7 +22,7 @@ from policies.jobs.jobs import jobs_in
 from policies.kube.field_paths import named_path, value_at, without
 from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import labels_of
+from policies.kube.metadata import labels_of, last_applied
 from policies.kube.printable import printable
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
@@ -36,7 +36,7 @@ from webhook.cli.kubectl import Kubectl, PodMetadata, PolicyText, annotate, conf
 from webhook.cli.named_policy import policy_files
 from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
-from webhook.cli.provenance import OF_JOB, By, Field, fields_of, last_applied, relevant_fields
+from webhook.cli.provenance import OF_JOB, By, Field, fields_of, relevant_fields
 from webhook.config import override
 from webhook.config.load import load
 from webhook.config.location import CONFIG_MAP, config_map, read_files

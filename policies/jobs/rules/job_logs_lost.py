@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, trains
+from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, wants_to_finish
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.json import dig, integer
@@ -49,7 +49,7 @@ def _matters(target: Target, facts: Facts) -> bool:
     settings = facts.settings(JobRetries)
     if target.kind in KUBEFLOW_JOBS:
         return any(wants_accelerator(template.pod, facts) for template in target.templates)
-    return any(trains(target.obj, job, settings, facts) for job in jobs_in(target.obj))
+    return any(wants_to_finish(target.obj, job, settings, facts) for job in jobs_in(target.obj))
 
 
 def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:

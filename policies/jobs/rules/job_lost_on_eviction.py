@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.jobs.idle import only_idles
-from policies.jobs.jobs import JobRetries, is_gang, own_jobs, trains
+from policies.jobs.jobs import JobRetries, is_gang, own_jobs, wants_to_finish
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
@@ -15,7 +15,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for job in own_jobs(target):
         if job.backoff_limit or job.on_disruption() == "Ignore":
             continue
-        if trains(target.obj, job, facts.settings(JobRetries), facts):
+        if wants_to_finish(target.obj, job, facts.settings(JobRetries), facts):
             yield Finding(
                 job.at("backoffLimit"),
                 "With backoffLimit 0 the first eviction or preemption of a pod fails the whole Job.",

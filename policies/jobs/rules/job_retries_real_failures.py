@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.jobs.idle import only_idles
-from policies.jobs.jobs import JobRetries, own_jobs, trains
+from policies.jobs.jobs import JobRetries, leaves_retries_open, own_jobs
+from policies.jobs.training import training_containers
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 
 
@@ -13,14 +14,13 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     settings = facts.settings(JobRetries)
     for job in own_jobs(target):
-        if not job.restarts_in_place or job.has_failure_policy or not job.leaves_retries_open:
+        if not job.restarts_in_place or job.has_failure_policy or not leaves_retries_open(target.obj, job):
             continue
-        if trains(target.obj, job, settings, facts):
+        if training_containers(target.obj, job, settings, facts):
             yield Finding(
                 job.at("podFailurePolicy"),
-                f"A training program with an error runs again up to {job.backoff_limit} times on its "
-                "accelerators: with restartPolicy OnFailure, no podFailurePolicy can distinguish an error "
-                "from an eviction.",
+                f"A training program with an error runs again up to {job.backoff_limit} times: with "
+                "restartPolicy OnFailure, no podFailurePolicy can distinguish an error from an eviction.",
                 "Set restartPolicy to Never; the policy job-retries then adds the podFailurePolicy.",
             )
 

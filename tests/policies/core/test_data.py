@@ -42,6 +42,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
         "policies/disruption/single_state.yaml",
+        "policies/jobs/training_programs.yaml",
         "policies/probes/first_party.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",

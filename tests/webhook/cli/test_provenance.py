@@ -9,8 +9,9 @@ from policies.core.mode import Mode
 from policies.core.reasons import Reason
 from policies.kube.field_paths import without
 from policies.kube.json import Json
+from policies.kube.metadata import last_applied
 from webhook.admission.changed_annotation import Changed
-from webhook.cli.provenance import By, Field, fields_of, last_applied, manager_of, relevant_fields
+from webhook.cli.provenance import By, Field, fields_of, manager_of, relevant_fields
 
 START, LIVE = "spec.containers[a].startupProbe", "spec.containers[a].livenessProbe"
 PROBE = {"httpGet": {"path": "/", "port": 1}}

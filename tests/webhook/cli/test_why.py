@@ -11,6 +11,7 @@ import pytest
 from policies.core.annotations import CHANGED
 from policies.core.facts import NoCluster
 from policies.kube.json import Json
+from policies.kube.metadata import LAST_APPLIED
 from tests.webhook.cli.scanned import (
     DEPLOYMENTS,
     MUTATOR,
@@ -25,7 +26,6 @@ from tests.webhook.cli.scanned import (
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.engine import mutate
-from webhook.cli.provenance import LAST_APPLIED
 from webhook.config.load import load
 from webhook.manifests.files import Document
 

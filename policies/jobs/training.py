@@ -1,0 +1,89 @@
+"""Which containers of a Job train, by the programs that they run."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+from pydantic import Field
+
+from policies.accelerators.requests import wants_accelerator
+from policies.commands import SHELLS, is_python
+from policies.containers.commands import command_without_pod
+from policies.containers.programs import programs
+from policies.core import data
+from policies.core.facts import Facts
+from policies.core.settings import Model
+from policies.jobs.jobs import JobRetries, JobSpec, is_labelled_training
+from policies.kube.json import Json
+from policies.kube.pods import Container, Role, containers
+
+_SCRIPT: Final = re.compile(r"\.py$|\w\.\w")
+"""A script or a module of Python."""
+_WORD: Final = re.compile(r"[a-z]+")
+_FINE: Final = re.compile(r"fine[-_]")
+"""Makes one word of fine-tune."""
+
+
+class TrainingPrograms(Model):
+    """The table training_programs.yaml."""
+
+    launchers: frozenset[str] = Field(
+        description="programs, or a program and its first argument, that start the processes of a training"
+    )
+    words: frozenset[str] = Field(description="words in the name of a script or module that trains")
+    other_words: frozenset[str] = Field(
+        description="words in the name of a script or module that prepares or uses a training"
+    )
+    harmless: frozenset[str] = Field(description="programs whose failures no retry heals")
+
+
+@cache
+def _table() -> TrainingPrograms:
+    return data.load_one(TrainingPrograms, __package__, "training_programs.yaml")
+
+
+def training_containers(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> tuple[Container, ...]:
+    """The main containers whose errors are real errors: all of a Job with a training label, else those that
+    run a training program with accelerators and nothing that a retry could heal, such as a download."""
+    main = tuple(containers(job.template, Role.MAIN))
+    if is_labelled_training(obj, job, settings):
+        return main
+    if not wants_accelerator(job.template, facts):
+        return ()
+    return tuple(each for each in main if _trains(each))
+
+
+def _trains(container: Container) -> bool:
+    summary = command_without_pod(container)
+    if not summary.complete:
+        return False
+    table = _table()
+    started = programs(container)
+    lines = (*started, *(command.argv for command in summary.commands))
+    launched = any(_launcher(words) for words in lines)
+    names = {words[0] for words in started} - SHELLS - table.harmless
+    # A shell script may do anything before it trains.
+    names_of_python = (name for name in names if not name.endswith((".sh", ".bash")))
+    scripts = {name for name in names_of_python if _words_of(name) & table.words or _SCRIPT.search(name)}
+    if any(_words_of(name) & table.other_words for name in names):
+        return False
+    names -= {words[0] for words in started if _launcher(words)}
+    return names <= scripts and (launched or any(_words_of(name) & table.words for name in scripts))
+
+
+def _launcher(words: tuple[str, ...]) -> str:
+    """The launcher of a training that a command runs, else empty."""
+    if len(words) > 2 and is_python(words[0].rpartition("/")[2]) and words[1] == "-m":
+        words = words[2:]
+    name = words[0].rpartition("/")[2]
+    found = (
+        each for each in (name, f"{name} {words[1]}" if words[1:] else name) if each in _table().launchers
+    )
+    return next(found, "")
+
+
+def _words_of(name: str) -> frozenset[str]:
+    """The words in the name of a script or module: `train.py`, `trainer.finetune`."""
+    return frozenset(_WORD.findall(_FINE.sub("fine", name.lower())))
