@@ -10,7 +10,7 @@ from typing import Final
 
 from policies.core.facts import Facts
 from policies.kube.json import Json
-from policies.kube.pods import Container, with_container
+from policies.kube.pods import Container
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import StandardProbes
 
@@ -33,11 +33,7 @@ def _looks_injected(pod: Json, container: Container, field: str, facts: Facts) -
 
 def _added_again(pod: Json, container: Container, field: str, missing: tuple[str, ...], facts: Facts) -> bool:
     kept = {key: value for key, value in container.spec.items() if key not in missing}
-    mutated = mutate(with_container(pod, container, kept), facts.settings(StandardProbes), facts)
-    again = facts.view(mutated).containers
-    return any(
-        each.list == container.list
-        and each.index == container.index
-        and each.spec.get(field) == container.spec[field]
-        for each in again
-    )
+    # Without the other containers: otherwise the cost would be quadratic in their number.
+    alone = {**pod["spec"], "containers": [], "initContainers": [], container.list: [kept]}
+    mutated = mutate({**pod, "spec": alone}, facts.settings(StandardProbes), facts)
+    return any(each.spec.get(field) == container.spec[field] for each in facts.view(mutated).containers)

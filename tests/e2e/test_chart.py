@@ -28,7 +28,6 @@ COMPONENTS: dict[str, JSON] = {
     "hpa": {"hpa": {"enabled": True}},
     "monitoring": {"monitoring": {"enabled": True}},
     "network-policy": {"networkPolicy": {"enabled": True}},
-    "events": {"events": {"enabled": True}},
     "openshift": {"openshift": True},
     "scan": {"scan": {"enabled": True}},
     "only-this-release": {"workerNamesUpgrade": False},

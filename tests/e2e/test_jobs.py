@@ -177,7 +177,7 @@ def test_a_preempted_job_runs_again_when_there_is_room(kubelet: Kubelet) -> None
     kubelet.api.create(manifest("PriorityClass", priority) | {"value": 1000})
     kubelet.api.create(job("train", gpus=1, backoffLimit=0))
     pod = kubelet.pod_of("train")
-    kubelet.api.create(job("urgent", gpus=1, template={"priorityClassName": priority}))
+    kubelet.api.create(training(job("urgent", gpus=1, template={"priorityClassName": priority})))
     victim = kubelet.api.wait(
         "pods", pod["metadata"]["name"], lambda it: "deletionTimestamp" in it["metadata"]
     )

@@ -1,5 +1,4 @@
 """Reads and writes of an API server, and manifests in place of one.
 
-Imports: `policies.core`, `policies.kube`, `policies.probes`, `policies.relations`, `webhook`,
-`webhook.admission`.
+Imports: `policies.core`, `policies.kube`, `policies.probes`, `policies.relations`, `webhook`.
 """
