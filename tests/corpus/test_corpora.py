@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.corpus.corpora import Corpus, Reviewed, corpora, review
+from tests.policies.injection import objections
 
 pytestmark = pytest.mark.e2e
 
@@ -91,6 +92,16 @@ def test_every_injected_probe(reviewed: dict[Corpus, list[Reviewed]], update: bo
     if update:
         golden.write_text(now)
     assert now.splitlines() == golden.read_text().splitlines()
+
+
+def test_the_law_of_injection(reviewed: dict[Corpus, list[Reviewed]]) -> None:
+    breaches = {
+        f"{each.file} {each.name}": found
+        for several in reviewed.values()
+        for each in several
+        if (found := objections(each.review.document.obj, each.config, each.cluster))
+    }
+    assert breaches == {}
 
 
 def _lines(reviewed: dict[Corpus, list[Reviewed]]) -> Iterator[str]:
