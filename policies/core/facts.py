@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from policies.core.listing import Index, Listing
+from policies.core.listing import BY_NAME as BY_NAME
+from policies.core.listing import Index, Listing, Objects, ObjectT
 from policies.core.pod_view import PodView, PodViews
-from policies.core.resources import Resource
+from policies.core.resources import Resource, resource_of
 from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import GroupKind
@@ -84,6 +85,16 @@ class Facts:
         """The objects of a namespaced resource in the object's own namespace."""
         return self.cluster.listing(resource, self.namespace)
 
+    def objects(self, kind: type[ObjectT]) -> Objects[ObjectT] | None:
+        """The objects of a namespaced type in the object's own namespace."""
+        listing = self.listing(resource_of(kind))
+        return None if listing is None else listing.objects(kind)
+
+    def cluster_objects(self, kind: type[ObjectT]) -> Objects[ObjectT] | None:
+        """The objects of a type that has no namespaces, or of all namespaces."""
+        listing = self.cluster.listing(resource_of(kind))
+        return None if listing is None else listing.objects(kind)
+
     def nodes(self) -> Listing | None:
         return self.cluster.listing(Resource.NODES)
 
@@ -139,11 +150,3 @@ def _kubelet_of(node: Json) -> Iterator[tuple[int, int]]:
 
 
 _BY_KUBELET: Final = Index(_kubelet_of)
-
-
-def _name_of(obj: Json) -> Iterator[str]:
-    yield text(obj, "metadata", "name")
-
-
-BY_NAME: Final = Index(_name_of)
-"""The objects of a namespace by their names."""

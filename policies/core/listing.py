@@ -11,9 +11,12 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 from policies.kube.cache import Cache
 from policies.kube.json import Json, text
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.reading import read
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+ObjectT = TypeVar("ObjectT", bound=Object)
 
 Change: TypeAlias = tuple[Json | None, Json | None]
 """The old object and the new one; None if it was created or deleted."""
@@ -115,6 +118,16 @@ class Index(Generic[K]):
         return groups
 
 
+class TypedIndex(Index[K], Generic[ObjectT, K]):
+    """Groups the objects of a listing by keys that are computed from each object as a type."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type[ObjectT], keys: Callable[[ObjectT], Iterable[K]]) -> None:
+        super().__init__(lambda obj: keys(read(obj, kind)))
+        self.kind = kind
+
+
 class Listing(Sequence[Json]):
     """The objects of one resource at one moment. Immutable, so a derived value is computed once for all
     requests until an object changes."""
@@ -144,6 +157,10 @@ class Listing(Sequence[Json]):
         """`function(self)`, computed once. The function is the key, so pass no lambda."""
         return self._cache.once(function, self)
 
+    def objects(self, kind: type[ObjectT]) -> Objects[ObjectT]:
+        """The objects as a type, of which each is converted once."""
+        return self._cache.once_for(kind, Objects, self, kind)
+
     def by(self, index: Index[K]) -> Groups[K]:
         """The groups of an index, inherited from the previous listing if that had them."""
         groups = self._indices.get(index)
@@ -151,6 +168,53 @@ class Listing(Sequence[Json]):
             groups = self._inherited.groups(index) if self._inherited is not None else None
             groups = self._indices[index] = index.build(self) if groups is None else groups
         return groups
+
+
+class Objects(Generic[ObjectT]):
+    """The objects of a listing as a type. Each is converted when it is asked for."""
+
+    __slots__ = ("_kind", "_known", "listing")
+
+    def __init__(self, listing: Listing, kind: type[ObjectT]) -> None:
+        self.listing, self._kind = listing, kind
+        self._known: dict[int, ObjectT] = {}
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    def __iter__(self) -> Iterator[ObjectT]:
+        return map(self._typed, self.listing)
+
+    def by(self, index: TypedIndex[ObjectT, K], key: K) -> Iterator[ObjectT]:
+        """The objects with a key."""
+        return map(self._typed, self.listing.by(index)[key])
+
+    def one(self, index: TypedIndex[ObjectT, K], key: K) -> ObjectT | None:
+        """The object with a key; see `Groups.one`."""
+        found = self.listing.by(index).one(key)
+        return None if found is None else self._typed(found)
+
+    def named(self, name: str) -> ObjectT | None:
+        found = self.listing.by(BY_NAME).one(name)
+        return None if found is None else self._typed(found)
+
+    def all_named(self, name: str) -> Iterator[ObjectT]:
+        """The objects of a name: of several kinds, or several in files."""
+        return map(self._typed, self.listing.by(BY_NAME)[name])
+
+    def _typed(self, obj: Json) -> ObjectT:
+        known = self._known.get(id(obj))  # the listing keeps the object, so no other one gets its id
+        if known is None:
+            known = self._known[id(obj)] = read(obj, self._kind)
+        return known
+
+
+def _name_of(obj: Json) -> Iterator[str]:
+    yield _named(obj)
+
+
+BY_NAME: Final = Index(_name_of)
+"""The objects of a namespace by their names."""
 
 
 class InheritedIndices:

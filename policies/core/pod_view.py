@@ -15,6 +15,8 @@ from policies.core.pod_features import PodFeature, features_of
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
+from policies.kube.objects.pods import Pod, PodSpec
+from policies.kube.objects.reading import read
 from policies.kube.pods import Container, Role, container_specs, is_ray_node
 
 _OURS: Final = f"{DOMAIN}/"
@@ -28,6 +30,7 @@ class PodView:
         "_containers",
         "_features",
         "_running",
+        "_typed",
         "annotations",
         "chassis_annotations",
         "completes",
@@ -53,6 +56,7 @@ class PodView:
         self._containers: tuple[Container, ...] | None = None
         self._running: tuple[Container, ...] | None = None
         self._features: frozenset[PodFeature] | None = None
+        self._typed: Pod | None = None
         if before is not None and before.pod.get("metadata") is pod.get("metadata"):
             self.annotations, self.chassis_annotations = before.annotations, before.chassis_annotations
             self.owner, self.is_ray = before.owner, before.is_ray
@@ -68,6 +72,14 @@ class PodView:
         )
 
     @property
+    def typed(self) -> Pod:
+        """Its fields. Raises WrongTypeError; in a review the pod is undecided then."""
+        found = self._typed
+        if found is None:
+            found = self._typed = read(self.pod, Pod)
+        return found
+
+    @property
     def containers(self) -> tuple[Container, ...]:
         """All containers, main ones first; unchanged ones are the objects of the previous view."""
         found = self._containers
@@ -78,6 +90,8 @@ class PodView:
                 found = known
             else:
                 found = tuple(_viewed(self.pod, known))
+                if self._typed is not None:
+                    _give_types(found, self._typed.spec)
             self._containers = found
         return found
 
@@ -115,6 +129,13 @@ def _viewed(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:
             yield Container(spec, place, index, role)
         else:
             yield old if old.spec is spec else old.with_spec(spec)
+
+
+def _give_types(containers: Iterable[Container], pod: PodSpec) -> None:
+    """Give new containers the types that the pod's conversion made."""
+    for container in containers:
+        specs = pod.containers if container.role is Role.MAIN else pod.init_containers
+        container.know_type(specs[container.index])
 
 
 @cache

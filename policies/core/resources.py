@@ -12,6 +12,10 @@ from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import controller, labels_of
+from policies.kube.objects.kinds import type_of
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.reading import WrongTypeError, read
+from policies.kube.objects.workloads import Replicated
 
 
 class Resource(StrEnum):
@@ -85,6 +89,14 @@ class ResourceKind(Model):
         """The label selector to list with; empty: all."""
         return f"{self.label}=true" if self.label else ""
 
+    def problem(self, obj: Json) -> str:
+        """Why an object cannot be read by the type of its kind; empty if it can."""
+        try:
+            read(obj, type_of(self.group_kind))
+        except WrongTypeError as error:
+            return str(error)
+        return ""
+
     def includes(self, obj: Json) -> bool:
         """Whether the resource includes an object of this kind."""
         if self.label and labels_of(obj).get(self.label) != "true":
@@ -95,3 +107,15 @@ class ResourceKind(Model):
 @cache
 def resource_kinds() -> tuple[ResourceKind, ...]:
     return data.load_list(ResourceKind, __package__, "resources.yaml")
+
+
+@cache
+def _resources() -> dict[type[Object], Resource]:
+    return {type_of(known.group_kind): known.resource for known in resource_kinds()} | {
+        Replicated: Resource.WORKLOADS
+    }
+
+
+def resource_of(kind: type[Object]) -> Resource:
+    """The resource of a type, such as that of `Service`; `Replicated` is the type of all workloads."""
+    return _resources()[kind]

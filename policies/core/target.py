@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
 from policies.core.composing import OTHER_OBJECT, Origins, composed_pod, origin_of, patched_pod
@@ -14,9 +14,15 @@ from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shap
 from policies.kube.cache import Cache
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
-from policies.kube.json import Json, mapping, replaced, strings, text
+from policies.kube.json import Json, integer, mapping, replaced, strings, text
 from policies.kube.metadata import controller
+from policies.kube.objects.kinds import type_of
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.pods import Pod
+from policies.kube.objects.reading import read
 from policies.kube.pods import Container, Role, containers, with_container
+
+T = TypeVar("T", bound=Object)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -60,6 +66,11 @@ class PodTemplate:
     def with_view(self, view: PodView) -> PodTemplate:
         """The template with another pod."""
         return replace(self, view=view)
+
+    @property
+    def typed(self) -> Pod:
+        """The pod's fields. Raises WrongTypeError; in a review the template is undecided then."""
+        return self.view.typed
 
     @property
     def is_exact(self) -> bool:
@@ -134,6 +145,17 @@ class Target:
     @property
     def spec(self) -> Json:
         return mapping(self.obj, "spec")
+
+    def read(self, kind: type[T]) -> T:
+        """The object as the type of its kind or a base of that. Raises WrongTypeError; in a review the object
+        is undecided then."""
+        typed = self.cache.once(read, self.obj, type_of(self.kind))
+        return typed if isinstance(typed, kind) else read(self.obj, kind)
+
+    @property
+    def replicas(self) -> int:
+        """`spec.replicas`, by default 1. From JSON, since any kind may have it."""
+        return integer(self.obj, "spec", "replicas", default=1)
 
     @property
     def name(self) -> str:

@@ -19,9 +19,10 @@ from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
-from policies.kube.json import Json, dig, integer, maps, replaced, text
-from policies.kube.metadata import annotations_of, has_room, labels_of
-from policies.kube.pods import DEFAULT_GRACE, Container, Role, with_container
+from policies.kube.json import Json, integer, replaced
+from policies.kube.metadata import has_room
+from policies.kube.objects.pods import DEFAULT_GRACE, ContainerSpec
+from policies.kube.pods import Container, Role, with_container
 from policies.probes.serving import serving_containers
 
 GUARDS: Final = {
@@ -74,7 +75,7 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
     if kind_of(pod) != POD:
         return pod  # `advise` reports Jobs
     if is_training(pod, settings, facts):
-        return _guarded(pod, settings, why)
+        return _guarded(pod, settings, facts, why)
     if facts.view(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
         return pod
     return _draining(pod, settings, facts, why)
@@ -86,27 +87,27 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
 def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
     """Whether a pod runs to completion and loses its work if it is evicted."""
     view = facts.view(pod)
-    ray = view.is_ray and labels_of(pod).get(RAY_ORIGIN) != "RayService"
+    labels = view.typed.metadata.labels
+    ray = view.is_ray and labels.get(RAY_ORIGIN) != "RayService"
     if not ray and not view.completes:
         return False
-    return has_label(labels_of(pod), settings.training_labels) or wants_accelerator(pod, facts)
+    return has_label(labels, settings.training_labels) or wants_accelerator(pod, facts)
 
 
-def _guarded(pod: Json, settings: DisruptionGuard, why: Reasons) -> Json:
-    if settings.add_deadline and dig(pod, *DEADLINE) is None:
+def _guarded(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
+    typed = facts.view(pod).typed
+    deadline, annotations = typed.spec.active_deadline_seconds, typed.metadata.annotations
+    if settings.add_deadline and deadline is None:
         pod = replaced(pod, DEADLINE, settings.max_duration)
         why.give(
             field_path(DEADLINE),
             f"a training pod that hangs holds its node for {in_words(settings.max_duration)} at the most",
             setting="addDeadline",
         )
-    annotations = dig(pod, "metadata", "annotations")
-    if integer(pod, *DEADLINE, default=0) > settings.max_duration or not isinstance(annotations, dict | None):
-        return pod
-    if not has_room(annotations or {}, GUARDS):
+    if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
     for key, value in GUARDS.items():
-        if dig(annotations, key) is None:
+        if key not in annotations:
             pod = replaced(pod, ("metadata", "annotations", key), value)
             why.give(
                 f"metadata.annotations[{key}]",
@@ -126,12 +127,12 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
         for container in serving_containers(pod, facts)
         # Native sidecars are stopped after the main containers, so no client uses them any more.
         if container.role is Role.MAIN
-        and _has_no_pre_stop(container.spec)
+        and _has_no_pre_stop(container.typed)
         and not _is_infrastructure(facts.view(pod), container)
     ]
     if not servers:
         return pod
-    grace = DEFAULT_GRACE if dig(pod, *GRACE) is None else integer(pod, *GRACE, default=0)
+    grace = facts.view(pod).typed.spec.grace
     short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + settings.drain
     drains = [drain_of(container, facts) for container in servers]
     set_by_user = [drain.seconds for drain in drains if drain is not None and drain.option]
@@ -166,11 +167,12 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
 def _is_infrastructure(view: PodView, container: Container) -> bool:
     """Whether a container is an agent of its node (a CSI driver, a CNI plugin) or a controller. It has no
     requests to finish, and its successor or the next leader waits until it stops."""
-    if text(view.owner, "kind") == "DaemonSet" or dig(view.pod, "spec", "hostNetwork") is True:
+    owner = view.typed.metadata.controller
+    if view.typed.spec.host_network or (owner is not None and owner.kind == "DaemonSet"):
         return True
-    if any(word.startswith(_LEADER_ELECTION) for word in container.argv):
+    if any(word.startswith(_LEADER_ELECTION) for word in container.typed.argv):
         return True
-    names = [text(port, "name") for port in maps(container.spec, "ports")]
+    names = [port.name for port in container.typed.ports]
     return bool(names) and all(any(part in name for part in _CONTROLLER_PORTS) for name in names)
 
 
@@ -182,9 +184,8 @@ def _can_sleep(facts: Facts) -> bool:
     return oldest is not None and oldest >= _FIRST_SLEEP
 
 
-def _has_no_pre_stop(container: Json) -> bool:
-    lifecycle = container.get("lifecycle")
-    return lifecycle is None or (isinstance(lifecycle, dict) and lifecycle.get("preStop") is None)
+def _has_no_pre_stop(container: ContainerSpec) -> bool:
+    return container.lifecycle is None or container.lifecycle.pre_stop is None
 
 
 # --- advice ----------------------------------------------------------------------------------------
@@ -196,15 +197,16 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
     A Job is reported when it is created: the user does not see warnings about its pods.
     """
     if kind_of(obj) == POD:
-        owner = facts.view(obj).owner
-        if (owner is None or owner.get("kind") != "Job") and is_training(obj, settings, facts):
-            guarded = all(annotations_of(obj).get(key) == value for key, value in GUARDS.items())
-            yield from _long_deadline(integer(obj, *DEADLINE, default=0), "spec", guarded, settings)
+        pod = facts.view(obj).typed
+        owner = pod.metadata.controller
+        if (owner is None or owner.kind != "Job") and is_training(obj, settings, facts):
+            guarded = all(pod.metadata.annotations.get(key) == value for key, value in GUARDS.items())
+            yield from _long_deadline(pod.spec.active_deadline_seconds or 0, "spec", guarded, settings)
     elif not is_someone_elses(obj):
         for job in jobs_in(obj):
             if is_training(job.template, settings, facts):
                 own = integer(job.spec, "activeDeadlineSeconds", default=0)
-                pods = integer(job.template, *DEADLINE, default=0)
+                pods = facts.view(job.template).typed.spec.active_deadline_seconds or 0
                 guarded = not settings.add_deadline and pods <= settings.max_duration
                 deadline = min(filter(None, (own, pods)), default=0)
                 yield from _long_deadline(deadline, field_path(job.steps), guarded, settings)

@@ -14,7 +14,6 @@ from policies.containers.programs import option, programs
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate
 from policies.kube.images import repository_and_tag
-from policies.kube.json import integer
 from policies.kube.pods import Container
 from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
@@ -73,8 +72,13 @@ def _configured(value: str, option: str) -> Drain | None:
 
 def pre_stop_sleep(template: PodTemplate, container: Container) -> float:
     """Seconds that a container's preStop hook certainly sleeps."""
-    native = integer(container.spec, "lifecycle", "preStop", "sleep", "seconds", default=0)
-    return native or _slept(exec_command(template, container, "lifecycle", "preStop"))
+    lifecycle = container.typed.lifecycle
+    if lifecycle is None or lifecycle.pre_stop is None:
+        return 0
+    native = lifecycle.pre_stop.sleep
+    if native is not None and native.seconds:
+        return native.seconds
+    return _slept(exec_command(template, container, "lifecycle", "preStop"))
 
 
 def _slept(summary: CommandSummary) -> float:

@@ -7,11 +7,12 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from policies.core import data
-from policies.core.facts import Facts, find_by_name
-from policies.core.resources import Resource
+from policies.core.facts import Facts
 from policies.core.settings import Model
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import maps, strings, text
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.objects.storage import PersistentVolumeClaim
+from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container
 from policies.probes.preset import SingleState
 from policies.probes.recognition import Server
@@ -35,7 +36,7 @@ def may_run_alone(target: Target, facts: Facts) -> bool:
     """Whether a second replica of a workload might not be able to work: its author excludes two pods at the
     same time (Recreate), or its state is in a volume of one node or one pod, in a file of one process, or in
     a server's memory. True if in doubt."""
-    return is_recreate(target.obj) or any(_has_own_state(each, target, facts) for each in target.templates)
+    return is_recreate(target) or any(_has_own_state(each, target, facts) for each in target.templates)
 
 
 def _has_own_state(template: PodTemplate, target: Target, facts: Facts) -> bool:
@@ -43,7 +44,8 @@ def _has_own_state(template: PodTemplate, target: Target, facts: Facts) -> bool:
         return True
     servers = [recognised(each, facts) for each in serving_containers(template.pod, facts)]
     # A replica of a StatefulSet has its own claims: an unknown program may keep data that only it has.
-    if maps(target.spec, "volumeClaimTemplates") and None in servers:
+    stateful = target.kind == STATEFUL_SET and target.read(StatefulSet).spec.volume_claim_templates
+    if stateful and None in servers:
         return True
     return any(server is not None and _keeps_state(server) for server in servers) or any(
         part in word for each in template.containers() for word in _words(each) for part in _state_parts()
@@ -51,15 +53,16 @@ def _has_own_state(template: PodTemplate, target: Target, facts: Facts) -> bool:
 
 
 def _claims(template: PodTemplate) -> Iterator[str]:
-    for volume in maps(template.spec, "volumes"):
-        if name := text(volume, "persistentVolumeClaim", "claimName"):
-            yield name
+    for volume in template.typed.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            yield volume.persistent_volume_claim.claim_name
 
 
 def _is_for_one_node(claim: str, facts: Facts) -> bool:
     """Whether pods on two nodes cannot mount a claim, or may not be able to."""
-    found = find_by_name(facts.listing(Resource.CLAIMS), claim)
-    return found is None or _SHARED_MODES.isdisjoint(strings(found, "spec", "accessModes"))
+    claims = facts.objects(PersistentVolumeClaim)
+    found = claims.named(claim) if claims is not None else None
+    return found is None or _SHARED_MODES.isdisjoint(found.spec.access_modes)
 
 
 def _keeps_state(server: Server) -> bool:
@@ -71,6 +74,6 @@ def _keeps_state(server: Server) -> bool:
 
 
 def _words(container: Container) -> Iterator[str]:
-    yield from container.argv
-    for entry in maps(container.spec, "env"):
-        yield text(entry, "value")
+    yield from container.typed.argv
+    for entry in container.typed.env:
+        yield entry.value

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.objects.pods import PodSpec
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 
-def pinned_to_one_node(spec: Json) -> bool:
-    if text(spec, "nodeName") or text(spec, "nodeSelector", HOSTNAME):
+def pinned_to_one_node(pod: PodSpec) -> bool:
+    if pod.node_name or pod.node_selector.get(HOSTNAME):
         return True
-    required = mapping(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = maps(required, "nodeSelectorTerms")
-    return len(terms) == 1 and any(
-        term.get("operator") == "In" and term.get("key") == key and len(strings(term, "values")) == 1
-        for field, key in (("matchExpressions", HOSTNAME), ("matchFields", "metadata.name"))
-        for term in maps(terms[0], field)
+    required = pod.affinity.node_affinity.required
+    if required is None or len(required.node_selector_terms) != 1:
+        return False
+    [term] = required.node_selector_terms
+    return any(
+        each.operator == "In" and each.key == key and len(each.values) == 1
+        for key, requirements in ((HOSTNAME, term.match_expressions), ("metadata.name", term.match_fields))
+        for each in requirements
     )

@@ -9,6 +9,8 @@ from typing import Final
 from policies.kube.cache import Cache
 from policies.kube.json import Json, indexed_maps, maps, replaced, strings, text
 from policies.kube.metadata import controller, labels_of
+from policies.kube.objects.pods import ContainerSpec
+from policies.kube.objects.reading import read
 
 DEFAULT_GRACE: Final = 30
 """The API server's default of `terminationGracePeriodSeconds`."""
@@ -30,14 +32,28 @@ _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "
 class Container:
     """An immutable container with its position: `list` is `containers` or `initContainers`."""
 
-    __slots__ = ("cache", "image", "index", "list", "name", "role", "spec")
+    __slots__ = ("_typed", "cache", "image", "index", "list", "name", "role", "spec")
 
     def __init__(self, spec: Json, place: str, index: int, role: Role) -> None:
         self.spec, self.list, self.index, self.role = spec, place, index, role
         self.name = text(spec, "name")
         self.image = text(spec, "image")
+        self._typed: ContainerSpec | None = None
         self.cache = Cache()
         """Values that depend only on its name, image, command, arguments, environment, ports and mounts."""
+
+    @property
+    def typed(self) -> ContainerSpec:
+        """Its fields. Raises WrongTypeError; in a review the object is undecided then."""
+        found = self._typed
+        if found is None:
+            found = self._typed = read(self.spec, ContainerSpec)
+        return found
+
+    def know_type(self, typed: ContainerSpec) -> None:
+        """Set `typed`, if it is not known yet."""
+        if self._typed is None:
+            self._typed = typed
 
     @property
     def path(self) -> str:

@@ -18,6 +18,8 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
 from policies.kube.metadata import controller
+from policies.kube.objects.reading import read
+from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container, containers
 from policies.kube.selectors import matches
 from policies.quotas.limit_ranges import (
@@ -33,6 +35,7 @@ from policies.quotas.limit_ranges import (
 )
 from policies.rollouts.rollouts import (
     RollingUpdate,
+    minimum_of,
     minimum_replicas,
     pods_per_replica,
     replicas_of,
@@ -245,10 +248,10 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     if not quotas or controller(target.obj) is not None:
         return []
     replicated = target.kind in _REPLICATED
-    replicas = minimum_replicas(target.obj, facts) if replicated else 1
+    replicas = minimum_replicas(target, facts) if replicated else 1
     if not replicas:
         return []
-    update = running_update(target.obj, facts) if replicated else None
+    update = running_update(target, facts) if replicated else None
     update = update or RollingUpdate(replicas, 0, replicas)
     found = [
         (template, pods_of(template.pod, template.containers(), count, facts))
@@ -289,7 +292,7 @@ def is_running(target: Target, quota: Json, facts: Facts) -> bool | None:
     found = [
         _has_pods(each, unknown)
         for each in workloads.by(BY_NAME)[target.name]
-        if text(each, "kind") == target.kind.kind and replicas_of(each) > 0
+        if text(each, "kind") == target.kind.kind and replicas_of(read(each, Replicated)) > 0
     ]
     return True if True in found else None if None in found else False
 
@@ -314,7 +317,7 @@ def used_by_other_manifests(target: Target, quota: Json, facts: Facts) -> tuple[
     for workload in workloads if len(workloads) <= MAX_WORKLOADS else ():
         identity = (text(workload, "kind"), text(workload, "metadata", "name"))
         template = mapping(workload, "spec", "template")
-        count = minimum_replicas(workload, facts)
+        count = minimum_of(read(workload, Replicated), facts)
         if identity == own or not count or not _has_containers(workload):
             continue
         pods = pods_of(template, containers(template), count, facts)

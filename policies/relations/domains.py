@@ -71,7 +71,7 @@ def _limits(template: PodTemplate) -> Iterator[Limit]:
     for key in dict.fromkeys(apart_in(template.pod)):
         yield Limit(Cause.APART, key, path, across_revisions=key in across_revisions)
     for container in template.containers(Role.MAIN, Role.SIDECAR):
-        for index in host_ports(template.spec, container.spec):
+        for index in host_ports(template.typed.spec, container.typed):
             yield Limit(Cause.PORT, HOSTNAME, template.at(container, f"ports[{index}]"))
             break
     for index, spread in enumerate(maps(template.spec, "topologySpreadConstraints")):

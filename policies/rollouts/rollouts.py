@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from policies.core.facts import Facts
-from policies.core.listing import Index
-from policies.core.resources import Resource
+from policies.core.listing import TypedIndex
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, kind_of
-from policies.kube.json import Json, dig, indexed_maps, integer, mapping, text
+from policies.kube import group_kinds
+from policies.kube.group_kinds import LEADER_WORKER_SET
+from policies.kube.objects.base import IntOrString
+from policies.kube.objects.pods import ContainerSpec, PodSpec
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.objects.workloads import DaemonSet, Deployment, LeaderWorkerSet, Replicated, StatefulSet
 
-_DEFAULT_STEPS: Final[Json] = {"maxSurge": "25%", "maxUnavailable": "25%"}
-"""Those of a Deployment."""
+_QUARTER: Final = "25%"
+"""The default of a Deployment's maxSurge and maxUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +65,15 @@ def pending_replicas(replicas: int, room: float) -> str:
     return f"{left} of {replicas} replicas {'stays' if left == 1 else 'stay'} Pending"
 
 
-def count_of(value: Any, total: int, *, up: bool) -> int | None:
+def count_of(value: IntOrString, total: int, *, up: bool) -> int | None:
     """An IntOrString as a number of pods: `2`, or a percentage of `total` rounded up or down.
 
     None for other values: the API server rejects `"2"` without a percent sign.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int):
         return value if value >= 0 else None
-    if not isinstance(value, str) or not value.endswith("%"):
-        return None
     digits = value[:-1]
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+    if not value.endswith("%") or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
         return None
     return -(-int(digits) * total // 100) if up else int(digits) * total // 100
 
@@ -81,42 +82,50 @@ def pods_per_replica(target: Target) -> list[tuple[PodTemplate, int]]:
     """The templates, each with its number of pods in a replica."""
     if target.kind != LEADER_WORKER_SET:
         return [(template, 1) for template in target.templates]
-    size = integer(target.obj, "spec", "leaderWorkerTemplate", "size", default=1)
+    size = target.read(LeaderWorkerSet).spec.leader_worker_template.size
     is_leader = [template.path.endswith("leaderTemplate") for template in target.templates]
     counts = [1 if leader else size - any(is_leader) for leader in is_leader]
     return list(zip(target.templates, counts, strict=True))
 
 
-def replicas_of(workload: Json) -> int:
+def replicas_of(workload: Replicated) -> int:
     """`spec.replicas`, by default 1."""
-    return integer(workload, "spec", "replicas", default=1)
+    return 1 if workload.spec.replicas is None else workload.spec.replicas
 
 
-def is_recreate(deployment: Json) -> bool:
-    """Whether all old pods are deleted before the first new pod is created."""
-    return text(deployment, "spec", "strategy", "type") == "Recreate"
+def is_recreate(target: Target) -> bool:
+    """Whether a Deployment deletes all old pods before it creates the first new pod."""
+    return target.kind == group_kinds.DEPLOYMENT and target.read(Deployment).spec.strategy.type == "Recreate"
 
 
-def rolling_update(workload: Json, replicas: int | None = None) -> RollingUpdate | None:
-    """The rolling update of a workload with `replicas`, by default its `spec.replicas`.
+def rolling_update(target: Target, replicas: int) -> RollingUpdate | None:
+    """The rolling update of a workload with so many replicas.
 
     None for another strategy, no replicas, a paused workload, or invalid values. A DaemonSet's update is that
     of the one pod of a node.
     """
-    replicas = replicas_of(workload) if replicas is None else replicas
-    update = _UPDATES.get(kind_of(workload))
-    return update(workload, replicas) if update is not None and replicas >= 1 else None
+    if replicas < 1:
+        return None
+    match target.kind:
+        case group_kinds.DEPLOYMENT:
+            return _of_deployment(target.read(Deployment), replicas)
+        case group_kinds.STATEFUL_SET:
+            return _of_stateful_set(target.read(StatefulSet), replicas)
+        case group_kinds.DAEMON_SET:
+            return _of_daemon_set(target.read(DaemonSet))
+        case group_kinds.LEADER_WORKER_SET:
+            return _of_groups(target.read(LeaderWorkerSet), replicas)
+    return None
 
 
-def _of_deployment(deployment: Json, replicas: int) -> RollingUpdate | None:
+def _of_deployment(deployment: Deployment, replicas: int) -> RollingUpdate | None:
     """Surge is rounded up, unavailable down; if both are 0, one pod may be unavailable
     (`ResolveFenceposts` in the deployment controller's `deployment_util.go`)."""
-    if is_recreate(deployment) or dig(deployment, "spec", "paused") is True:
+    if deployment.spec.strategy.type == "Recreate" or deployment.spec.paused:
         return None
-    given = mapping(deployment, "spec", "strategy", "rollingUpdate").items()
-    steps = _DEFAULT_STEPS | {field: value for field, value in given if value is not None}
-    surge = count_of(steps["maxSurge"], replicas, up=True)
-    unavailable = count_of(steps["maxUnavailable"], replicas, up=False)
+    steps = deployment.spec.strategy.rolling_update
+    surge = count_of(_or_default(steps.max_surge, _QUARTER), replicas, up=True)
+    unavailable = count_of(_or_default(steps.max_unavailable, _QUARTER), replicas, up=False)
     if surge is None or unavailable is None:
         return None
     if surge == 0 and unavailable == 0:
@@ -124,90 +133,89 @@ def _of_deployment(deployment: Json, replicas: int) -> RollingUpdate | None:
     return RollingUpdate(replicas, surge, min(unavailable, replicas))
 
 
-def _of_stateful_set(stateful_set: Json, replicas: int) -> RollingUpdate | None:
+def _or_default(value: IntOrString | None, default: IntOrString) -> IntOrString:
+    return default if value is None else value
+
+
+def _of_stateful_set(stateful_set: StatefulSet, replicas: int) -> RollingUpdate | None:
     """A percentage is rounded down, but not below 1, contrary to the API's comment
     (`getStatefulSetMaxUnavailable` in `stateful_set_utils.go`)."""
-    if text(stateful_set, "spec", "updateStrategy", "type") == "OnDelete":
+    strategy = stateful_set.spec.update_strategy
+    if strategy.type == "OnDelete":
         return None
-    steps = mapping(stateful_set, "spec", "updateStrategy", "rollingUpdate")
-    value = steps.get("maxUnavailable")
-    if value is None or integer(steps, "partition", default=0) > 0:
+    value = strategy.rolling_update.max_unavailable
+    if value is None or strategy.rolling_update.partition > 0:
         return RollingUpdate(replicas, 0, 1)
     count = count_of(value, replicas, up=False)
     return None if count is None else RollingUpdate(replicas, 0, min(max(count, 1), replicas))
 
 
-def _of_daemon_set(daemon_set: Json, replicas: int) -> RollingUpdate | None:
+def _of_daemon_set(daemon_set: DaemonSet) -> RollingUpdate | None:
     """The update on one node: with maxSurge, the new pod is added first."""
-    if text(daemon_set, "spec", "updateStrategy", "type") == "OnDelete":
+    strategy = daemon_set.spec.update_strategy
+    if strategy.type == "OnDelete":
         return None
-    surges = mapping(daemon_set, "spec", "updateStrategy", "rollingUpdate").get("maxSurge")
+    surges = strategy.rolling_update.max_surge
     return RollingUpdate(1, 0, 1) if surges in (None, 0, "0", "0%") else RollingUpdate(1, 1, 0)
 
 
-def _of_groups(workload: Json, replicas: int) -> RollingUpdate | None:
+def _of_groups(workload: LeaderWorkerSet, replicas: int) -> RollingUpdate | None:
     """By default no group is added and one may be unavailable. Surge is rounded up, unavailable down, and
     both are limited to the replicas (`rollingUpdateParameters` in LWS 0.9, leaderworkerset_controller.go).
     """
-    steps = mapping(workload, "spec", "rolloutStrategy", "rollingUpdateConfiguration")
-    surge = count_of(steps.get("maxSurge", 0), replicas, up=True)
-    unavailable = count_of(steps.get("maxUnavailable", 1), replicas, up=False)
+    steps = workload.spec.rollout_strategy.rolling_update_configuration
+    surge = count_of(_or_default(steps.max_surge, 0), replicas, up=True)
+    unavailable = count_of(_or_default(steps.max_unavailable, 1), replicas, up=False)
     if (not surge and not unavailable) or surge is None or unavailable is None:
         return None
     return RollingUpdate(replicas, min(surge, replicas), min(unavailable, replicas))
 
 
-_UPDATES: Final = {
-    DEPLOYMENT: _of_deployment,
-    STATEFUL_SET: _of_stateful_set,
-    DAEMON_SET: _of_daemon_set,
-    LEADER_WORKER_SET: _of_groups,
-}
+def autoscaler_of(kind: str, name: str, facts: Facts) -> HorizontalPodAutoscaler | None:
+    """The autoscaler of the workload of a kind and name, if one is known."""
+    autoscalers = facts.objects(HorizontalPodAutoscaler)
+    return autoscalers.one(_BY_TARGET, (kind, name)) if autoscalers else None
 
 
-def autoscaler_of(workload: Json, facts: Facts) -> Json | None:
-    """The HorizontalPodAutoscaler of a workload, if one is known."""
-    listing = facts.listing(Resource.AUTOSCALERS)
-    if not listing:
-        return None
-    kind = kind_of(workload).kind
-    return listing.by(_BY_TARGET).one((kind, text(workload, "metadata", "name")))
+def _target_of(autoscaler: HorizontalPodAutoscaler) -> Iterator[tuple[str, str]]:
+    target = autoscaler.spec.scale_target_ref
+    yield target.kind, target.name
 
 
-def _target_of(autoscaler: Json) -> Iterator[tuple[str, str]]:
-    target = mapping(autoscaler, "spec", "scaleTargetRef")
-    yield text(target, "kind"), text(target, "name")
+_BY_TARGET: Final = TypedIndex(HorizontalPodAutoscaler, _target_of)
 
 
-_BY_TARGET: Final = Index(_target_of)
+def minimum_replicas(target: Target, facts: Facts) -> int:
+    """The minimum of the target's autoscaler, else `spec.replicas`."""
+    return _minimum(target.kind.kind, target.name, target.replicas, facts)
 
 
-def minimum_replicas(workload: Json, facts: Facts) -> int:
-    """The minimum of a workload's autoscaler, else `spec.replicas`."""
-    autoscaler = autoscaler_of(workload, facts)
-    if autoscaler is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
-        return replicas_of(workload)
-    return autoscaler_minimum(autoscaler)
+def minimum_of(workload: Replicated, facts: Facts) -> int:
+    """The same for a workload of the listing, which has its kind."""
+    return _minimum(workload.kind, workload.name, replicas_of(workload), facts)
 
 
-def autoscaler_minimum(autoscaler: Json) -> int:
+def _minimum(kind: str, name: str, replicas: int, facts: Facts) -> int:
+    autoscaler = autoscaler_of(kind, name, facts) if replicas else None  # 0 switches the autoscaler off
+    return replicas if autoscaler is None else autoscaler_minimum(autoscaler)
+
+
+def autoscaler_minimum(autoscaler: HorizontalPodAutoscaler) -> int:
     """The minimum replicas of an autoscaler, and 1 for the `minReplicas: 0` of Kubernetes 1.37: without pods,
     no eviction can be blocked."""
-    return max(1, integer(autoscaler, "spec", "minReplicas", default=1))
+    return max(1, autoscaler.spec.min_replicas or 1)
 
 
-def running_update(workload: Json, facts: Facts) -> RollingUpdate | None:
+def running_update(target: Target, facts: Facts) -> RollingUpdate | None:
     """The rolling update of a workload at its minimum of replicas."""
-    return rolling_update(workload, minimum_replicas(workload, facts))
+    return rolling_update(target, minimum_replicas(target, facts))
 
 
-def host_ports(spec: Json, container: Json) -> dict[int, int]:
+def host_ports(pod: PodSpec, container: ContainerSpec) -> dict[int, int]:
     """The host ports of a container by their index; with hostNetwork, every port that it declares."""
-    on_host = spec.get("hostNetwork") is True
     taken = {}
-    for index, port in indexed_maps(container, "ports"):
-        inside = integer(port, "containerPort", default=0) if on_host else 0
-        number = integer(port, "hostPort", default=0) or inside
+    for index, port in enumerate(container.ports):
+        number = port.host_port or (port.container_port if pod.host_network else None)
         if number:
             taken[index] = number
     return taken

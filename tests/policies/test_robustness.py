@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.core.target import Target, pod_templates
+from policies.core.target import Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from tests.policies.test_laws import places
+from webhook.admission.bounds import allowance, bounded
 from webhook.config.load import rules
 from webhook.manifests import files
 
@@ -40,7 +41,11 @@ def spoiled(obj: Any, path: tuple[str | int, ...], value: Any) -> Any:
 
 
 def judged(obj: Json) -> list[Finding]:
-    target = Target(obj, kind_of(obj), pod_templates(obj, KINDS))
+    """The findings; a value of a wrong type leaves the object undecided before any rule."""
+    bounds = bounded(obj, KINDS, allowance())
+    if bounds.undecided:
+        return []
+    target = Target(obj, kind_of(obj), bounds.templates)
     judging = [rule for rule in RULES if rule.kinds is None or target.kind in rule.kinds]
     return [finding for rule in judging for finding in rule.check(target, Facts())]
 

@@ -21,9 +21,11 @@ from policies.core.finding import Finding
 from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate, pod_templates
 from policies.core.workloads import Workload, is_builtin, known_without_pods
-from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.names import shortened
+from policies.kube.objects.kinds import type_of
+from policies.kube.objects.reading import WrongTypeError, read
 from webhook.admission.decision import Result
 
 STEPS: Final = 60_000
@@ -89,17 +91,22 @@ def bounded(
     """The parts of an object that `allowance` pays for. `find` looks up the objects that complete its
     pods."""
     budget = allowance.budget
+    kind = kind_of(obj)
     try:
         if problem := _measured(obj, budget):
             return Bounds((), (_sentence("", problem),), whole=False)
-        shapes = None if _is_known(kind_of(obj), workloads) else found_by_shape(obj)
+        if kind != POD:  # the type of a Pod is that of its template
+            read(obj, type_of(kind))
+        shapes = None if _is_known(kind, workloads) else found_by_shape(obj)
         templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
         budget.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
         return Bounds((), (_sentence("", "it is larger than a review can look at"),), whole=False)
+    except WrongTypeError as error:
+        return Bounds((), (_sentence("", str(error)),), whole=False)
     decided, undecided = [], []
     for template in templates:
-        if problem := _unnameable(template):
+        if problem := _wrong_type(template) or _unnameable(template):
             undecided.append(_sentence(template.path, problem))
         elif commands_fit(template, allowance):
             decided.append(template)
@@ -158,6 +165,14 @@ def _unnameable(template: PodTemplate) -> str:
     for container in template.containers():
         if len(container.name) > MAX_NAME_LENGTH or len(container.image) > MAX_NAME_LENGTH:
             return f"the name or image of a container is longer than {MAX_NAME_LENGTH} characters"
+    return ""
+
+
+def _wrong_type(template: PodTemplate) -> str:
+    try:
+        _ = template.typed
+    except WrongTypeError as error:
+        return f"{template.path_in_object(error.path)}: {error.problem}"
     return ""
 
 

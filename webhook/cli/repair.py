@@ -15,12 +15,13 @@ import time
 from typing import Final
 
 from policies.core.facts import Cluster
+from policies.core.target import Target
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.selectors import matches
 from policies.kube.times import moment_of
-from policies.rollouts.rollouts import count_of, replicas_of, rolling_update
+from policies.rollouts.rollouts import count_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.cluster_facts import read_facts
@@ -248,9 +249,10 @@ async def _blocked(api: ApiServer, top: Json) -> str:
 
 def down_at_once(top: Json) -> int:
     """The most pods that a rollout of the workload takes down at the same time."""
-    kind, replicas = kind_of(top).kind, replicas_of(top)
+    target = Target(top, kind_of(top))
+    kind, replicas = target.kind.kind, target.replicas
     if kind == "Deployment":
-        rolling = rolling_update(top)
+        rolling = rolling_update(target, replicas)
         return replicas if rolling is None else rolling.unavailable
     if kind == "DaemonSet":
         replicas = integer(top, "status", "desiredNumberScheduled", default=0)

@@ -49,15 +49,17 @@ class ClusterCache:
         on_sync: Callable[[Resource, bool], None] = lambda _, __: None,
         on_change: Callable[[Resource], None] = lambda _: None,
         namespace: str = "mlchassis-system",
+        on_skip: Callable[[Resource], None] = lambda _: None,
     ) -> None:
-        """`on_sync` is called when a resource becomes known or unknown, `on_change` when its objects change.
-        `namespace`: the webhook's own."""
+        """`on_sync` is called when a resource becomes known or unknown, `on_change` when its objects change,
+        `on_skip` for an object with a value of a wrong type, which is left out. `namespace`: the webhook's
+        own."""
         self._on_sync, self._on_change = on_sync, on_change
         self._stores: dict[Resource, list[Store | ObservedStarts]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store | ObservedStarts]] = []
         intern = Interner()
         for known in resource_kinds():
-            store = Store(known, intern, on_sync=self._synced, on_change=self._changed)
+            store = Store(known, intern, on_sync=self._synced, on_change=self._changed, on_skip=on_skip)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
             self.sources.append((paths.collection(known.api_version, known.plural), query, store))
@@ -195,9 +197,10 @@ class Store(_Sink):
         *,
         on_sync: OnSync = _ignore,
         on_change: OnChange = _ignore,
+        on_skip: Callable[[Resource], None] = _ignore,
     ) -> None:
         super().__init__(known.resource, on_sync, on_change)
-        self._known, self.kind = known, known.kind
+        self._known, self.kind, self._on_skip = known, known.kind, on_skip
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._type = {"apiVersion": known.api_version, "kind": self.kind}
         self._intern = intern or Interner()
@@ -236,6 +239,10 @@ class Store(_Sink):
         trimmed = self._trimmed(item)
         namespace, name = _key(trimmed)
         known = self._objects.get(namespace, {}).get(name)
+        if self._known.problem(trimmed):
+            self.remove(item)
+            self._on_skip(self.resource)
+            return
         if self._fresh is not None:
             self._count_bytes(trimmed, self._fresh.get(namespace, {}).get(name))
             self._fresh.setdefault(namespace, {})[name] = known if known == trimmed else trimmed

@@ -280,6 +280,8 @@ class ManifestCluster(WholeObjects):
             known = by_kind.get(kind_of(obj))
             if known is None or not text(obj, "metadata", "name") or not known.includes(obj):
                 continue
+            if known.problem(obj):
+                continue  # its own review says so
             found.setdefault((known.resource, None), []).append(obj)
             if known.namespaced:
                 found.setdefault((known.resource, _namespace(obj)), []).append(obj)

@@ -200,6 +200,11 @@ class Metrics:
             ("resource",),
             multiprocess_mode="livemin",
         )
+        self.facts_skipped = counter(
+            "chassis_facts_skipped_total",
+            "Objects of the cluster that were left out, because a value has a wrong type",
+            ("resource",),
+        )
         self.oldest_kubelet = gauge(
             "chassis_oldest_kubelet_minor",
             "Minor version of the oldest kubelet, 0 while it is unknown; what it can't do, no pod gets",

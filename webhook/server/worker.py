@@ -294,7 +294,10 @@ def _facts(
     def on_change(resource: Resource, synced: bool) -> None:
         metrics.facts_synced.labels(resource.value).set(synced)
 
-    cache = ClusterCache(on_change, lambda resource: oldest.changed(resource), own)
+    def on_skip(resource: Resource) -> None:
+        metrics.facts_skipped.labels(resource.value).inc()
+
+    cache = ClusterCache(on_change, lambda resource: oldest.changed(resource), own, on_skip)
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
     return cache, cache.reflectors(api, health)
 

@@ -80,7 +80,7 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
         )
         return
     made = _at_once(target.kind, spec)
-    if made and least > made and autoscaler_of(target.obj, facts) is None:
+    if made and least > made and autoscaler_of(target.kind.kind, target.name, facts) is None:
         yield Finding(
             path,
             f"The {target.kind.kind} makes {made} {_plural(made)} at a time, and {_MIN_MEMBER} is {least}: "

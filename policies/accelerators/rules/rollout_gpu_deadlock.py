@@ -12,7 +12,7 @@ from policies.rollouts.rollouts import Outcome, outcome, pending_replicas, pods_
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    update = running_update(target.obj, facts)
+    update = running_update(target, facts)
     if update is None:
         return
     groups = target.kind == LEADER_WORKER_SET

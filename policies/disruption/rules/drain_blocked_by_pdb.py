@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
-from typing import Any, Final
+from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import BY_NAME, find_by_name
 from policies.core.groups import LWS_NAME
-from policies.core.listing import Index, is_manifest
-from policies.core.resources import Resource
+from policies.core.listing import TypedIndex
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.group_kinds import (
     AUTOSCALER,
@@ -21,13 +19,17 @@ from policies.kube.group_kinds import (
     RAY_SERVICE,
     STATEFUL_SET,
 )
-from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
-from policies.kube.metadata import controller, labels_of
-from policies.kube.selectors import matches
+from policies.kube.objects.base import IntOrString
+from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.ray import RayCluster, RayService, WorkerGroupSpec
+from policies.kube.objects.reading import read
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
+from policies.kube.objects.workloads import Replicated
 from policies.rollouts.rollouts import (
     autoscaler_minimum,
     autoscaler_of,
     count_of,
+    minimum_of,
     minimum_replicas,
     pods_per_replica,
     replicas_of,
@@ -38,76 +40,75 @@ _HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replica
 
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == DISRUPTION_BUDGET:
-        yield from _budget(target, facts)
+        yield from _budget(target.read(PodDisruptionBudget), facts)
     elif target.kind == AUTOSCALER:
-        if controller(target.obj) is None:  # else reported for the ScaledObject
-            yield from _autoscaler(target.obj, "spec.minReplicas", facts)
+        if not target.has_controller:  # else reported for the ScaledObject
+            yield from _autoscaler(target.read(HorizontalPodAutoscaler), "spec.minReplicas", facts)
     elif target.kind == SCALED_OBJECT:
-        autoscaler = autoscaler_of_scaled_object(target.obj)
-        if autoscaler is not None:
-            yield from _autoscaler(autoscaler, "spec.minReplicaCount", facts)
+        made = autoscaler_of_scaled_object(target.obj)
+        if made is not None:
+            yield from _autoscaler(read(made, HorizontalPodAutoscaler), "spec.minReplicaCount", facts)
     elif target.kind in (DEPLOYMENT, STATEFUL_SET):
         yield from _workload(target, facts)
     else:
         yield from _groups(target, facts)
 
 
-def _budget(target: Target, facts: Facts) -> Findings:
-    if _is_deliberate(target.spec.get("selector")):
+def _budget(budget: PodDisruptionBudget, facts: Facts) -> Findings:
+    selector = budget.spec.selector or LabelSelector()
+    if _is_deliberate(selector):
         return
-    most, least = target.spec.get("maxUnavailable"), target.spec.get("minAvailable")
+    most, least = budget.spec.max_unavailable, budget.spec.min_available
     if _is_all(least) or _is_none(most):
-        field = "minAvailable" if _is_all(least) else "maxUnavailable"
+        field, value = ("minAvailable", least) if _is_all(least) else ("maxUnavailable", most)
         yield Finding(
             f"spec.{field}",
-            f"With {field} {target.spec[field]} no pod can be evicted, and node drains block.",
+            f"With {field} {value} no pod can be evicted, and node drains block.",
             _HINT,
         )
-    elif least is not None:
-        yield from _too_few_replicas(target, least, facts)
+    elif least is not None and budget.spec.selector is not None:
+        yield from _too_few_replicas(selector, least, facts)
 
 
-def _is_deliberate(selector: Any) -> bool:
+def _is_deliberate(selector: LabelSelector) -> bool:
     """Whether the selector itself declares that its pods must not be evicted: `do-not-evict: "true"`."""
-    labels = mapping(selector, "matchLabels").items()
-    terms = maps(selector, "matchExpressions")
-    words = [f"{key} {value}" for key, value in labels]
-    words += [text(term, "key") for term in terms if term.get("operator") in ("In", "Exists")]
+    words = [f"{key} {value}" for key, value in selector.match_labels.items()]
+    words += [each.key for each in selector.match_expressions if each.operator in ("In", "Exists")]
     return any(part in word.lower() for word in words for part in ("evict", "disrupt", "drain"))
 
 
-def _is_none(value: Any) -> bool:
+def _is_none(value: IntOrString | None) -> bool:
     return value is not None and count_of(value, 100, up=True) == 0
 
 
-def _is_all(value: Any) -> bool:
+def _is_all(value: IntOrString | None) -> bool:
     return isinstance(value, str) and (count_of(value, 100, up=True) or 0) >= 100
 
 
-def _blocks(least: Any, replicas: int) -> bool:
+def _blocks(least: IntOrString, replicas: int) -> bool:
     """Whether a minAvailable, rounded up as by the controller, allows no eviction of so many pods."""
     needed = count_of(least, replicas, up=True)
     return needed is not None and 0 < replicas <= needed
 
 
-def _too_few_replicas(target: Target, least: Any, facts: Facts) -> Findings:
+def _too_few_replicas(selector: LabelSelector, least: IntOrString, facts: Facts) -> Findings:
     """A minAvailable that is not below the replicas of all selected workloads."""
-    if _is_long(target.spec.get("selector")):
+    if _is_long(selector):
         return
     # By name, since manifests may contain an object more than once.
     by_name = {
-        (text(workload, "kind"), _name(workload)): workload
-        for workload in facts.listing(Resource.WORKLOADS) or ()
-        if _selects(target.obj, mapping(workload, "spec", "template"))
+        (workload.kind, workload.name): workload
+        for workload in facts.objects(Replicated) or ()
+        if _selects(selector, workload)
     }
     selected = list(by_name.values())
-    replicas = sum(minimum_replicas(workload, facts) for workload in selected)
+    replicas = sum(minimum_of(workload, facts) for workload in selected)
     if not _blocks(least, replicas):
         return
-    scaled = any(autoscaler_of(workload, facts) for workload in selected)
-    names = " and ".join(f"{text(workload, 'kind')} {_name(workload)}" for workload in selected[:2])
+    scaled = any(autoscaler_of(workload.kind, workload.name, facts) for workload in selected)
+    names = " and ".join(f"{workload.kind} {workload.name}" for workload in selected[:2])
     more = f" and {len(selected) - 2} more" if len(selected) > 2 else ""
-    complete = _selects_only(target.spec.get("selector"), selected)
+    complete = _selects_only(selector, selected)
     certain = complete and all(_has_known_replicas(workload, facts) for workload in selected)
     others = "" if complete else ", unless the budget selects other pods"
     yield Finding(
@@ -127,13 +128,13 @@ _MAX_BUDGETS: Final = 8
 """The maximum number of budgets that are reported for a workload."""
 
 
-def _is_long(selector: Any) -> bool:
-    terms = maps(selector, "matchExpressions")
-    count = len(terms) + len(mapping(selector, "matchLabels"))
-    return count > _MAX_TERMS or sum(len(strings(term, "values")) for term in terms) > _MAX_VALUES
+def _is_long(selector: LabelSelector) -> bool:
+    terms = selector.match_expressions
+    count = len(terms) + len(selector.match_labels)
+    return count > _MAX_TERMS or sum(len(term.values) for term in terms) > _MAX_VALUES
 
 
-def _selects_only(selector: Any, workloads: list[Json]) -> bool:
+def _selects_only(selector: LabelSelector, workloads: Sequence[Replicated]) -> bool:
     """Whether a budget's selector matches only pods of these workloads.
 
     A pod that a workload's own selector matches belongs to that workload. The budget also counts the pods of
@@ -141,21 +142,20 @@ def _selects_only(selector: Any, workloads: list[Json]) -> bool:
     """
     if _is_long(selector):
         return False
-    labels = mapping(selector, "matchLabels")
+    own = [workload.spec.selector for workload in workloads if workload.spec.selector is not None]
     choices = [
-        [(text(term, "key"), value) for value in strings(term, "values")]
-        for term in maps(selector, "matchExpressions")
-        if term.get("operator") == "In"
+        [(term.key, value) for value in term.values]
+        for term in selector.match_expressions
+        if term.operator == "In"
     ]
-    pods = [{**labels, **dict(each)} for each in islice(product(*choices), _MAX_COMBINATIONS + 1)]
-    return len(pods) <= _MAX_COMBINATIONS and all(
-        any(matches(dig(workload, "spec", "selector"), pod) for workload in workloads) for pod in pods
-    )
+    combinations = islice(product(*choices), _MAX_COMBINATIONS + 1)
+    pods = [{**selector.match_labels, **dict(each)} for each in combinations]
+    return len(pods) <= _MAX_COMBINATIONS and all(any(each.matches(pod) for each in own) for pod in pods)
 
 
-def _has_known_replicas(workload: Json, facts: Facts) -> bool:
+def _has_known_replicas(workload: Replicated, facts: Facts) -> bool:
     """Whether the replicas of a workload are known: without `replicas` an unknown autoscaler may set them."""
-    return dig(workload, "spec", "replicas") is not None or facts.listing(Resource.AUTOSCALERS) is not None
+    return workload.spec.replicas is not None or facts.objects(HorizontalPodAutoscaler) is not None
 
 
 def _has_replicas(names: str, workloads: int, replicas: int, *, scaled: bool) -> str:
@@ -165,7 +165,7 @@ def _has_replicas(names: str, workloads: int, replicas: int, *, scaled: bool) ->
     return f"{names} {'has' if workloads == 1 else 'have'} {_replicas(replicas)}."
 
 
-def _needed(least: Any, replicas: int) -> str:
+def _needed(least: IntOrString, replicas: int) -> str:
     """The effect of a minAvailable, as the start of a sentence."""
     if isinstance(least, str):
         needed = count_of(least, replicas, up=True)
@@ -180,12 +180,15 @@ def _replicas(number: int) -> str:
 
 def _workload(target: Target, facts: Facts) -> Findings:
     """A workload that is created after the budget. A warning at most: an autoscaler may come next."""
-    replicas = minimum_replicas(target.obj, facts)
-    for budget, least in _blocked_by(target.obj, replicas, facts):
-        if _is_only_selected(target.obj, budget, facts) and not _existed(target, least, facts):
+    replicas = minimum_replicas(target, facts)
+    labels = target.read(Replicated).spec.template.metadata.labels
+    for budget, selector, least in _blocked_by(labels, replicas, facts):
+        if _is_only_selected(target.kind.kind, target.name, selector, facts) and not _existed(
+            target, least, facts
+        ):
             yield Finding(
                 "spec.replicas",
-                f"PodDisruptionBudget {_name(budget)} selects this workload, which has "
+                f"PodDisruptionBudget {budget.name} selects this workload, which has "
                 f"{_replicas(replicas)}: {_needed(least, replicas)}, so no pod can be evicted and node "
                 "drains block.",
                 "Run more replicas than the budget's minAvailable, or give the budget maxUnavailable 1.",
@@ -193,40 +196,44 @@ def _workload(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _blocked_by(workload: Json, replicas: int, facts: Facts) -> Iterator[tuple[Json, Any]]:
-    """The budgets, each with its minAvailable, that allow no eviction of so many pods of a workload."""
-    labels = labels_of(mapping(workload, "spec", "template"))
-    blocking = ((budget, least) for budget, least in _selecting(labels, facts) if _blocks(least, replicas))
-    yield from islice(blocking, _MAX_BUDGETS)
+_Guard = tuple[PodDisruptionBudget, LabelSelector, IntOrString]
+"""A budget with its selector and its minAvailable."""
 
 
-def _selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[tuple[Json, Any]]:
-    """The budgets that select pods with these labels, each with its minAvailable. A minAvailable of 100% has
-    its finding at the budget."""
-    budgets = facts.listing(Resource.BUDGETS)
+def _blocked_by(labels: Mapping[str, str], replicas: int, facts: Facts) -> Iterator[_Guard]:
+    """The budgets that allow no eviction of so many pods with these labels."""
+    yield from islice(
+        (each for each in _selecting(labels, facts) if _blocks(each[2], replicas)), _MAX_BUDGETS
+    )
+
+
+def _selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[_Guard]:
+    """The budgets that select pods with these labels. A minAvailable of 100% has its finding at the
+    budget."""
+    budgets = facts.objects(PodDisruptionBudget)
     if not budgets:
         return
-    by_label = budgets.by(_BY_LABEL)
-    for label in (None, *((key, value) for key, value in labels.items() if isinstance(value, str))):
-        for budget in sorted(by_label[label], key=_name):
-            least = dig(budget, "spec", "minAvailable")
-            if not _is_all(least) and matches(dig(budget, "spec", "selector"), labels):
-                yield budget, least
+    for label in (None, *labels.items()):
+        for budget in sorted(budgets.by(_BY_LABEL, label), key=lambda each: each.name):
+            selector, least = budget.spec.selector, budget.spec.min_available
+            if selector is not None and least is not None and not _is_all(least) and selector.matches(labels):
+                yield budget, selector, least
 
 
 def _groups(target: Target, facts: Facts) -> Findings:
     """A workload whose pods are counted by group: a LeaderWorkerSet, or a Ray cluster."""
     selected: dict[str, int] = {}
-    budgets: dict[str, Json] = {}
+    guards: dict[str, _Guard] = {}
     for labels, count in _labelled_pods(target, facts):
-        for budget, least in _selecting(labels, facts):
+        for guard in _selecting(labels, facts):
+            name, least = guard[0].name, guard[2]
             # A disruption controller computes no percentage of pods whose owner has no scale subresource.
             if target.kind == LEADER_WORKER_SET or isinstance(least, int):
-                budgets[_name(budget)] = budget
-                selected[_name(budget)] = selected.get(_name(budget), 0) + count
-    for name, budget in islice(budgets.items(), _MAX_BUDGETS):
-        least = dig(budget, "spec", "minAvailable")
-        if _blocks(least, selected[name]) and _is_only_selected(target.obj, budget, facts):
+                guards[name] = guard
+                selected[name] = selected.get(name, 0) + count
+    for name, (_, selector, least) in islice(guards.items(), _MAX_BUDGETS):
+        only = _is_only_selected(target.kind.kind, target.name, selector, facts)
+        if only and _blocks(least, selected[name]):
             yield Finding(
                 _REPLICAS[target.kind],
                 f"The smallest size of this workload has {_pods(selected[name])} that PodDisruptionBudget "
@@ -248,47 +255,52 @@ def _labelled_pods(target: Target, facts: Facts) -> Iterator[tuple[dict[str, str
     """The labels of the pods of each template that tell them from the pods of other workloads, and how many
     pods there are at least."""
     if target.kind == LEADER_WORKER_SET:
-        groups = minimum_replicas(target.obj, facts)
+        groups = minimum_replicas(target, facts)
         for template, pods in pods_per_replica(target):
-            yield {**labels_of(template.pod), LWS_NAME: target.name}, groups * pods
+            yield {**template.typed.metadata.labels, LWS_NAME: target.name}, groups * pods
         return
-    own = {_RAY_NAME: target.name} if target.kind == RAY_CLUSTER else {}
+    if target.kind == RAY_CLUSTER:
+        own, cluster = {_RAY_NAME: target.name}, target.read(RayCluster).spec
+    else:
+        own, cluster = {}, target.read(RayService).spec.ray_cluster_config
     for template in target.templates:
-        above = mapping(target.obj, *template.steps[:-1])
-        head = template.steps[-2] == "headGroupSpec"
-        scales = dig(target.obj, *template.steps[:-3], "enableInTreeAutoscaling") is True
-        yield {**labels_of(template.pod), **own}, 1 if head else _ray_workers(above, scales=scales)
+        group = template.steps[-2]
+        pods = 1  # the head
+        if isinstance(group, int):
+            worker_group = cluster.worker_group_specs[group]
+            pods = _ray_workers(worker_group, scales=cluster.enable_in_tree_autoscaling)
+        yield {**template.typed.metadata.labels, **own}, pods
 
 
 _RAY_NAME: Final = "ray.io/cluster"
 
 
-def _ray_workers(group: Json, *, scales: bool) -> int:
+def _ray_workers(group: WorkerGroupSpec, *, scales: bool) -> int:
     """The pods of a worker group, at the least if Ray's autoscaler scales it."""
-    least = integer(group, "minReplicas", default=0)
-    replicas = least if scales else max(least, integer(group, "replicas", default=least))
-    suspended = group.get("suspend") is True
-    return 0 if suspended else replicas * max(1, integer(group, "numOfHosts", default=1))
+    least = group.min_replicas
+    replicas = least if scales or group.replicas is None else max(least, group.replicas)
+    return 0 if group.suspend else replicas * max(1, group.num_of_hosts)
 
 
 def _pods(number: int) -> str:
     return "1 pod" if number == 1 else f"{number} pods"
 
 
-def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
+def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) -> Findings:
     """An autoscaler that is edited after the budget was created."""
     workload = _scaled(autoscaler, facts)
     if workload is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return
     replicas = autoscaler_minimum(autoscaler)
-    most = integer(autoscaler, "spec", "maxReplicas", default=replicas)
-    before = facts.listing(Resource.AUTOSCALERS)
-    known = find_by_name(before, _name(autoscaler))
-    for budget, least in _blocked_by(workload, replicas, facts):
-        if not _is_only_selected(workload, budget, facts) or _had_same_effect(known, budget, least):
+    most = replicas if autoscaler.spec.max_replicas is None else autoscaler.spec.max_replicas
+    autoscalers = facts.objects(HorizontalPodAutoscaler)
+    known = autoscalers.named(autoscaler.name) if autoscalers is not None else None
+    for budget, selector, least in _blocked_by(workload.spec.template.metadata.labels, replicas, facts):
+        only = _is_only_selected(workload.kind, workload.name, selector, facts)
+        if not only or _had_same_effect(known, budget, least):
             continue
-        what = f"{text(workload, 'kind')} {_name(workload)}"
-        guard = f"PodDisruptionBudget {_name(budget)} with minAvailable {least}"
+        what = f"{workload.kind} {workload.name}"
+        guard = f"PodDisruptionBudget {budget.name} with minAvailable {least}"
         if _blocks(least, most):
             message = (
                 f"The autoscaler never runs more than {_replicas(most)} of {what}, so {guard} allows no "
@@ -305,59 +317,56 @@ def _autoscaler(autoscaler: Json, path: str, facts: Facts) -> Findings:
             path,
             message,
             "Raise the minimum above the budget's minAvailable, or give the budget maxUnavailable 1.",
-            certainty if _selects_only(dig(budget, "spec", "selector"), [workload]) else Certainty.UNDECIDED,
+            certainty if _selects_only(selector, [workload]) else Certainty.UNDECIDED,
         )
 
 
-def _scaled(autoscaler: Json, facts: Facts) -> Json | None:
+def _scaled(autoscaler: HorizontalPodAutoscaler, facts: Facts) -> Replicated | None:
     """The workload that an autoscaler scales, if it is known."""
-    target = mapping(autoscaler, "spec", "scaleTargetRef")
-    workloads = facts.listing(Resource.WORKLOADS)
-    named = workloads.by(BY_NAME)[text(target, "name")] if workloads else ()
-    return next((each for each in named if text(each, "kind") == text(target, "kind")), None)
+    target, workloads = autoscaler.spec.scale_target_ref, facts.objects(Replicated)
+    named = workloads.all_named(target.name) if workloads else ()
+    return next((each for each in named if each.kind == target.kind), None)
 
 
-def _had_same_effect(known: Json | None, budget: Json, least: Any) -> bool:
+def _had_same_effect(
+    known: HorizontalPodAutoscaler | None, budget: PodDisruptionBudget, least: IntOrString
+) -> bool:
     """Whether the autoscaler already blocked evictions before the edit. The budget then has its own finding,
     unless it is in the cluster and the autoscaler in a manifest."""
     if known is None or not _blocks(least, autoscaler_minimum(known)):
         return False
-    return not is_manifest(known) or is_manifest(budget)
+    return not known.is_manifest or budget.is_manifest
 
 
-def _existed(target: Target, least: Any, facts: Facts) -> bool:
+def _existed(target: Target, least: IntOrString, facts: Facts) -> bool:
     """Whether the workload existed already, with as few replicas. The budget then has its own finding."""
+    workloads = facts.objects(Replicated)
     return any(
-        (text(workload, "kind"), _name(workload)) == (target.kind.kind, target.name)
-        and _blocks(least, minimum_replicas(workload, facts))
-        for workload in facts.listing(Resource.WORKLOADS) or ()
+        workload.kind == target.kind.kind and _blocks(least, minimum_of(workload, facts))
+        for workload in (workloads.all_named(target.name) if workloads else ())
     )
 
 
-def _label_of(budget: Json) -> Iterator[tuple[str, str] | None]:
+def _label_of(budget: PodDisruptionBudget) -> Iterator[tuple[str, str] | None]:
     """One label of a budget's selector; None if it has no labels."""
-    labels = mapping(budget, "spec", "selector", "matchLabels").items()
-    yield next(((key, value) for key, value in labels if isinstance(value, str)), None)
+    selector = budget.spec.selector
+    yield next(iter(selector.match_labels.items()), None) if selector is not None else None
 
 
-_BY_LABEL: Final = Index(_label_of)
+_BY_LABEL: Final = TypedIndex(PodDisruptionBudget, _label_of)
 
 
-def _is_only_selected(workload: Json, budget: Json, facts: Facts) -> bool:
-    """Whether a budget selects no other workload."""
+def _is_only_selected(kind: str, name: str, selector: LabelSelector, facts: Facts) -> bool:
+    """Whether a budget selects no other workload than the one of a kind and name."""
     return not any(
-        _selects(budget, mapping(other, "spec", "template"))
-        for other in facts.listing(Resource.WORKLOADS) or ()
-        if (text(other, "kind"), _name(other)) != (text(workload, "kind"), _name(workload))
+        _selects(selector, other)
+        for other in facts.objects(Replicated) or ()
+        if (other.kind, other.name) != (kind, name)
     )
 
 
-def _selects(budget: Json, template: Json) -> bool:
-    return matches(dig(budget, "spec", "selector"), labels_of(template))
-
-
-def _name(obj: Json) -> str:
-    return text(obj, "metadata", "name")
+def _selects(selector: LabelSelector, workload: Replicated) -> bool:
+    return selector.matches(workload.spec.template.metadata.labels)
 
 
 RULE = rule(

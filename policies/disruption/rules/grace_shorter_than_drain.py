@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import drain_of, pre_stop_sleep
-from policies.kube.json import integer
-from policies.kube.pods import DEFAULT_GRACE, Role
+from policies.kube.pods import Role
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if template.completes:
             continue
-        grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
+        grace = template.typed.spec.grace
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
             if drain is None or not drain.option:

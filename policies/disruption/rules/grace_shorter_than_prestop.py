@@ -6,13 +6,12 @@ import math
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.disruption.drains import pre_stop_sleep
-from policies.kube.json import integer
-from policies.kube.pods import DEFAULT_GRACE, Role
+from policies.kube.pods import Role
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        grace = integer(template.spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
+        grace = template.typed.spec.grace
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             sleep = pre_stop_sleep(template, container)
             if sleep > 0 and sleep >= grace:

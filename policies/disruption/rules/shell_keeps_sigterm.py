@@ -6,17 +6,15 @@ from policies.commands import children
 from policies.containers.programs import program_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.drains import WEB_SERVERS
-from policies.kube.json import integer, strings
-from policies.kube.pods import DEFAULT_GRACE, Container, Role
+from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised, serving_containers
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        spec = template.spec
-        if template.completes or spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
+        spec = template.typed.spec
+        if template.completes or spec.share_process_namespace or spec.host_pid:
             continue
-        grace = integer(spec, "terminationGracePeriodSeconds", default=DEFAULT_GRACE)
         for container in serving_containers(template.pod, facts):
             server = _child(container, facts) if container.role is Role.MAIN else ""
             if server:
@@ -24,7 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     template.at(container, "command"),
                     f"Container {container.name} runs {server} as a child of its shell, and a shell that is "
                     f"the first process passes no SIGTERM on: {server} is killed after the whole grace "
-                    f"period of {grace} s, with the requests that it has then.",
+                    f"period of {spec.grace} s, with the requests that it has then.",
                     f"End the script with `exec` and {server}, or pass the signal on with a trap.",
                 )
 
@@ -34,7 +32,7 @@ def _child(container: Container, facts: Facts) -> str:
 
     Without a `command` the image's entrypoint runs, which is unknown.
     """
-    if not strings(container.spec, "command"):
+    if not container.typed.command:
         return ""
     server = recognised(container, facts)
     names = {server.argv[0]} if server is not None and server.argv else set(WEB_SERVERS)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.resources import Resource
 from policies.disruption.single_state import may_run_alone
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.json import Json
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.objects.workloads import Replicated
 from policies.probes.serving import recognised, serving_containers
 from policies.rollouts.rollouts import minimum_replicas
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    given = target.spec.get("replicas")
-    if given is None and facts.listing(Resource.AUTOSCALERS) is None:
+    given = target.read(Replicated).spec.replicas
+    if given is None and facts.objects(HorizontalPodAutoscaler) is None:
         return  # an unknown autoscaler may set it
-    if minimum_replicas(target.obj, facts) != 1 or may_run_alone(target, facts):
+    if minimum_replicas(target, facts) != 1 or may_run_alone(target, facts):
         return
     if any(_is_slow(t.pod, facts) for t in target.templates):
         yield Finding(

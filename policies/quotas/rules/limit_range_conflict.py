@@ -26,7 +26,6 @@ from policies.quotas.limit_ranges import (
     resources_of,
     total,
 )
-from policies.rollouts.rollouts import replicas_of
 
 _BOUNDS: Final = ("min", "max", "maxLimitRequestRatio")
 
@@ -35,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     ranges = facts.listing(Resource.LIMIT_RANGES)
     if not ranges or target.kind == POD_KIND or controller(target.obj) is not None:
         return
-    if not replicas_of(target.obj):
+    if not target.replicas:
         return
     for template in target.templates:
         if has_pod_level_resources(template.pod):

@@ -10,11 +10,10 @@ from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, ROLLOUT, STATEFUL_SET
-from policies.kube.json import integer, text
 from policies.kube.nodes import HOSTNAME
 from policies.quotas.quotas import quota_matches
 from policies.relations.domains import MAX_NODES, Cause, domains, limits_of
-from policies.rollouts.rollouts import autoscaler_of, minimum_replicas, replicas_of
+from policies.rollouts.rollouts import autoscaler_of, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"
 _KEDA_DEFAULT: Final = 100
@@ -22,14 +21,13 @@ _KEDA_DEFAULT: Final = 100
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller or not replicas_of(target.obj):
+    if target.has_controller or not target.replicas:
         return
-    autoscaler = autoscaler_of(target.obj, facts)
+    autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
     if autoscaler is None:
         return
-    most = integer(autoscaler, "spec", "maxReplicas", default=0)
-    name = text(autoscaler, "metadata", "name")
-    least = minimum_replicas(target.obj, facts)
+    most, name = autoscaler.spec.max_replicas or 0, autoscaler.name
+    least = minimum_replicas(target, facts)
     if most <= least or (most == _KEDA_DEFAULT and name.startswith(_KEDA)):
         return
     for room, why in (*_by_quotas(target, facts), *_by_nodes(target, facts)):
@@ -61,7 +59,7 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
     if target.kind == LEADER_WORKER_SET or len(target.templates) != 1 or not nodes:
         return
     [template] = target.templates
-    if text(template.spec, "nodeName") or not is_within_limits(template.pod):
+    if template.typed.spec.node_name or not is_within_limits(template.pod):
         return
     found = placement(template.pod, facts)
     if found is not None:

@@ -10,9 +10,8 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
-from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, Metric, MetricTarget, ResourceMetric
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
@@ -23,12 +22,11 @@ from policies.quotas.limit_ranges import (
     has_pod_level_resources,
     resources_of,
 )
-from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of, replicas_of
+from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of
 
 _DEFAULT_TARGET: Final = 80
 """Percent of the CPU request, for an autoscaler without metrics."""
 _TOLERANCE: Final = Decimal("0.1")
-_SOURCES: Final = {"Resource": "resource", "ContainerResource": "containerResource"}
 _MORE_METRICS: Final = "autoscaling.alpha.kubernetes.io/metrics"
 """The annotation of autoscaling/v1 with all metrics except CPU utilization."""
 _MAX: Final = 4
@@ -58,15 +56,15 @@ class _Obstacle:
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller or not replicas_of(target.obj) or len(target.templates) != 1:
+    if target.has_controller or not target.replicas or len(target.templates) != 1:
         return
     [template] = target.templates
-    autoscaler = autoscaler_of(target.obj, facts)
+    autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
     if autoscaler is None or has_pod_level_resources(template.pod):
         return
-    if integer(autoscaler, "spec", "maxReplicas", default=0) <= autoscaler_minimum(autoscaler):
+    if (autoscaler.spec.max_replicas or 0) <= autoscaler_minimum(autoscaler):
         return
-    name, metrics = text(autoscaler, "metadata", "name"), _metrics(autoscaler)
+    name, metrics = autoscaler.name, _metrics(autoscaler)
     try:
         defaults = defaults_in(facts)
         # As in `calculateRequests` of pkg/controller/podautoscaler/replica_calculator.go in Kubernetes 1.36,
@@ -139,36 +137,34 @@ def _effect(found: _Obstacle, metrics: int) -> str:
     return f"it adds no pod under load{', and removes none' if found.fails else ''}"
 
 
-def _tolerance(autoscaler: Json) -> Decimal:
+def _tolerance(autoscaler: HorizontalPodAutoscaler) -> Decimal:
     """The fraction by which the use must exceed the target. Raises ValueError."""
-    value = dig(autoscaler, "spec", "behavior", "scaleUp", "tolerance")
+    value = autoscaler.spec.behavior.scale_up.tolerance
     return _TOLERANCE if value is None else parse_quantity(value)
 
 
-def _metrics(autoscaler: Json) -> list[Json]:
+def _metrics(autoscaler: HorizontalPodAutoscaler) -> tuple[Metric, ...]:
     """The metrics as autoscaling/v2 has them, with the API server's default."""
-    given = maps(autoscaler, "spec", "metrics")
-    if given:
-        return given
-    others = [{"type": "Unknown"}] if _MORE_METRICS in annotations_of(autoscaler) else []
-    percent = integer(autoscaler, "spec", "targetCPUUtilizationPercentage", default=0)
+    if autoscaler.spec.metrics:
+        return autoscaler.spec.metrics
+    others = (Metric(type="Unknown"),) if _MORE_METRICS in autoscaler.metadata.annotations else ()
+    percent = autoscaler.spec.target_cpu_utilization_percentage
     if others and not percent:
         return others
-    target = {"type": "Utilization", "averageUtilization": percent or _DEFAULT_TARGET}
-    return [{"type": "Resource", "resource": {"name": "cpu", "target": target}}, *others]
+    target = MetricTarget(type="Utilization", average_utilization=percent or _DEFAULT_TARGET)
+    return (Metric(type="Resource", resource=ResourceMetric(name="cpu", target=target)), *others)
 
 
-def _utilization(metric: Json) -> _Utilization | None:
+def _utilization(metric: Metric) -> _Utilization | None:
     """None for a metric of another kind."""
-    kind = text(metric, "type")
-    source = mapping(metric, _SOURCES.get(kind, ""))
-    percent = integer(source, "target", "averageUtilization", default=0)
-    if text(source, "target", "type") != "Utilization" or percent <= 0:
+    of_container = metric.type == "ContainerResource"
+    source = metric.container_resource if of_container else metric.resource
+    if source is None or (metric.type != "Resource" and not of_container):
         return None
-    container = text(source, "container")
-    if (kind == "ContainerResource") != bool(container):
+    percent = source.target.average_utilization or 0
+    if source.target.type != "Utilization" or percent <= 0 or of_container != bool(source.container):
         return None
-    return _Utilization(text(source, "name"), container, percent)
+    return _Utilization(source.name, source.container, percent)
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT))

@@ -22,8 +22,8 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if target.kind == DAEMON_SET:
             why = "A DaemonSet runs a pod on each node"
-        elif minimum_replicas(target.obj, facts) > 1 and kept_apart(template.pod, HOSTNAME):
-            why = f"The {minimum_replicas(target.obj, facts)} pods must be on different nodes"
+        elif minimum_replicas(target, facts) > 1 and kept_apart(template.pod, HOSTNAME):
+            why = f"The {minimum_replicas(target, facts)} pods must be on different nodes"
         else:
             continue
         for index, claim in indexed_maps(template.spec, "resourceClaims"):

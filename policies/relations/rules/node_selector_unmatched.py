@@ -14,14 +14,13 @@ from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json, mapping, text
 from policies.relations.domains import MAX_NODES, matches_no_node
 from policies.relations.node_pools import obstacle
-from policies.rollouts.rollouts import replicas_of
 
 _SHOWN: Final = 3
 _MAX_POOLS: Final = 200
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind in (POD, DAEMON_SET) or target.has_controller or not replicas_of(target.obj):
+    if target.kind in (POD, DAEMON_SET) or target.has_controller or not target.replicas:
         return
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes() if not settings.pools else None

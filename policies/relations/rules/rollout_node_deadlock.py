@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     [template] = target.templates
     limits = limits_of(template)
-    update = running_update(target.obj, facts) if limits else None
+    update = running_update(target, facts) if limits else None
     if update is None:
         return
     settings = facts.settings(GpuAffinity)
@@ -37,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if placement(template.pod, facts) is not None:
         return  # pods with accelerators are rollout-gpu-deadlock's
     for limit in limits:
-        if limit.cause is Cause.PORT and pinned_to_one_node(template.spec):
+        if limit.cause is Cause.PORT and pinned_to_one_node(template.typed.spec):
             continue  # rollout-host-port-deadlock's
         found = domains(template.pod, limit, nodes)
         if found is None or not found.usable:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
-from policies.kube.json import Json, integer, mapping
-from policies.kube.pods import Role, containers, with_container
-from policies.kube.probe_defaults import initial_delay, startup_deadline
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT
+from policies.kube.json import Json, mapping
+from policies.kube.objects.pods import ContainerSpec, PodSpec, PodTemplateSpec
+from policies.kube.objects.reading import read
+from policies.kube.objects.workloads import Progressing
+from policies.kube.pods import Role, with_container
 from policies.probes.injected import looks_injected
 from policies.probes.startup_budget import Start, start_of
-from policies.rollouts.rollouts import replicas_of
 
-_READINESS: Final = "readinessProbe"
-_PROBES: Final = (_READINESS, "livenessProbe", "startupProbe")
+_PROBES: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 _DEFAULT_DEADLINE: Final = 600
 """Seconds; the default of the API server and of Argo Rollouts (utils/defaults of v1.8.3)."""
 _NO_DEADLINE: Final = 2**31 - 1
@@ -22,20 +22,16 @@ _NO_DEADLINE: Final = 2**31 - 1
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    given = target.spec.get("progressDeadlineSeconds")
-    deadline = integer(target.spec, "progressDeadlineSeconds", default=_DEFAULT_DEADLINE)
-    if (
-        deadline == _NO_DEADLINE
-        or target.spec.get("paused") is True
-        or replicas_of(target.obj) < 1
-        or not isinstance(given, int | None)
-    ):
+    spec = target.read(Progressing).spec
+    given = spec.progress_deadline_seconds
+    deadline = _DEFAULT_DEADLINE if given is None else given
+    if deadline == _NO_DEADLINE or spec.paused or target.replicas < 1:
         return
     after = f"after {deadline} s{'' if given else ' (the default)'}, but"
-    aborts = kind_of(target.obj) == ROLLOUT and target.spec.get("progressDeadlineAbort") is True
+    aborts = target.kind == ROLLOUT and spec.progress_deadline_abort
     failed = f"{'Argo Rollouts aborts the rollout' if aborts else 'The rollout counts as failed'} {after}"
     # The user's own template: the probes that the webhook injects are generous on purpose and do not count.
-    own = _without_injected(mapping(target.obj, "spec", "template"), facts)
+    own = read(_without_injected(mapping(target.spec, "template"), facts), PodTemplateSpec).spec
     slowest = _slowest_start(own)
     if slowest is not None and slowest[1] * 10 > deadline * 11:  # a tenth above is rounding
         name, seconds = slowest
@@ -66,13 +62,13 @@ def _without_injected(pod: Json, facts: Facts) -> Json:
     return pod
 
 
-def _start_beyond(own: Json, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
+def _start_beyond(own: PodSpec, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
     """A container that loads its model beyond the deadline, and that would be ready at once without the
     readinessProbe that the webhook adds. Estimates from a size have a margin of two."""
-    with_probe = {main.name for main in containers(own, Role.MAIN) if main.spec.get(_READINESS)}
+    with_probe = {main.name for main in own.containers if main.readiness_probe is not None}
     for template in target.templates:
         for container in template.containers(Role.MAIN):
-            if container.name in with_probe or not container.spec.get(_READINESS):
+            if container.name in with_probe or container.typed.readiness_probe is None:
                 continue
             start = start_of(template.pod, container, facts)
             if start is None or not (start.loading or start.annotated):
@@ -82,30 +78,29 @@ def _start_beyond(own: Json, target: Target, deadline: int, facts: Facts) -> tup
     return None
 
 
-def _slowest_start(pod: Json) -> tuple[str, int] | None:
+def _slowest_start(pod: PodSpec) -> tuple[str, int] | None:
     """The container with the longest time until it is ready, and that time in seconds.
 
     It includes the native sidecars, which start one after the other before the main containers.
     """
-    before = sum(_startup_budget(sidecar.spec) for sidecar in containers(pod, Role.SIDECAR))
-    starts = [(main.name, before + _time_until_ready(main.spec)) for main in containers(pod, Role.MAIN)]
+    before = sum(_startup_budget(init) for init in pod.init_containers if init.is_sidecar)
+    starts = [(main.name, before + _time_until_ready(main)) for main in pod.containers]
     return max(starts, key=lambda start: start[1], default=None)
 
 
-def _startup_budget(container: Json) -> int:
-    probe = mapping(container, "startupProbe")
-    return startup_deadline(probe) if probe else 0
+def _startup_budget(container: ContainerSpec) -> int:
+    return container.startup_probe.startup_deadline if container.startup_probe is not None else 0
 
 
-def _time_until_ready(container: Json) -> int:
+def _time_until_ready(container: ContainerSpec) -> int:
     """The seconds that a container's own probes allow until it is ready.
 
     A readiness probe has no limit, so only its initial delay counts. The initial delay of a liveness probe
     counts if there is no startup probe.
     """
-    startup = _startup_budget(container)
-    readiness = initial_delay(container.get(_READINESS))
-    liveness = 0 if startup else initial_delay(container.get("livenessProbe"))
+    startup, ready, live = _startup_budget(container), container.readiness_probe, container.liveness_probe
+    readiness = ready.initial_delay if ready is not None else 0
+    liveness = live.initial_delay if live is not None and not startup else 0
     return max(startup, readiness, liveness)
 
 

@@ -18,18 +18,18 @@ from policies.rollouts.rollouts import (
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    update = running_update(target.obj, facts)
+    update = running_update(target, facts)
     if update is None:
         return
     for template in target.templates:
-        one_node = target.kind == DAEMON_SET or pinned_to_one_node(template.spec)
+        one_node = target.kind == DAEMON_SET or pinned_to_one_node(template.typed.spec)
         if not one_node and facts.nodes():
             continue  # rollout-node-deadlock counts the nodes
         found = outcome(update, 1 if one_node else update.replicas)
         if found is Outcome.COMPLETES:
             continue
         for container in template.containers(Role.MAIN, Role.SIDECAR):
-            taken = host_ports(template.spec, container.spec)
+            taken = host_ports(template.typed.spec, container.typed)
             if taken:
                 message, fix = _texts(listed(map(str, taken.values())), one_node, update, found)
                 yield Finding(

@@ -9,10 +9,10 @@ from policies.rollouts.rollouts import is_recreate, minimum_replicas, rolling_up
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    replicas = minimum_replicas(target.obj, facts)
+    replicas = minimum_replicas(target, facts)
     if replicas < 2 or not any(serving_containers(template.pod, facts) for template in target.templates):
         return
-    if is_recreate(target.obj):
+    if is_recreate(target):
         yield Finding(
             "spec.strategy.type",
             f"Strategy Recreate stops all {replicas} replicas before the first new one starts: every "
@@ -21,7 +21,7 @@ def check(target: Target, facts: Facts) -> Findings:
             Certainty.LIKELY,
         )
         return
-    update = rolling_update(target.obj, replicas)
+    update = rolling_update(target, replicas)
     strategy = "updateStrategy" if target.kind == STATEFUL_SET else "strategy"
     if update is not None and update.unavailable >= replicas:
         yield Finding(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.facts import BY_NAME
-from policies.core.resources import Resource
 from policies.kube.group_kinds import DEPLOYMENT
-from policies.kube.json import indexed_maps, strings, text
 from policies.kube.nodes import pinned_to_one_node
+from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
 
 _HINT: Final = (
@@ -18,16 +16,19 @@ _HINT: Final = (
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    update = running_update(target.obj, facts)
-    claims = facts.listing(Resource.CLAIMS)
+    update = running_update(target, facts)
+    claims = facts.objects(PersistentVolumeClaim)
     if update is None or not claims:
         return
-    by_name = claims.by(BY_NAME)
     for template in target.templates:
-        pinned = pinned_to_one_node(template.spec)
-        for index, volume in indexed_maps(template.spec, "volumes"):
-            name = text(volume, "persistentVolumeClaim", "claimName")
-            modes = strings(by_name.one(name), "spec", "accessModes") if name else []
+        pod = template.typed.spec
+        pinned = pinned_to_one_node(pod)
+        for index, volume in enumerate(pod.volumes):
+            source = volume.persistent_volume_claim
+            claim = claims.named(source.claim_name) if source is not None else None
+            if claim is None:
+                continue
+            name, modes = claim.name, claim.spec.access_modes
             path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
             if "ReadWriteOncePod" in modes:
                 yield from _of_one_pod(path, name, update)

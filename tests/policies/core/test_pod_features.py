@@ -15,9 +15,10 @@ from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.facts import Cluster
 from policies.core.pod_features import PodFeature
-from policies.core.target import Target, pod_templates
+from policies.core.target import Target
 from policies.kube.json import Json, text
 from tests.webhook.fast_path.test_memo import corpus, judged
+from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.mutation import project
@@ -56,7 +57,9 @@ def targets() -> tuple[tuple[Target, Context], ...]:
 def _targets(objects: tuple[Json, ...], config: Config, cluster: Cluster) -> Iterator[tuple[Target, Context]]:
     for obj in objects:
         context = Context.of(obj, text(obj, "metadata", "namespace") or "default", config, cluster)
-        yield project(obj, pod_templates(obj, config.workloads), context).target, context
+        bounds = bounded(obj, config.workloads, allowance())
+        if not bounds.undecided:  # else a value has a wrong type, and no rule reads it
+            yield project(obj, bounds.templates, context).target, context
 
 
 def had_in(target: Target) -> frozenset[PodFeature]:

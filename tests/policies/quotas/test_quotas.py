@@ -174,7 +174,7 @@ def test_what_a_controller_made_is_not_judged(rule: Any) -> None:
     assert not list(rule.check(deployment(2, size, ownerReferences=owner), known))
 
 
-@pytest.mark.parametrize("value", ["much", "1e999999999999", [], None, True])
+@pytest.mark.parametrize("value", ["much", "1e999999999999", None])
 def test_malformed_quantities_are_left_to_the_api_server(value: Any) -> None:
     known = facts(
         QUOTAS=[quota(hard={"pods": value}), quota(status={"used": {"pods": value}})],

@@ -176,3 +176,48 @@ def test_a_sentence_names_eight_and_counts_the_others() -> None:
     assert listed("abcdefghi") == "a, b, c, d, e, f, g, h and 1 other"
     assert listed(map(str, range(5000))) == "0, 1, 2, 3, 4, 5, 6, 7 and 4,992 others"
     assert len(listed(["x" * 10_000])) == 80
+
+
+NUMBER = [{"name": "A", "value": 1}]
+
+
+def test_a_value_of_a_wrong_type_leaves_the_object_undecided() -> None:
+    mutated, judged = decided(pod(server(image="vllm/vllm-openai:v1", env=NUMBER)))
+    assert mutated.patch == ()
+    assert judged.results == ()
+    assert mutated.notes == judged.notes
+    assert judged.notes == (
+        "the object is not decided: spec.containers[0].env[0].value: expected str, got int. "
+        "It is neither changed nor refused",
+    )
+
+
+def test_a_wrong_type_outside_the_pod_template_is_found_too() -> None:
+    bad = deployment(pod(server(livenessProbe=EXTERNAL)))
+    assert not decided(bad)[1].allowed
+    bad["spec"]["replicas"] = "3"
+    _, judged = decided(bad)
+    assert judged.allowed
+    assert judged.notes[0].startswith("the object is not decided: spec.replicas: expected int, got str.")
+
+
+def test_the_path_of_a_wrong_type_is_that_in_the_object() -> None:
+    """A kind without a type of its own."""
+    template = {"metadata": {}, "spec": {"containers": [server(env=NUMBER)]}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
+    job = manifest("PyTorchJob", "t", spec, namespace="ml")
+    _, judged = decided(job)
+    path = "spec.pytorchReplicaSpecs.Worker.template"
+    assert judged.notes[0].startswith(
+        f"{path} is not decided: {path}.spec.containers[0].env[0].value: expected str, got int."
+    )
+
+
+def test_null_is_absent_in_a_review() -> None:
+    made = pod(server(image="nvcr.io/nvidia/tritonserver:24.12-py3", ports=[{"containerPort": 8000}]))
+    expected, _ = decided(made)
+    assert expected.patch
+    made["spec"]["containers"][0] |= {"env": None, "livenessProbe": None, "resources": {"limits": None}}
+    mutated, judged = decided(made)
+    assert {change["path"] for change in mutated.patch} == {change["path"] for change in expected.patch}
+    assert not judged.notes

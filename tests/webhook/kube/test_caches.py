@@ -106,6 +106,19 @@ def test_a_new_list_drops_missing_objects_in_one_step_and_keeps_equal_listings(s
     assert names(store.listing(None)) == ["b", "d"]
 
 
+def test_an_object_with_a_wrong_type_is_left_out_and_counted() -> None:
+    skipped: list[Resource] = []
+    cache = ClusterCache(on_skip=skipped.append)
+    store = stores_of(cache)["Service"]
+    fill(store, service("a"), service("b", type=7), service("c"))
+    assert names(store.listing("ml")) == ["a", "c"]
+    store.put(service("a", selector={"n": 1}))
+    assert names(store.listing("ml")) == ["c"], "what it was before is no better"
+    assert skipped == [Resource.SERVICES] * 2
+    store.put(service("a"))
+    assert names(store.listing("ml")) == ["a", "c"]
+
+
 def test_an_interrupted_list_keeps_the_last_state(store: Store) -> None:
     fill(store, service("a"))
     store.begin()

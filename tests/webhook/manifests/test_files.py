@@ -9,6 +9,7 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import CLAIM, GroupKind
 from policies.kube.group_kinds import SERVICE as SERVICES
 from policies.kube.json import Json
+from tests.manifests import manifest
 from webhook.errors import UserError
 from webhook.manifests import files as module
 from webhook.manifests.files import ManifestCluster, read, read_all
@@ -200,3 +201,10 @@ def maker(kind: str, **fields: object) -> Json:
 def test_objects_that_the_set_may_create_are_not_missing(made_by: Json, kind: GroupKind) -> None:
     assert ManifestCluster([NAMESPACE], whole=True).lacks(kind, "ml", "gone")
     assert not ManifestCluster([NAMESPACE, made_by], whole=True).lacks(kind, "ml", "gone")
+
+
+def test_a_manifest_with_a_wrong_type_is_no_fact() -> None:
+    good = manifest("Service", "good", {"selector": {"a": "b"}}, namespace="ml")
+    wrong = manifest("Service", "wrong", {"selector": {"a": 1}}, namespace="ml")
+    listing = ManifestCluster([good, wrong]).listing(Resource.SERVICES, "ml")
+    assert [obj["metadata"]["name"] for obj in listing or ()] == ["good"]

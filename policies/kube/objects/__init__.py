@@ -1,0 +1,25 @@
+"""Kubernetes objects as types: the fields that policies and rules read, and no others.
+
+| question | module |
+|---|---|
+| How is JSON converted, and what happens to a value of a wrong type? | `reading` |
+| The base classes of all types | `base` |
+| Names, labels, owners, selectors | `metadata` |
+| Pods: containers, probes, volumes, scheduling | `pods` |
+| Affinity, tolerations, topology spread | `placement` |
+| Deployments, StatefulSets, DaemonSets, LeaderWorkerSets, Rollouts | `workloads` |
+| Jobs, CronJobs, JobSets | `jobs` |
+| Services, Ingresses, HTTPRoutes | `services` |
+| Autoscalers and disruption budgets | `scaling` |
+| Nodes and Karpenter's NodePools | `nodes` |
+| Volumes, claims and StorageClasses | `storage` |
+| Quotas, LimitRanges, PriorityClasses | `limits` |
+| Devices of DRA | `devices` |
+| Kueue's queues | `queues` |
+| Ray | `ray` |
+| ConfigMaps and Namespaces | `config` |
+| Which type has which kind? | `kinds` |
+
+Law: JSON is what is changed and what keeps unknown fields. An object of a type is only read, and is made
+again after a change.
+"""

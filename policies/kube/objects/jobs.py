@@ -1,0 +1,104 @@
+"""Jobs, CronJobs and JobSets."""
+
+from __future__ import annotations
+
+from policies.kube.objects.base import Part
+from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta
+from policies.kube.objects.pods import PodTemplateSpec
+
+
+class ConditionPattern(Part):
+    """An entry of `onPodConditions`."""
+
+    type: str = ""
+    status: str = "True"
+
+
+class ExitCodes(Part):
+    container_name: str = ""
+    operator: str = ""
+    values: tuple[int, ...] = ()
+
+
+class FailureRule(Part):
+    action: str = ""
+    on_pod_conditions: tuple[ConditionPattern, ...] = ()
+    on_exit_codes: ExitCodes | None = None
+
+
+class PodFailurePolicy(Part):
+    rules: tuple[FailureRule, ...] = ()
+
+
+class JobSpec(Part):
+    parallelism: int = 1
+    completions: int | None = None
+    completion_mode: str = ""
+    suspend: bool = False
+    backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+    active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    pod_replacement_policy: str = ""
+    managed_by: str = ""
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class Job(Object):
+    spec: JobSpec = JobSpec()
+
+
+class JobTemplateSpec(Part):
+    metadata: ObjectMeta = NO_METADATA
+    spec: JobSpec = JobSpec()
+
+
+class CronJobSpec(Part):
+    schedule: str = ""
+    suspend: bool = False
+    failed_jobs_history_limit: int | None = None
+    successful_jobs_history_limit: int | None = None
+    job_template: JobTemplateSpec = JobTemplateSpec()
+
+
+class CronJob(Object):
+    spec: CronJobSpec = CronJobSpec()
+
+
+class DependsOn(Part):
+    name: str = ""
+    status: str = ""
+
+
+class ReplicatedJob(Part):
+    name: str = ""
+    group_name: str = ""
+    replicas: int = 1
+    depends_on: tuple[DependsOn, ...] = ()
+    template: JobTemplateSpec = JobTemplateSpec()
+
+
+class JobSetNetwork(Part):
+    subdomain: str = ""
+
+
+class JobSetStartup(Part):
+    startup_policy_order: str = ""
+
+
+class JobSetFailurePolicy(Part):
+    """Only its presence counts."""
+
+
+class JobSetSpec(Part):
+    replicated_jobs: tuple[ReplicatedJob, ...] = ()
+    network: JobSetNetwork = JobSetNetwork()
+    startup_policy: JobSetStartup = JobSetStartup()
+    failure_policy: JobSetFailurePolicy | None = None
+    suspend: bool = False
+    managed_by: str = ""
+
+
+class JobSet(Object):
+    spec: JobSetSpec = JobSetSpec()

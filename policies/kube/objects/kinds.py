@@ -1,0 +1,75 @@
+"""The types by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from policies.kube import group_kinds as gk
+from policies.kube.group_kinds import GroupKind
+from policies.kube.objects.config import ConfigMap, Namespace
+from policies.kube.objects.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from policies.kube.objects.jobs import CronJob, Job, JobSet
+from policies.kube.objects.limits import LimitRange, PriorityClass, ResourceQuota
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.nodes import Node, NodePool
+from policies.kube.objects.pods import Pod
+from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
+from policies.kube.objects.ray import RayCluster, RayService
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget, ScaledObject
+from policies.kube.objects.services import Ingress, Service
+from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from policies.kube.objects.workloads import (
+    DaemonSet,
+    Deployment,
+    LeaderWorkerSet,
+    ReplicaSet,
+    Rollout,
+    StatefulSet,
+)
+
+TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
+    {
+        gk.POD: Pod,
+        gk.SERVICE: Service,
+        gk.CONFIG_MAP: ConfigMap,
+        gk.CLAIM: PersistentVolumeClaim,
+        gk.DEPLOYMENT: Deployment,
+        gk.ROLLOUT: Rollout,
+        gk.STATEFUL_SET: StatefulSet,
+        gk.DAEMON_SET: DaemonSet,
+        gk.REPLICA_SET: ReplicaSet,
+        gk.JOB: Job,
+        gk.CRON_JOB: CronJob,
+        gk.JOB_SET: JobSet,
+        gk.AUTOSCALER: HorizontalPodAutoscaler,
+        gk.DISRUPTION_BUDGET: PodDisruptionBudget,
+        gk.SCALED_OBJECT: ScaledObject,
+        gk.LEADER_WORKER_SET: LeaderWorkerSet,
+        gk.RAY_CLUSTER: RayCluster,
+        gk.RAY_SERVICE: RayService,
+        gk.NAMESPACE: Namespace,
+        GroupKind("networking.k8s.io", "Ingress"): Ingress,
+        GroupKind("", "Node"): Node,
+        GroupKind("", "PersistentVolume"): PersistentVolume,
+        GroupKind("", "ResourceQuota"): ResourceQuota,
+        GroupKind("", "LimitRange"): LimitRange,
+        GroupKind("storage.k8s.io", "StorageClass"): StorageClass,
+        GroupKind("scheduling.k8s.io", "PriorityClass"): PriorityClass,
+        GroupKind("resource.k8s.io", "DeviceClass"): DeviceClass,
+        GroupKind("resource.k8s.io", "ResourceSlice"): ResourceSlice,
+        GroupKind("resource.k8s.io", "ResourceClaim"): ResourceClaim,
+        GroupKind("resource.k8s.io", "ResourceClaimTemplate"): ResourceClaimTemplate,
+        GroupKind("kueue.x-k8s.io", "LocalQueue"): LocalQueue,
+        GroupKind("kueue.x-k8s.io", "ClusterQueue"): ClusterQueue,
+        GroupKind("kueue.x-k8s.io", "Cohort"): Cohort,
+        GroupKind("kueue.x-k8s.io", "ResourceFlavor"): ResourceFlavor,
+        GroupKind("karpenter.sh", "NodePool"): NodePool,
+    }
+)
+
+
+def type_of(kind: GroupKind) -> type[Object]:
+    """The type of a kind; for others the type of every object."""
+    return TYPES.get(kind, Object)

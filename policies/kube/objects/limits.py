@@ -1,0 +1,55 @@
+"""Quotas, LimitRanges and PriorityClasses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from policies.kube.objects.base import EMPTY, Part, Quantity
+from policies.kube.objects.metadata import Object
+
+
+class ScopeRequirement(Part):
+    scope_name: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class ScopeSelector(Part):
+    match_expressions: tuple[ScopeRequirement, ...] = ()
+
+
+class ResourceQuotaSpec(Part):
+    hard: Mapping[str, Quantity] = EMPTY
+    scopes: tuple[str, ...] = ()
+    scope_selector: ScopeSelector = ScopeSelector()
+
+
+class ResourceQuotaStatus(Part):
+    used: Mapping[str, Quantity] | None = None
+
+
+class ResourceQuota(Object):
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class LimitRangeItem(Part):
+    type: str = ""
+    min: Mapping[str, Quantity] = EMPTY
+    max: Mapping[str, Quantity] = EMPTY
+    default: Mapping[str, Quantity] = EMPTY
+    default_request: Mapping[str, Quantity] = EMPTY
+    max_limit_request_ratio: Mapping[str, Quantity] = EMPTY
+
+
+class LimitRangeSpec(Part):
+    limits: tuple[LimitRangeItem, ...] = ()
+
+
+class LimitRange(Object):
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
+class PriorityClass(Object):
+    value: int = 0
+    preemption_policy: str = ""

@@ -1,0 +1,104 @@
+"""Metadata of objects, and selectors of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from policies.kube.objects.base import EMPTY, Part
+
+
+class OwnerReference(Part):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    startup_policy: str = ""
+    """Of a LeaderWorkerSet, if the pod is one of its templates (`policies.core.groups.leader_of`)."""
+    size: int = 1
+    """The same."""
+
+
+class ManagedFields(Part):
+    manager: str = ""
+    operation: str = ""
+    time: str = ""
+
+
+class ObjectMeta(Part):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: Mapping[str, str] = EMPTY
+    annotations: Mapping[str, str] = EMPTY
+    owner_references: tuple[OwnerReference, ...] = ()
+    deletion_timestamp: str | None = None
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that is marked as controller."""
+        for reference in self.owner_references:
+            if reference.controller:
+                return reference
+        return None
+
+
+NO_METADATA = ObjectMeta()
+
+
+class Object(Part):
+    """A Kubernetes object. Objects of the cluster's listings have no apiVersion, and most have no kind."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = NO_METADATA
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def is_manifest(self) -> bool:
+        """Whether an object of a listing comes from a file, so that the cluster may have others."""
+        return bool(self.api_version)
+
+
+class Requirement(Part):
+    """A requirement on one label: of a selector, a node affinity or Karpenter."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels satisfy it; they never satisfy an unknown operator."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+        return False
+
+
+class LabelSelector(Part):
+    match_labels: Mapping[str, str] = EMPTY
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether it selects an object with these labels. An empty selector selects all."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            requirement.matches(labels) for requirement in self.match_expressions
+        )
+
+
+class ObjectReference(Part):
+    """A reference to an object of the same namespace."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""

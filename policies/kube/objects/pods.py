@@ -1,0 +1,369 @@
+"""Pods and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from policies.kube.objects.base import EMPTY, IntOrString, Part, Quantity
+from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta
+from policies.kube.objects.placement import Affinity, Toleration, TopologySpreadConstraint
+
+DEFAULT_GRACE: Final = 30
+"""The API server's default of `terminationGracePeriodSeconds`."""
+
+# --- environment -----------------------------------------------------------------------------------
+
+
+class LocalReference(Part):
+    """A ConfigMap or Secret of the pod's namespace, or one of its keys."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class FieldReference(Part):
+    field_path: str = ""
+
+
+class EnvVarSource(Part):
+    field_ref: FieldReference | None = None
+    config_map_key_ref: LocalReference | None = None
+    secret_key_ref: LocalReference | None = None
+
+
+class EnvVar(Part):
+    name: str = ""
+    value: str = ""
+    value_from: EnvVarSource | None = None
+
+
+class EnvFromSource(Part):
+    prefix: str = ""
+    config_map_ref: LocalReference | None = None
+    secret_ref: LocalReference | None = None
+
+
+# --- probes and hooks ------------------------------------------------------------------------------
+
+
+class ExecAction(Part):
+    command: tuple[str, ...] = ()
+
+
+class HTTPGetAction(Part):
+    path: str = ""
+    port: IntOrString | None = None
+    host: str = ""
+    scheme: str = ""
+
+
+class TCPSocketAction(Part):
+    port: IntOrString | None = None
+    host: str = ""
+
+
+class GRPCAction(Part):
+    port: int | None = None
+    service: str = ""
+
+
+class SleepAction(Part):
+    seconds: int = 0
+
+
+class Probe(Part):
+    """A number that is absent or 0 has the API server's default, as the properties give it."""
+
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    grpc: GRPCAction | None = None
+    initial_delay_seconds: int | None = None
+    period_seconds: int | None = None
+    timeout_seconds: int | None = None
+    failure_threshold: int | None = None
+    success_threshold: int | None = None
+
+    @property
+    def initial_delay(self) -> int:
+        return self.initial_delay_seconds or 0
+
+    @property
+    def period(self) -> int:
+        return self.period_seconds or 10
+
+    @property
+    def timeout(self) -> int:
+        return self.timeout_seconds or 1
+
+    @property
+    def failures(self) -> int:
+        return self.failure_threshold or 3
+
+    @property
+    def give_up(self) -> int:
+        """Seconds of failures until the kubelet restarts the container or removes its endpoint."""
+        return self.period * self.failures
+
+    @property
+    def startup_deadline(self) -> int:
+        """Seconds from the container's start until the probe fails, without a startupProbe."""
+        return self.initial_delay + self.give_up
+
+
+class LifecycleHandler(Part):
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    sleep: SleepAction | None = None
+
+
+class Lifecycle(Part):
+    post_start: LifecycleHandler | None = None
+    pre_stop: LifecycleHandler | None = None
+
+
+# --- containers ------------------------------------------------------------------------------------
+
+
+class ContainerPort(Part):
+    name: str = ""
+    container_port: int | None = None
+    host_port: int | None = None
+    protocol: str = "TCP"
+
+
+class ClaimedDevice(Part):
+    """An entry of `resources.claims`."""
+
+    name: str = ""
+    request: str = ""
+
+
+class ResourceRequirements(Part):
+    limits: Mapping[str, Quantity] = EMPTY
+    requests: Mapping[str, Quantity] = EMPTY
+    claims: tuple[ClaimedDevice, ...] = ()
+
+
+class VolumeMount(Part):
+    name: str = ""
+    mount_path: str = ""
+    sub_path: str = ""
+    sub_path_expr: str = ""
+    read_only: bool = False
+
+
+class VolumeDevice(Part):
+    name: str = ""
+    device_path: str = ""
+
+
+class SecurityContext(Part):
+    """Of a container or a pod."""
+
+    privileged: bool | None = None
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+
+
+class ContainerSpec(Part):
+    """A container of `containers` or `initContainers`."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    volume_devices: tuple[VolumeDevice, ...] = ()
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Lifecycle | None = None
+    restart_policy: str = ""
+    security_context: SecurityContext = SecurityContext()
+    termination_message_policy: str = ""
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """Its `command` and `args`."""
+        return self.command + self.args
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether an init container is a native sidecar."""
+        return self.restart_policy == "Always"
+
+
+# --- volumes ---------------------------------------------------------------------------------------
+
+
+class KeyToPath(Part):
+    key: str = ""
+    path: str = ""
+
+
+class ConfigMapVolume(Part):
+    name: str = ""
+    items: tuple[KeyToPath, ...] = ()
+    optional: bool = False
+
+
+class SecretVolume(Part):
+    secret_name: str = ""
+    optional: bool = False
+
+
+class ClaimVolume(Part):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class EmptyDirVolume(Part):
+    medium: str = ""
+    size_limit: Quantity | None = None
+
+
+class CSIVolume(Part):
+    driver: str = ""
+    volume_attributes: Mapping[str, str] = EMPTY
+
+
+class ImageVolume(Part):
+    reference: str = ""
+
+
+class ClaimResources(Part):
+    requests: Mapping[str, Quantity] = EMPTY
+
+
+class ClaimTemplateSpec(Part):
+    resources: ClaimResources = ClaimResources()
+    storage_class_name: str | None = None
+
+
+class ClaimTemplate(Part):
+    spec: ClaimTemplateSpec = ClaimTemplateSpec()
+
+
+class EphemeralVolume(Part):
+    volume_claim_template: ClaimTemplate = ClaimTemplate()
+
+
+class ProjectedSource(Part):
+    config_map: LocalReference | None = None
+    secret: LocalReference | None = None
+
+
+class ProjectedVolume(Part):
+    sources: tuple[ProjectedSource, ...] = ()
+
+
+class OtherVolume(Part):
+    """A source of which only the presence counts."""
+
+
+class Volume(Part):
+    name: str = ""
+    config_map: ConfigMapVolume | None = None
+    secret: SecretVolume | None = None
+    persistent_volume_claim: ClaimVolume | None = None
+    empty_dir: EmptyDirVolume | None = None
+    projected: ProjectedVolume | None = None
+    downward_api: OtherVolume | None = msgspec.field(default=None, name="downwardAPI")
+    csi: CSIVolume | None = None
+    image: ImageVolume | None = None
+    ephemeral: EphemeralVolume | None = None
+
+
+# --- pods ------------------------------------------------------------------------------------------
+
+
+class HostAlias(Part):
+    ip: str = ""
+    hostnames: tuple[str, ...] = ()
+
+
+class DNSConfig(Part):
+    """Only its presence counts."""
+
+
+class PodOS(Part):
+    name: str = ""
+
+
+class PodResourceClaim(Part):
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodSpec(Part):
+    containers: tuple[ContainerSpec, ...] = ()
+    init_containers: tuple[ContainerSpec, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    restart_policy: str = ""
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    node_name: str = ""
+    node_selector: Mapping[str, str] = EMPTY
+    affinity: Affinity = Affinity()
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduler_name: str = ""
+    priority_class_name: str = ""
+    runtime_class_name: str | None = None
+    host_network: bool = False
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
+    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
+    share_process_namespace: bool = False
+    hostname: str = ""
+    subdomain: str = ""
+    host_aliases: tuple[HostAlias, ...] = ()
+    dns_policy: str = ""
+    dns_config: DNSConfig | None = None
+    enable_service_links: bool = True
+    security_context: SecurityContext = SecurityContext()
+    os: PodOS = PodOS()
+    resources: ResourceRequirements = ResourceRequirements()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+
+    @property
+    def grace(self) -> int:
+        """`terminationGracePeriodSeconds`, with the API server's default."""
+        seconds = self.termination_grace_period_seconds
+        return DEFAULT_GRACE if seconds is None else seconds
+
+
+NO_SPEC = PodSpec()
+
+
+class PodTemplateSpec(Part):
+    metadata: ObjectMeta = NO_METADATA
+    spec: PodSpec = NO_SPEC
+
+
+class PodCondition(Part):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
+class PodStatus(Part):
+    phase: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: tuple[PodCondition, ...] = ()
+
+
+class Pod(Object):
+    spec: PodSpec = NO_SPEC
+    status: PodStatus = PodStatus()

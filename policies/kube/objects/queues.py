@@ -1,0 +1,67 @@
+"""Kueue's queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from policies.kube.objects.base import EMPTY, Part, Quantity
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.nodes import Taint
+from policies.kube.objects.placement import Toleration
+
+
+class LocalQueueSpec(Part):
+    cluster_queue: str = ""
+
+
+class LocalQueue(Object):
+    spec: LocalQueueSpec = LocalQueueSpec()
+
+
+class ResourceBudget(Part):
+    """The quota of one resource in a flavor."""
+
+    name: str = ""
+    nominal_quota: Quantity | None = None
+    borrowing_limit: Quantity | None = None
+    lending_limit: Quantity | None = None
+
+
+class FlavorQuotas(Part):
+    name: str = ""
+    resources: tuple[ResourceBudget, ...] = ()
+
+
+class ResourceGroup(Part):
+    covered_resources: tuple[str, ...] = ()
+    flavors: tuple[FlavorQuotas, ...] = ()
+
+
+class ClusterQueueSpec(Part):
+    resource_groups: tuple[ResourceGroup, ...] = ()
+    cohort: str = ""
+    cohort_name: str = ""
+
+
+class ClusterQueue(Object):
+    spec: ClusterQueueSpec = ClusterQueueSpec()
+
+
+class CohortSpec(Part):
+    resource_groups: tuple[ResourceGroup, ...] = ()
+    parent: str = ""
+    parent_name: str = ""
+
+
+class Cohort(Object):
+    spec: CohortSpec = CohortSpec()
+
+
+class ResourceFlavorSpec(Part):
+    node_labels: Mapping[str, str] = EMPTY
+    node_taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+class ResourceFlavor(Object):
+    spec: ResourceFlavorSpec = ResourceFlavorSpec()

@@ -1,0 +1,85 @@
+"""Converting JSON to types, the one place where a value of a wrong type is found.
+
+Kubernetes treats null as absent, and so does `read`. The API server sends objects of its own kinds without
+nulls in the fields of these types, so only objects with nulls are converted twice.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from policies.kube.json import Json
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_EXPECTED: Final = re.compile(
+    r"Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?",
+    re.DOTALL,
+)
+_NAMES: Final = {str: "str", bool: "bool", int: "int", float: "float", type(None): "null"}
+_ANY_KEY: Final = "[...]"
+
+
+class WrongTypeError(Exception):
+    """A value of another type than the API's: `spec.replicas: expected int, got str`."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.path, self.problem = path, problem
+
+
+def read(obj: Json, kind: type[T]) -> T:
+    """The object as a type, without the fields that the type does not have. Raises WrongTypeError."""
+    try:
+        return msgspec.convert(obj, kind)
+    except msgspec.ValidationError:
+        pass
+    cleaned = without_nulls(obj)
+    try:
+        return msgspec.convert(cleaned, kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(cleaned, str(error)) from None
+
+
+def without_nulls(obj: Any) -> Any:
+    """A copy of JSON without the fields that are null. Nulls in lists stay, because each has an index."""
+    result: list[Any] = []
+    copied: list[tuple[Any, Any]] = [([obj], result)]
+    for source, target in copied:  # the list grows; no recursion, because files may be nested deeply
+        for key, value in source.items() if type(source) is dict else enumerate(source):
+            if type(value) is dict or type(value) is list:
+                copy: Any = {} if type(value) is dict else []
+                copied.append((value, copy))
+            elif value is None and type(source) is dict:
+                continue
+            else:
+                copy = value
+            if type(source) is dict:
+                target[key] = copy
+            else:
+                target.append(copy)
+    return result[0]
+
+
+def _wrong_type(obj: Json, message: str) -> WrongTypeError:
+    found = _EXPECTED.match(message)
+    if found is None:
+        return WrongTypeError("", message)
+    path, got = found["path"] or "", found["got"]
+    if path.endswith(_ANY_KEY):
+        path = _with_key(obj, path.removesuffix(_ANY_KEY), got)
+    return WrongTypeError(path, f"expected {found['expected'].removesuffix(' | null')}, got {got}")
+
+
+def _with_key(obj: Any, path: str, got: str) -> str:
+    """The path of the first value of a type in the map at a path: msgspec leaves out the key."""
+    for name in re.findall(r"[^.\[\]]+", path):
+        obj = obj[int(name)] if isinstance(obj, list) else obj[name]
+    return f"{path}[{next(key for key, value in obj.items() if _name_of(value) == got)}]"
+
+
+def _name_of(value: object) -> str:
+    return _NAMES.get(type(value), "object" if isinstance(value, dict) else "array")

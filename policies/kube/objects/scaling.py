@@ -1,0 +1,91 @@
+"""Autoscalers and disruption budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from policies.kube.objects.base import EMPTY, IntOrString, Part, Quantity
+from policies.kube.objects.metadata import LabelSelector, Object, ObjectReference
+
+
+class DisruptionBudgetSpec(Part):
+    selector: LabelSelector | None = None
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+
+
+class PodDisruptionBudget(Object):
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+
+
+class MetricTarget(Part):
+    type: str = ""
+    average_utilization: int | None = None
+
+
+class ResourceMetric(Part):
+    """The `resource` or `containerResource` of a metric."""
+
+    name: str = ""
+    container: str = ""
+    target: MetricTarget = MetricTarget()
+
+
+class Metric(Part):
+    type: str = ""
+    resource: ResourceMetric | None = None
+    container_resource: ResourceMetric | None = None
+
+
+class ScalingRules(Part):
+    tolerance: Quantity | None = None
+
+
+class ScalingBehavior(Part):
+    scale_up: ScalingRules = ScalingRules()
+
+
+class AutoscalerSpec(Part):
+    scale_target_ref: ObjectReference = ObjectReference()
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+    metrics: tuple[Metric, ...] = ()
+    behavior: ScalingBehavior = ScalingBehavior()
+    target_cpu_utilization_percentage: int | None = msgspec.field(
+        default=None, name="targetCPUUtilizationPercentage"
+    )
+
+
+class HorizontalPodAutoscaler(Object):
+    spec: AutoscalerSpec = AutoscalerSpec()
+
+
+class Trigger(Part):
+    type: str = ""
+    metric_type: str = ""
+    metadata: Mapping[str, str] = EMPTY
+
+
+class AutoscalerConfig(Part):
+    name: str = ""
+    behavior: ScalingBehavior = ScalingBehavior()
+
+
+class ScaledObjectAdvanced(Part):
+    horizontal_pod_autoscaler_config: AutoscalerConfig = AutoscalerConfig()
+
+
+class ScaledObjectSpec(Part):
+    scale_target_ref: ObjectReference = ObjectReference()
+    min_replica_count: int | None = None
+    max_replica_count: int | None = None
+    triggers: tuple[Trigger, ...] = ()
+    advanced: ScaledObjectAdvanced = ScaledObjectAdvanced()
+
+
+class ScaledObject(Object):
+    """KEDA's."""
+
+    spec: ScaledObjectSpec = ScaledObjectSpec()

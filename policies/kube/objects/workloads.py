@@ -1,0 +1,126 @@
+"""Workloads that keep a number of pods running."""
+
+from __future__ import annotations
+
+from policies.kube.objects.base import IntOrString, Part
+from policies.kube.objects.metadata import LabelSelector, Object, ObjectReference
+from policies.kube.objects.pods import PodTemplateSpec
+from policies.kube.objects.storage import PersistentVolumeClaim
+
+
+class RollingUpdateSteps(Part):
+    """The `rollingUpdate` of a Deployment, StatefulSet or DaemonSet, and that of a LeaderWorkerSet."""
+
+    max_surge: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    partition: int = 0
+
+
+class UpdateStrategy(Part):
+    """The `strategy` of a Deployment, and the `updateStrategy` of others."""
+
+    type: str = ""
+    rolling_update: RollingUpdateSteps = RollingUpdateSteps()
+
+
+class WorkloadStatus(Part):
+    ready_replicas: int = 0
+
+
+class ReplicatedSpec(Part):
+    """The fields that every workload with `replicas` and one template has."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class Replicated(Object):
+    """A Deployment, StatefulSet, ReplicaSet or Rollout, as far as they are alike."""
+
+    spec: ReplicatedSpec = ReplicatedSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class ProgressingSpec(ReplicatedSpec):
+    paused: bool = False
+    progress_deadline_seconds: int | None = None
+    progress_deadline_abort: bool = False
+    """Only a Rollout has it."""
+
+
+class Progressing(Replicated):
+    """A Deployment or a Rollout, as far as they are alike."""
+
+    spec: ProgressingSpec = ProgressingSpec()
+
+
+class DeploymentSpec(ProgressingSpec):
+    strategy: UpdateStrategy = UpdateStrategy()
+
+
+class Deployment(Progressing):
+    spec: DeploymentSpec = DeploymentSpec()
+
+
+class RolloutSpec(ProgressingSpec):
+    """Without the `strategy` of Argo Rollouts, whose steps are its own."""
+
+    workload_ref: ObjectReference | None = None
+
+
+class Rollout(Progressing):
+    spec: RolloutSpec = RolloutSpec()
+
+
+class Ordinals(Part):
+    start: int = 0
+
+
+class StatefulSetSpec(ReplicatedSpec):
+    service_name: str = ""
+    pod_management_policy: str = ""
+    update_strategy: UpdateStrategy = UpdateStrategy()
+    ordinals: Ordinals = Ordinals()
+    volume_claim_templates: tuple[PersistentVolumeClaim, ...] = ()
+
+
+class StatefulSet(Replicated):
+    spec: StatefulSetSpec = StatefulSetSpec()
+
+
+class ReplicaSet(Replicated):
+    pass
+
+
+class DaemonSetSpec(Part):
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+    update_strategy: UpdateStrategy = UpdateStrategy()
+
+
+class DaemonSet(Object):
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+
+class GroupRolloutStrategy(Part):
+    type: str = ""
+    rolling_update_configuration: RollingUpdateSteps = RollingUpdateSteps()
+
+
+class LeaderWorkerTemplate(Part):
+    size: int = 1
+    restart_policy: str = ""
+    leader_template: PodTemplateSpec | None = None
+    worker_template: PodTemplateSpec = PodTemplateSpec()
+
+
+class LeaderWorkerSetSpec(Part):
+    replicas: int | None = None
+    startup_policy: str = ""
+    leader_worker_template: LeaderWorkerTemplate = LeaderWorkerTemplate()
+    rollout_strategy: GroupRolloutStrategy = GroupRolloutStrategy()
+
+
+class LeaderWorkerSet(Object):
+    spec: LeaderWorkerSetSpec = LeaderWorkerSetSpec()
