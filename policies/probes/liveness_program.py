@@ -1,12 +1,12 @@
 """Liveness by progress: a program in the server's container detects hangs that the health endpoint does not.
 
-It is injected only for servers with which it was tested. If the flags, variables or image leave a doubt,
-liveness asks the endpoint, and the reason is reported.
-designs/0009-liveness-by-progress.md.
+A preset's `progress` names what the server shows of its work, and what it may be asked. The program finds out
+whether that holds in its container: the image's tag does not decide. designs/0009-liveness-by-progress.md.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from importlib.resources import files
@@ -26,9 +26,21 @@ from policies.probes.standard_probes_settings import Liveness, StandardProbes
 TIMEOUT: Final = 30
 """timeoutSeconds, and the minimum of periodSeconds. The program passes after 25 seconds."""
 
-SHELL: Final = ("sh", "-c", 'python3 -I -S -c "$0" "$@"; test $? -ne 100')
-"""Runs the program in the next argument. Only its exit status 100 fails the probe: a missing interpreter, or
-one that does not start or is killed, passes."""
+SHELL: Final = (
+    "sh",
+    "-c",
+    "p=`command -v python3`"
+    " || for e in /proc/[0-9]*/exe; do p=`readlink $e`; case $p in */python*) break;; esac; p=; done;"
+    ' ${p:-false} -I -S -c "$0" "$@"; s=$?;'
+    " test $s -ne 100 || exit 1; test $s -ne 0 -a $3 -eq 0 || exit 0;"
+    ' echo "no python3 runs here ($s): progress is not checked"; command -v curl >/dev/null || exit 0;'
+    ' curl -gksfm 10 -o /dev/null "$2://localhost:$1$4"; s=$?;'
+    " test $s -ne 7 -a $s -ne 22 -a $s -ne 28 -a $s -ne 52",
+)
+"""Runs the program in the next argument with the image's Python, or that of a process of the container.
+
+Its exit status 100 fails the probe. Any other means that the program did not run: then curl asks the path, if
+a startupProbe has waited for the start (START is 0) and the image has curl. Else the probe passes."""
 
 
 class Check(NamedTuple):
@@ -69,17 +81,26 @@ def progress_check(
     server = settings.recogniser.server(container)
     if (requested or settings.liveness) is Liveness.ENDPOINT or server is None:
         return None
-    progress = server.preset.progress
+    progress = progress_of(server, settings)
     if progress is None:
         return Check(None, f"no such check is known for {server.name}") if requested else None
-    if endpoint is None or "httpGet" not in endpoint:
+    if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):
         return Check(None, "its health endpoint is not the preset's")
-    if why_not := _why_not(container, server, progress, requested=requested is not None):
+    if why_not := _why_not(container, server, progress):
         return Check(None, why_not)
-    port, scheme = integer(endpoint, "httpGet", "port", default=0), text(endpoint, "httpGet", "scheme")
-    keys = _key_variables(server, progress) or ()
-    command = [*SHELL, program(progress.program), str(port), (scheme or "HTTP").lower(), str(start), *keys]
-    return Check({"exec": {"command": command}})
+    (action,) = endpoint.values()
+    port, scheme, path = integer(action, "port", default=0), text(action, "scheme"), text(action, "path")
+    given = (str(port), (scheme or "HTTP").lower(), str(start), path, _plan(server, progress))
+    return Check({"exec": {"command": [*SHELL, program(), *given, *_key_variables(server, progress)]}})
+
+
+def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
+    """The check of a server's progress; None if it has none."""
+    progress = server.preset.progress
+    if progress is None or progress.like is None:
+        return progress
+    other = settings.table.get(progress.like)
+    return other.progress if other else None
 
 
 def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
@@ -87,7 +108,7 @@ def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
     progress check; None if it does not, or if the endpoint was chosen."""
     settings = facts.settings(StandardProbes)
     server, probe = settings.recogniser.server(container), container.spec.get("livenessProbe")
-    if server is None or server.preset.progress is None or is_program(probe):
+    if server is None or progress_of(server, settings) is None or is_program(probe):
         return None
     if text(probe, "httpGet", "path") != server.preset.live_path:
         return None
@@ -97,9 +118,12 @@ def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
 
 
 def is_program(probe: object) -> bool:
-    """Whether a probe runs one of the programs."""
+    """Whether a probe runs the program, of this version or another."""
     command = dig(probe, "exec", "command")
-    return isinstance(command, list) and len(command) > 4 and text(command, 3) in _texts()
+    return isinstance(command, list) and len(command) > 6 and _NAME in text(command, 3)
+
+
+_NAME: Final = "User-Agent: mlchassis-liveness"
 
 
 def watched_start(probe: object) -> int:
@@ -108,12 +132,21 @@ def watched_start(probe: object) -> int:
     return int(start) if start.isascii() and start.isdigit() and len(start) < 10 else 0
 
 
-def can_watch_start(pod: Json, container: Container) -> bool:
-    """Whether the program can distinguish a hung start from a slow one. It sees only the processes of this
-    container, so these must not wait for another pod.
+def can_watch_start(pod: Json, container: Container, facts: Facts) -> bool:
+    """Whether the program can distinguish a hung start from a slow one.
 
+    It must run, so the image must be known to have Python. It sees only the processes of this container, so
+    these must not wait for another pod.
     Of replicas that share a volume, one downloads the model, and the others are idle until its lock is free.
     """
+    settings = facts.settings(StandardProbes)
+    server = settings.recogniser.server(container)
+    progress = progress_of(server, settings) if server else None
+    if server is None or progress is None or not server.own_image or len(programs(container)) > 1:
+        return False
+    joining = progress.joining_flags
+    if _flag_in_use(server, joining) or server.may_have_option(*joining) or _may_have_further_flags(server):
+        return False
     spec = mapping(pod, "spec")
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
         return False
@@ -128,29 +161,17 @@ _OWN_VOLUMES: Final = ("emptyDir", "ephemeral", "configMap", "secret", "projecte
 """Volumes that no other pod writes to."""
 
 
-def _why_not(container: Container, server: Server, progress: Progress, *, requested: bool) -> str:
-    """Why the program could be wrong about a container, or an empty text. An annotation (`requested`) admits
-    any image and version."""
-    if not requested:
-        version = version_of(repository_and_tag(container.image)[1])
-        if not server.own_image:
-            return "its image is not the server's own, and may lack python3"
-        if not version:
-            return "its image does not show its version"
-        if version < version_of(progress.since):
-            return f"it was not tried with versions before {progress.since}"
+def _why_not(container: Container, server: Server, progress: Progress) -> str:
+    """Why the program could do harm in a container, or an empty text."""
+    version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
+    if version and progress.since and version < version_of(progress.since):
+        return f"versions before {progress.since} do not show their progress"
     if flag := _flag_in_use(server, progress.unless_flags):
         return f"it is started with {flag}, with which this was not tried"
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"{name} is set, with which this was not tried"
-    if len(programs(container)) > 1:
-        return "it is not the only program that the container starts"
-    if server.may_have_option(*progress.unless_flags) or _may_have_further_flags(server):
-        return "a variable may hold flags with which this was not tried"
     if server.configured(server.preset.host_flags, ()) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
-    if _key_variables(server, progress) is None:
-        return "its API key is in no variable"
     return ""
 
 
@@ -169,13 +190,36 @@ def _may_have_further_flags(server: Server) -> bool:
     )
 
 
-def _key_variables(server: Server, progress: Progress) -> tuple[str, ...] | None:
-    """The variables that may contain the API key; None if a flag contains it in another form."""
+def _plan(server: Server, progress: Progress) -> str:
+    """What the program needs to know of the preset, as JSON."""
+    metrics = {kind: list(names) for kind, names in progress.metrics if names}
+    plan = {
+        "page": progress.page,
+        "port": _page_port(server, progress),
+        "metrics": metrics,
+        "models": progress.models or "",
+        "canaries": [[each.path, dict(each.body)] for each in progress.canaries],
+        "paused": list(progress.paused),
+        "silence": progress.silence,
+        "unless": list(progress.unless_flags),
+        "env": list(progress.unless_env),
+        "config": list(server.preset.config_flags),
+        "keys": list(progress.key_flags),
+    }
+    return json.dumps(plan, separators=(",", ":"))
+
+
+def _page_port(server: Server, progress: Progress) -> int:
+    """The port of the metrics page; 0 if it is the server's."""
+    value = server.configured(progress.page_port_flags, progress.page_port_env)
+    return int(value) if value and value.isascii() and value.isdigit() else progress.page_port
+
+
+def _key_variables(server: Server, progress: Progress) -> tuple[str, ...]:
+    """The variables that may contain the API key. The program also reads the server's arguments."""
     key = server.configured(progress.key_flags, ())
-    if key is None:
-        return progress.key_env
-    variable = _VARIABLE.fullmatch(key)
-    return (variable[1] or variable[2] or variable[3],) if variable else None
+    variable = _VARIABLE.fullmatch(key or "")
+    return (variable[1] or variable[2] or variable[3],) if variable else progress.key_env
 
 
 _VARIABLE: Final = re.compile(
@@ -184,15 +228,12 @@ _VARIABLE: Final = re.compile(
 
 
 @cache
-def program(name: str) -> str:
-    """The text of a program without its comments and docstring."""
-    source = files("policies.probes").joinpath("programs", f"{name}.py").read_text("utf-8")
+def program() -> str:
+    """The text of the program without its comments and docstrings."""
+    source = files("policies.probes").joinpath("programs", "progress.py").read_text("utf-8")
     _, _, code = source.partition('"""\n\n')
-    lines = (line for line in code.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    lines = (line for line in code.splitlines() if line.strip() and not line.lstrip().startswith(_COMMENTS))
     return "\n".join(lines)
 
 
-@cache
-def _texts() -> frozenset[str]:
-    names = (item.name for item in files("policies.probes").joinpath("programs").iterdir())
-    return frozenset(program(name.removesuffix(".py")) for name in names if name.endswith(".py"))
+_COMMENTS: Final = ("#", '"""')

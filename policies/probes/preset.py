@@ -59,15 +59,84 @@ class Asks(Model):
     of: str = Field(description="what it checks, as the end of a sentence that begins with `which checks`")
 
 
-class Progress(Model):
-    """A program in the container that checks that the server makes progress."""
+class Metrics(Model):
+    """Names on a Prometheus page, as it shows them: with `_total`, `_sum` or `_count`. The samples of one
+    kind are added up."""
 
-    program: str = Field(pattern=r"^[a-z0-9]+$", description="its name among the programs of ML Chassis")
-    since: str = Field(pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first tested version, such as 0.11")
-    unless_flags: tuple[str, ...] = Field((), description="flags with which it was not tested")
-    unless_env: tuple[str, ...] = Field((), description="environment variables with which it was not tested")
+    done: tuple[str, ...] = Field(
+        (),
+        description="counters of finished work: tokens, requests, batches, but no refused or aborted ones",
+    )
+    waiting: tuple[str, ...] = Field(
+        (),
+        description="gauges of requests that wait or are under way, for a server without `canaries`. They "
+        "must not stay above 0 when a client hangs up",
+    )
+    steps: tuple[str, ...] = Field(
+        (),
+        description="gauges that change in steps of work that `done` does not count, such as a part of a "
+        "prompt",
+    )
+    running: tuple[str, ...] = Field(
+        (), description="gauges of work under way: `steps` count only while they are above 0"
+    )
+    churn: tuple[str, ...] = Field(
+        (), description="counters of work that is thrown away: if they move, `steps` do not count"
+    )
+
+
+class Canary(Model):
+    """A request that a server answers only if it works, and that costs little."""
+
+    path: str = Field(pattern=r"^/", description="its HTTP path")
+    body: Mapping[str, str | int] = Field(description="its JSON, without the model's name")
+
+
+class Progress(Model):
+    """How a program in the container checks that the server finishes work."""
+
+    like: str | None = Field(
+        None, description="the preset whose `progress` counts; other fields have no effect"
+    )
+    page: str = Field("/metrics", pattern=r"^/", description="the path of its Prometheus page")
+    page_port: int = Field(0, ge=0, le=65535, description="the port of the page; 0: the server's")
+    page_port_flags: tuple[str, ...] = Field((), description="flags that set the port of the page")
+    page_port_env: tuple[str, ...] = Field((), description="variables that set the port of the page")
+    metrics: Metrics = Field(default_factory=Metrics, description="what the page shows")
+    models: str | None = Field(
+        None, pattern=r"^/", description="the path that lists the models, as OpenAI's API does"
+    )
+    canaries: tuple[Canary, ...] = Field(
+        (),
+        description="requests for as little as possible, one for each kind of model; a model refuses the "
+        "others",
+    )
+    paused: tuple[str, ...] = Field(
+        (), description="paths that answer `true` if the server was told not to serve"
+    )
+    silence: Duration = Field(
+        30,
+        ge=10,
+        description="seconds without finished work, though there is some, until a check fails; a canary is "
+        "tried in every check",
+    )
+    since: str | None = Field(
+        None,
+        pattern=r"^[0-9]+(\.[0-9]+)+$",
+        description="the first version with this, by the image's tag, if known",
+    )
+    program: str | None = Field(None, description="has no effect any more")
+    unless_flags: tuple[str, ...] = Field(
+        (), description="flags with which a canary could do harm, or would not show that the server works"
+    )
+    unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
+    joining_flags: tuple[str, ...] = Field(
+        (), description="flags with which its start may wait for other pods, so only its port shows the start"
+    )
     key_flags: tuple[str, ...] = Field((), description="flags that set the API key")
     key_env: tuple[str, ...] = Field((), description="variables that set the API key")
+    source: str | None = Field(None, description="the code or documentation that shows it")
+    checked: str | None = Field(None, description="the versions that were tried or read")
 
 
 class Drain(Model):

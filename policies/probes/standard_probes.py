@@ -99,13 +99,14 @@ def _with_missing_probes(
             not group_waits
             and startup is None
             and ready is not None
-            and _may_watch_start(pod, container, budget)
+            and _may_watch_start(pod, container, budget, facts)
         )
         endpoint = found.live if found.live_source.startswith("preset ") else None
         check = progress_check(pod, container, endpoint, facts, budget.seconds if watches_start else 0)
         program = check.handler if check else None
-        if group_waits or in_leader_worker_set(pod):
-            live["failureThreshold"] = min(live["failureThreshold"] * GROUP_FACTOR, _MAX_FAILURES)
+        grouped = group_waits or in_leader_worker_set(pod)
+        if grouped:
+            live = _with_more_failures(live)
         if group_waits and startup is None:
             live["initialDelaySeconds"] = budget.seconds * GROUP_FACTOR
         elif startup is None and (found.live_source == MIRRORED or container.role is Role.SIDECAR):
@@ -117,6 +118,7 @@ def _with_missing_probes(
         if program:
             delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
             live = {**_liveness(program, settings, TIMEOUT, ready), **delay}
+            live = _with_more_failures(live) if grouped else live
         added["livenessProbe"] = live
         _explain(why, pod, container, "livenessProbe", live, found.live_source, check)
     if "readinessProbe" in added:
@@ -144,13 +146,13 @@ def _with_startup_probe(
     return {**container.spec, "startupProbe": probe}
 
 
-def _may_watch_start(pod: Json, container: Container, budget: Budget) -> bool:
+def _may_watch_start(pod: Json, container: Container, budget: Budget, facts: Facts) -> bool:
     """Whether a program may replace the startupProbe, to distinguish a hung start from a slow one."""
     return (
         budget.seconds >= _LONG_BUDGET
         and not budget.annotated
         and container.role is Role.MAIN
-        and can_watch_start(pod, container)
+        and can_watch_start(pod, container, facts)
     )
 
 
@@ -189,6 +191,11 @@ def _with_live_timeout(live: Json, handler: Json, container: Container, settings
     period = max(live["periodSeconds"], timeout)
     failures = max(_BLOCKING_FAILURES, -(-probe_defaults.give_up(live) // period))
     return probe_defaults.timed(live, period, timeout, failures)
+
+
+def _with_more_failures(live: Json) -> Json:
+    """A livenessProbe for a member of a group, whose restart may restart the group."""
+    return {**live, "failureThreshold": min(live["failureThreshold"] * GROUP_FACTOR, _MAX_FAILURES)}
 
 
 def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
@@ -234,7 +241,7 @@ def _explain(
             return f"{_asked(probe)}, since its health endpoint is unknown; {effect}"
         who = "by its annotation" if source == ANNOTATION else source
         if is_program(probe):
-            asked = "its health, the engine's counters, and one token while these do not move"
+            asked = "its health, what it has finished, and one request while that does not change"
             start = watched_start(probe)
             limit = (
                 f"; no startupProbe: a start of at most {in_words(start)} that does something"

@@ -19,6 +19,7 @@ from policies.kube.json import Json, dig, text
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.health import annotated_health, handler_of
+from policies.probes.liveness_program import is_program
 from policies.probes.serving import recognised
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import start_of
@@ -149,6 +150,8 @@ def _told(probe: Json) -> str:
         asked = f"gRPC :{grpc['port']} {grpc.get('service', '')}".rstrip()
     else:
         asked = f"TCP :{dig(probe, 'tcpSocket', 'port')}"
+    if is_program(probe):
+        asked = "progress"
     return f"{asked} {probe_defaults.startup_deadline(probe)} s"
 
 

@@ -25,6 +25,7 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, mapping, maps, replaced
 from policies.kube.pods import Role, containers
+from policies.probes.liveness_program import program
 from webhook.admission.json_patch import diff, same
 from webhook.admission.messages import place_of
 from webhook.cli.output.yaml import dump
@@ -85,7 +86,8 @@ def test_case(case: Path, request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--update-golden", default=False):
         write(case, after, warnings, why)
     [expected] = documents(case / "expected.yaml")
-    assert same(patched, expected), yaml.safe_dump(diff(expected, patched), sort_keys=False)
+    found = without_programs(patched)
+    assert same(found, expected), yaml.safe_dump(diff(expected, found), sort_keys=False)
     told = case / "warnings.txt"
     assert warnings == (told.read_text().splitlines() if told.exists() else [])
     given = case / "reasons.txt"
@@ -110,8 +112,17 @@ def shown(why: Reasons) -> list[str]:
     ]
 
 
+def without_programs(value: Any) -> Any:
+    """A copy in which the text of the liveness program, 300 lines, is its file's name."""
+    if isinstance(value, dict):
+        return {key: without_programs(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [without_programs(each) for each in value]
+    return "<programs/progress.py>" if value == program() else value
+
+
 def write(case: Path, after: Json, warnings: list[str], why: Reasons) -> None:
-    (case / "expected.yaml").write_text(dump(after))
+    (case / "expected.yaml").write_text(dump(without_programs(after)))
     for name, lines in (("warnings.txt", warnings), ("reasons.txt", shown(why))):
         if lines:
             (case / name).write_text("".join(f"{line}\n" for line in lines))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from policies.probes.liveness_program import SHELL, program
 from tests.e2e.processes import Process, free_port
+from tests.servers.server import probes_of
 from tests.vllm.install import NEWEST, environment
 from tests.vllm.kubelet import Kubelet
 
@@ -66,7 +67,7 @@ class Starting:
 
     def kubelet(self) -> Kubelet:
         """Asks as kubelet does, `FASTER` times as often; the probe runs in the container, on its quota."""
-        text = program("vllm")
+        text = program()
         for old, new in {
             "STALLED = 900": f"STALLED = {900 // FASTER}",
             "LEAST = (30.0, 8 << 20, 1 << 20, 64 << 10)": "LEAST = (3.0, 8 << 20, 1e5, 6500)",
@@ -76,7 +77,9 @@ class Starting:
             text = text.replace(old, new)
         join = f'echo $$ > {self._group}/cgroup.procs; exec "$@"'
         inside = ["nsenter", "--target", str(self.first), "--pid", "--net", "--mount"]
-        run = [*SHELL, text, str(self.port), "http", str(self._start)]
+        container = {"name": "vllm", "image": "vllm/vllm-openai", "args": ["--model=toy"]}
+        given = probes_of(container)["livenessProbe"]["exec"]["command"][7:]
+        run = [*SHELL, text, str(self.port), "http", str(self._start), *given]
         command = ["sh", "-c", join, "sh", *inside, *run]
         probe: dict[str, Any] = {"exec": {"command": command}, "timeoutSeconds": 30, "failureThreshold": 6}
         return Kubelet(probe, self.env, 30 / FASTER)

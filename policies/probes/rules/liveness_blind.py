@@ -20,9 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     template.at(container, LIVENESS),
                     f"The liveness endpoint of container {container.name} answers while its engine hangs, "
                     f"so kubelet does not restart it. Progress is not checked: {because}.",
-                    "Leave livenessProbe out and remove that reason, so that the webhook checks progress. If "
-                    "the image has python3, the annotation mlchassis.dev/liveness: progress admits other "
-                    "images and versions.",
+                    "Leave livenessProbe out and remove that reason, so that the webhook checks progress.",
                 )
 
 

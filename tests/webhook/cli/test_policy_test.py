@@ -14,7 +14,7 @@ from tests.webhook.cli.scanned import RULE, SERVER, Chassis, deployment
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 KIND = {"apiVersion": "apps/v1", "kind": "Deployment"}
-LIVENESS = "spec.template.spec.containers[main].livenessProbe"
+READINESS = "spec.template.spec.containers[main].readinessProbe"
 
 
 def suite(directory: Path, expected: dict[str, Any], **case: Any) -> Path:
@@ -41,8 +41,8 @@ REFUSED = {RULE: "refused"}
         {**HAZARD, "verdict": "refused", "findings": {**REFUSED, "liveness-missing": "none"}},
         {**SERVES, "verdict": "admitted", "findings": {}},
         {**SERVES, "mutations": ["standard-probes"]},
-        {**SERVES, "fields": {f"{LIVENESS}.httpGet.path": "/health", "spec.paused": None}},
-        {**SERVES, "fields": {f"{LIVENESS}.httpGet": {"path": "/health", "port": 8000}}},
+        {**SERVES, "fields": {f"{READINESS}.httpGet.path": "/health", "spec.paused": None}},
+        {**SERVES, "fields": {f"{READINESS}.httpGet": {"path": "/health", "port": 8000}}},
     ],
 )
 def test_expected_decisions_pass(run: Chassis, tmp_path: Path, expected: dict[str, Any]) -> None:
@@ -66,10 +66,10 @@ def test_expected_decisions_pass(run: Chassis, tmp_path: Path, expected: dict[st
             "mutations gpu-affinity expected, standard-probes",
         ),
         (
-            {**SERVES, "fields": {f"{LIVENESS}.httpGet.port": "8000"}},
+            {**SERVES, "fields": {f"{READINESS}.httpGet.port": "8000"}},
             'httpGet.port: "8000" expected, 8000 found',
         ),
-        ({**SERVES, "fields": {f"{LIVENESS}.periodSeconds": None}}, "periodSeconds: nothing expected, "),
+        ({**SERVES, "fields": {f"{READINESS}.periodSeconds": None}}, "periodSeconds: nothing expected, "),
     ],
 )
 def test_any_other_decision_fails(

@@ -50,7 +50,7 @@ async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, scan:
         *("WORKLOAD", "SERVER", "VERSION", "PORT", "HEALTH", "MODELS", "DRAIN", "BUDGET")
     ]
     assert "ml/llm (Deployment, main)" in text
-    assert "\n    livenessProbe: a restart after 2 min\n" in text
+    assert "\n    livenessProbe: a restart after 3 min\n" in text
     assert "\n    a hung engine: not noticed; liveness by progress notices it (vLLM" in text
     assert "40 s (grace" in text
     assert "2 serving containers" in text

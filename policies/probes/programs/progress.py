@@ -1,0 +1,397 @@
+"""Whether a model server makes progress: kubelet runs this in the server's container, as its liveness probe.
+
+`python3 -I -S -c <this text> PORT http|https START PATH PLAN [VARIABLE ...]`. PATH is the liveness endpoint,
+empty for an open port. PLAN is JSON, from a preset's `progress`: where the server shows what it has finished,
+and what it may be asked. The variables may hold the API key. START is 0 if a startupProbe waits for the
+start, else the seconds that a start may take: until the server has answered, the program fails if its
+processes are idle, or if that time is over.
+
+The exit status is 100 only if the server is known to hang. A check of progress counts only if it has worked
+before in this container. If it has not, the program decides as a plain probe of PATH does, and prints why. It
+needs the standard library of Python 3.8 or newer. designs/0009-liveness-by-progress.md and
+designs/0010-startup-by-progress.md have the reasons.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import zlib
+
+PORT, SCHEME, START, PATH = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+PLAN, VARIABLES = json.loads(sys.argv[5]), sys.argv[6:]
+HUNG = 100
+# Seconds since the shell began; the probe's timeoutSeconds is 30.
+DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8
+LARGEST = 8 << 20
+# A start that does less than each of these in so many seconds hangs: seconds of CPU time, bytes of memory,
+# bytes read and written, bytes received. A worker whose download hangs polls with 1.5 % of a processor.
+STALLED = 900
+LEAST = (30.0, 8 << 20, 1 << 20, 64 << 10)
+# Seconds for which every request has failed with status 500 since the last one that did not.
+BROKEN = 300
+# A server without a canary uses less than this share of a processor while it hangs.
+IDLE = 1 / 30
+
+
+def age():
+    try:
+        with open("/proc/%d/stat" % os.getppid()) as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0
+    return seconds if 0 <= seconds <= 2 * DEADLINE else 0
+
+
+END = time.monotonic() + DEADLINE - age()
+
+
+def finish(code, message):
+    print(message, flush=True)
+    os._exit(code)
+
+
+def left():
+    return END - time.monotonic()
+
+
+# The status is 0 if refused, -1 if broken off, None if there is no answer in time; the body is None if it was
+# not read to its end. Without a path only the connection counts.
+def ask(path, seconds, body=None, port=PORT):
+    """(status, body)"""
+    until = time.monotonic() + min(seconds, left())
+    data = b"" if body is None else json.dumps(body).encode()
+    head = ["%s %s HTTP/1.0" % ("GET" if body is None else "POST", path), "Host: localhost:%d" % port]
+    head += [
+        "User-Agent: mlchassis-liveness",
+        "Content-Type: application/json",
+        "Content-Length: %d" % len(data),
+    ]
+    if path.startswith("/v1") and KEY.isprintable() and KEY.isascii():
+        head += ["Authorization: Bearer " + KEY] if KEY else []
+    page, more = b"", b"more"
+    for address in ("127.0.0.1", "::1"):
+        try:
+            with socket.create_connection((address, port), max(until - time.monotonic(), 0.1)) as connection:
+                if not path:
+                    return 200, None
+                if SCHEME == "https" and port == PORT:
+                    import ssl
+
+                    connection = ssl._create_unverified_context().wrap_socket(connection)
+                connection.sendall("\r\n".join([*head, "", ""]).encode() + data)
+                try:
+                    while more and len(page) < LARGEST:
+                        connection.settimeout(max(until - time.monotonic(), 0.1))
+                        more = connection.recv(1 << 16)
+                        page += more
+                        if time.monotonic() > until:
+                            break
+                except socket.timeout:
+                    pass  # a status may be there already
+            start, _, rest = page.partition(b"\r\n\r\n")
+            if more and b"\r\n" not in page:
+                return None, None
+            return int(start.split(b" ", 2)[1]), None if more else rest
+        except ConnectionRefusedError:
+            continue
+        except OSError as error:
+            timed_out = isinstance(error, socket.timeout)
+            return (None if timed_out else -1), None
+        except (ValueError, IndexError):
+            return -1, None
+    return 0, None
+
+
+def page():
+    """What the metrics page shows, summed for each kind of metric; None if it shows no finished work."""
+    status, text = ask(PLAN["page"], PAGE, port=PLAN["port"] or PORT)
+    kinds = {name: kind for kind, names in PLAN["metrics"].items() for name in names}
+    sums = {}
+    for line in (text or b"").decode("utf-8", "replace").split("\n"):
+        name, labels, rest = line.partition("{")
+        name, _, value = (name, "", rest.rpartition("}")[2]) if labels else line.partition(" ")
+        try:
+            number = float(value.split()[0]) if name in kinds else float("nan")
+        except (ValueError, IndexError):
+            continue
+        if number == number:
+            sums[kinds[name]] = sums.get(kinds[name], 0.0) + number
+    return sums if status == 200 and "done" in sums else None
+
+
+def memory(subject):
+    """A file that outlives this process; None if there is no place for it."""
+    for folder in ("/tmp", "/dev/shm"):
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            return os.open("%s/.mlchassis-%s-%d" % (folder, subject, PORT), flags, 0o600)
+        except OSError:
+            continue
+    return None
+
+
+def read(file):
+    try:
+        return [float(word) for word in os.read(file, 400).split()]
+    except (OSError, ValueError):
+        return []
+
+
+def write(file, *numbers):
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, " ".join(repr(float(number)) for number in numbers).encode(), 0)
+    except OSError:
+        pass
+
+
+def processes():
+    try:
+        return [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def arguments():
+    """The processes of the container: the number, an argument and the next one."""
+    for name in processes():
+        try:
+            with open("/proc/%d/cmdline" % int(name), "rb") as file:
+                words = file.read(1 << 20).decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue
+        for at, word in enumerate(words[:-1]):
+            yield name, word, words[at + 1]
+
+
+def named(word):
+    """`--a_b=c` and `--a-b.c` -> `--a-b`."""
+    return word.partition("=")[0].partition(".")[0].replace("_", "-")
+
+
+def unsuitable():
+    """What the server was started with that makes a request or the counters mean something else."""
+    for name in PLAN["env"]:
+        if os.environ.get(name):
+            return "%s is set" % name
+    for pid, word, following in arguments():
+        flag = named(word)
+        if flag in PLAN["unless"]:
+            return "it is started with %s" % flag
+        if flag in PLAN["config"]:
+            path = word.partition("=")[2] or following
+            try:
+                with open(os.path.join("/proc/%s/cwd" % pid, path)) as file:
+                    lines = file.read(1 << 20).splitlines()
+            except (OSError, ValueError):
+                return "%s cannot be read" % path
+            for line in lines:
+                flag = named("--" + line.partition(":")[0].strip(" \"'"))
+                if flag in PLAN["unless"]:
+                    return "its configuration has %s" % flag
+    return None
+
+
+def key():
+    """The API key, from the server's arguments or a variable."""
+    for _, word, following in arguments():
+        if named(word) in PLAN["keys"]:
+            return word.partition("=")[2] or following
+    return next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "")
+
+
+KEY = key()
+
+
+def jitter():
+    """Replicas that hang at the same time are not restarted at the same time."""
+    return zlib.crc32(os.uname().nodename.encode())
+
+
+def work():
+    """When the container's first process began, then what its processes have done so far, as in LEAST."""
+    first = ticks = pages = moved = received = 0
+    own = os.getpid(), os.getppid()
+    for name in processes():
+        if int(name) in own:
+            continue
+        try:
+            with open("/proc/%s/stat" % name) as file:
+                numbers = file.read().rpartition(")")[2].split()
+            ticks += sum(int(number) for number in numbers[11:15])
+            pages += int(numbers[21])
+            first = int(numbers[19]) if name == "1" else first
+            with open("/proc/%s/io" % name) as file:
+                moved += sum(int(line.split()[1]) for line in file)
+        except (OSError, ValueError, IndexError):
+            continue
+    try:
+        with open("/proc/net/dev") as file:
+            for line in file:
+                name, colon, numbers = line.partition(":")
+                received += int(numbers.split()[0]) if colon and name.strip() != "lo" else 0
+    except (OSError, ValueError, IndexError):
+        pass
+    seconds = ticks / os.sysconf("SC_CLK_TCK")
+    return first, seconds, pages * os.sysconf("SC_PAGE_SIZE"), moved, received
+
+
+def starting(answers):
+    """Ends the program while the server has not answered since its container started; returns afterwards."""
+    file = memory("start")
+    if file is None:
+        finish(0, "cannot tell: it starts, and neither /tmp nor /dev/shm can be written")
+    known, now = read(file), time.monotonic()
+    first, *done = work()
+    if answers:
+        if known != [first]:
+            write(file, first)
+        return
+    if not first or not done[0]:
+        finish(0, "cannot tell: it starts, and its processes cannot be seen")
+    if known == [first]:
+        return
+    if len(known) != 7 or known[0] != first or not known[1] <= known[2] <= now:
+        known = [first, now, now, *done]
+    # Memory that is taken away is no work. A process that ends takes its other counts with it.
+    known[4] = min(known[4], done[1])
+    if any(abs(done[n] - known[3 + n]) >= least for n, least in enumerate(LEAST)):
+        known[2:] = [now, *done]
+    write(file, *known)
+    age, silent = now - known[1], now - known[2]
+    if age >= START:
+        finish(HUNG, "it has not answered for %d s since its start" % age)
+    if silent >= STALLED + jitter() % 300:
+        finish(HUNG, "it starts, and its processes have done nothing for %d s" % silent)
+    finish(0, "it starts; its processes worked %d s ago" % silent)
+
+
+def canary():
+    """The status of a request for as little as possible; None without an answer, 0 if it was not asked."""
+    model = {}
+    if PLAN["models"]:
+        status, text = ask(PLAN["models"], PAGE)
+        try:
+            served = json.loads(text or b"")["data"] if status == 200 else []
+            model = {"model": next(each["id"] for each in served if not each.get("parent"))}
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
+            return 0
+    status = 0
+    for path, body in PLAN["canaries"]:
+        if left() < LATEST_CANARY:
+            return 0
+        status, _ = ask(path, left() - PAGE - 1, dict(body, **model))
+        if status is None or status in (0, -1, 200, 401, 403, 429) or status >= 500:
+            return status
+    return status
+
+
+def main():
+    signal.signal(signal.SIGALRM, lambda *_: finish(0, "cannot tell: no time left"))
+    signal.setitimer(signal.ITIMER_REAL, max(left(), 0.1))
+    first, used = work()[:2]
+    health, _ = ask(PATH, HEALTH)
+    asked = "GET %s" % PATH if PATH else "port %d" % PORT
+    bad = health is None or not 200 <= health < 400
+    wrong = "%s %s" % (asked, "answers %d" % health if health and health > 0 else "gets no answer")
+
+    def plain(why, tell=True):
+        """Decide as a probe of PATH does. Why is printed, and told once in the container's log."""
+        answer = wrong if bad else "%s answers %d" % (asked, health)
+        message = "%s; progress is not checked: %s" % (answer, why)
+        said = memory("said") if tell else None
+        if said is not None and read(said) != [first]:
+            write(said, first)
+            try:
+                log = os.open("/proc/1/fd/1", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+                os.write(log, ("mlchassis liveness: %s\n" % message).encode())
+            except OSError:
+                pass
+        finish(HUNG if bad else 0, message)
+
+    if START:
+        starting(health is not None and 0 < health < 500)
+    if health == 0:
+        finish(HUNG, "nothing listens on port %d" % PORT)
+    why = unsuitable()
+    if why:
+        plain(why)
+    file = memory("liveness")
+    if file is None:
+        plain("neither /tmp nor /dev/shm can be written")
+    now, canaries = time.monotonic(), PLAN["canaries"]
+    known, seen = read(file), page()
+    if len(known) != 7 or known[0] != first or known[5] > now:
+        known = []
+
+    def keep(seen, armed):
+        gauges = [seen.get(kind, 0.0) for kind in ("done", "steps", "churn")] if seen else known[1:4]
+        write(file, first, *gauges, used, now, armed)
+
+    def alive(seen, armed, message):
+        keep(seen, armed)
+        finish(0, message)
+
+    if not known:
+        if seen is None:
+            plain("GET %s shows no finished work" % PLAN["page"])
+        keep(seen, 0)
+        known = [first, *(seen.get(kind, 0.0) for kind in ("done", "steps", "churn")), used, now, 0]
+    armed = known[6]
+
+    def moved(seen):
+        """Whether something was finished since the previous run, or a step of it."""
+        if seen is None or seen["done"] != known[1]:
+            return seen is not None
+        running = seen.get("running", 0.0) > 0 and seen.get("churn", 0.0) == known[3]
+        return running and seen.get("steps", 0.0) != known[2]
+
+    def hangs(wrong, least):
+        silent = time.monotonic() - known[5]
+        code = HUNG if silent >= least + jitter() % 60 else 0
+        finish(code, "%s, and nothing was finished for %d s" % (wrong, silent))
+
+    if moved(seen) and (armed or not canaries):
+        alive(seen, 1, "it works")
+    if bad:
+        if moved(seen):
+            alive(seen, armed, "it works")
+        if not armed:
+            plain("it has not been seen to finish anything", tell=False)
+        hangs(wrong, PLAN["silence"])
+    if not canaries:
+        if seen is None:
+            plain("GET %s does not answer" % PLAN["page"], tell=False)
+        if seen.get("waiting", 0.0) <= 0:
+            alive(seen, armed, "it has nothing to do")
+        if not armed:
+            plain("it has not been seen to finish anything", tell=False)
+        if used - known[4] >= PLAN["silence"] * IDLE:
+            alive(seen, armed, "its processes compute")
+        hangs("work waits", PLAN["silence"])
+    answer = canary()
+    after = page()
+    if answer == 200:
+        alive(after, 1 if armed or (seen and after and after["done"] != seen["done"]) else 0, "it answers")
+    if moved(after):
+        alive(after, armed, "it works")
+    if answer is not None and answer != 500:
+        plain("a request for it is refused (%d)" % answer)
+    if not armed or after is None:
+        plain("no request of its own has been answered", tell=False)
+    for path in PLAN["paused"]:
+        if b"true" in (ask(path, 1)[1] or b""):
+            alive(after, armed, "it is paused")
+    if answer == 500:
+        hangs("every request fails", BROKEN)
+    hangs("a request gets no answer", PLAN["silence"])
+
+
+try:
+    main()
+except BaseException as error:
+    finish(0, "cannot tell: %s" % type(error).__name__)

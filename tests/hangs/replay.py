@@ -1,0 +1,234 @@
+"""Runs the liveness program of a server against a scripted server, on a clock that only waits move.
+
+A case of `cases/` describes a server in phases: what it answers, and how its metrics move. The program is the
+injected one; only its clock, its connections, its file and its view of the processes are replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any, Final
+
+import yaml
+from pydantic import Field
+
+from policies.core.settings import Model, validated
+from tests.servers.server import probes_of
+
+HUNG: Final = 100
+DEADLINE: Final = 25
+"""Seconds after which the program ends itself."""
+LONGEST_JITTER: Final = 59
+
+
+class Phase(Model):
+    """What a server does for some seconds."""
+
+    seconds: int
+    health: int | None = Field(200, description="the status of its liveness endpoint; null: no answer")
+    page: bool = Field(True, description="whether its metrics page answers")
+    answers_after: float | None = Field(0.05, description="seconds until a canary is answered; null: never")
+    status: int = Field(200, description="the status of that answer")
+    counts: bool = Field(True, description="whether an answered canary moves the counters of finished work")
+    rates: Mapping[str, float] = Field(
+        default_factory=dict, description="by how much metrics grow each second"
+    )
+    values: Mapping[str, float] = Field(
+        default_factory=dict, description="values that metrics have from here"
+    )
+    canary_moves: Mapping[str, float] = Field(
+        default_factory=dict, description="by how much an unanswered canary moves metrics"
+    )
+    paused: bool = Field(False, description="whether it says that it was told to pause")
+    processors: float = Field(0.01, description="the share of a processor that its processes use")
+    jump: float = Field(0.0, description="seconds by which the clock jumps first, while nothing runs")
+    reset: bool = Field(False, description="whether its metrics begin at 0 again")
+
+
+class Case(Model):
+    """A server that somebody has described, and what liveness must make of it."""
+
+    name: str
+    source: str = Field(description="where it was described")
+    server: str = Field(description="the preset")
+    phases: tuple[Phase, ...]
+    restarted: bool = Field(description="whether liveness must restart it")
+    within: int = Field(300, description="seconds from the start of the last phase until it is restarted")
+
+
+CONTAINERS: Final[Mapping[str, dict[str, Any]]] = yaml.safe_load(
+    Path(__file__).with_name("containers.yaml").read_text()
+)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    folder = Path(__file__).with_name("cases")
+    return tuple(
+        validated(Case, each)
+        for file in sorted(folder.glob("*.yaml"))
+        for each in yaml.safe_load(file.read_text())
+    )
+
+
+@cache
+def probe_of(server: str) -> dict[str, Any]:
+    """The livenessProbe that the webhook gives a container of the server."""
+    container = {"name": "server", **CONTAINERS[server]}
+    probe: dict[str, Any] = probes_of(container)["livenessProbe"]
+    return probe
+
+
+class _Ended(BaseException):
+    pass
+
+
+@dataclass
+class Replay:
+    """One container's life under its livenessProbe."""
+
+    server: str
+    jitter: int = 0
+    now: float = 1000.0
+    seen: list[tuple[float, int, str]] = field(default_factory=list)
+    """The time, the status and the output of each run."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    _phase: Phase = field(default_factory=lambda: Phase(seconds=0))
+    _files: dict[str, list[float]] = field(default_factory=dict)
+    _end: float = 0.0
+    _used: float = 50.0
+
+    def __post_init__(self) -> None:
+        self.probe = probe_of(self.server)
+        _, _, _, text, *self._arguments = self.probe["exec"]["command"]
+        self._code = _definitions(text)
+        self._plan = _plan(self._arguments[4])
+
+    @property
+    def first_done(self) -> str:
+        """One of its counters of finished work."""
+        return str(self._plan["metrics"]["done"][0])
+
+    def live(self, phases: tuple[Phase, ...]) -> float | None:
+        """Seconds from the start of the last phase until the kubelet restarts it; None if it does not."""
+        in_a_row, due = 0, self.now
+        for phase in phases:
+            self._begin(phase)
+            began = self.now
+            while self.now < began + phase.seconds:
+                self._wait(max(0.0, due - self.now))
+                status = self.run()
+                in_a_row = in_a_row + 1 if status else 0
+                if in_a_row >= self.probe["failureThreshold"]:
+                    return self.now - began if phase is phases[-1] else 0.0
+                due = max(due + self.probe["periodSeconds"], self.now)
+        return None
+
+    def _begin(self, phase: Phase) -> None:
+        self._phase = phase
+        self.now += phase.jump
+        if phase.reset:
+            self.metrics = dict.fromkeys(self.metrics, 0.0)
+        for name in self._plan["metrics"]["done"]:
+            self.metrics.setdefault(name, 0.0)
+        self.metrics.update(phase.values)
+
+    def _wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._used += seconds * self._phase.processors
+        for name, rate in self._phase.rates.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + rate * seconds
+
+    def run(self) -> int:
+        """One run of the probe: its exit status."""
+        self._end = self.now + DEADLINE
+        names: dict[str, Any] = {}
+        argv, sys.argv = sys.argv, ["-c", *self._arguments]
+        try:
+            exec(self._code, names)
+        finally:
+            sys.argv = argv
+        names |= {
+            "END": self._end,
+            "time": SimpleNamespace(monotonic=lambda: self.now),
+            "signal": SimpleNamespace(signal=_nothing, setitimer=_nothing, SIGALRM=0, ITIMER_REAL=0),
+            "ask": self._ask,
+            "finish": self._finish,
+            "memory": lambda subject: subject,
+            "read": lambda subject: list(self._files.get(subject, [])),
+            "write": lambda subject, *numbers: self._files.update({subject: [float(n) for n in numbers]}),
+            "work": lambda: (1.0, self._used, 0, 0, 0),
+            "processes": list,
+            "jitter": lambda: self.jitter,
+        }
+        names["os"] = SimpleNamespace(environ={}, open=_no_log, O_WRONLY=0, O_NONBLOCK=0, O_NOCTTY=0)
+        with contextlib.suppress(_Ended):
+            names["main"]()
+        return self.seen[-1][1]
+
+    def _finish(self, code: int, message: str) -> None:
+        self.seen.append((self.now, code, message))
+        raise _Ended
+
+    def _ask(
+        self, path: str, seconds: float, body: object = None, port: int = 0
+    ) -> tuple[int | None, bytes | None]:
+        answer = self._answer(path, body)
+        took, status, text = answer
+        limit = min(seconds, self._end - self.now)
+        if took is None or took > limit:
+            self._wait(limit)
+            if body is not None:
+                for name, amount in self._phase.canary_moves.items():
+                    self.metrics[name] = self.metrics.get(name, 0.0) + amount
+            status, text = None, None
+        else:
+            self._wait(took)
+            if body is not None and status == 200 and self._phase.counts:
+                for name in self._plan["metrics"]["done"]:
+                    self.metrics[name] += 1
+        if self.now >= self._end:
+            self._finish(0, "cannot tell: no time left")
+        return status, text
+
+    def _answer(self, path: str, body: object) -> tuple[float | None, int | None, bytes | None]:
+        """Seconds until it comes, its status and its text."""
+        phase = self._phase
+        if body is not None:
+            return phase.answers_after, phase.status, b"{}"
+        if path == self._plan["page"] and phase.page:
+            lines = (f'{name}{{model_name="m"}} {value!r}\n' for name, value in self.metrics.items())
+            return 0.02, 200, "".join(lines).encode()
+        if path in self._plan["paused"]:
+            return 0.01, 200, b'{"is_paused":true}' if phase.paused else b'{"is_paused":false}'
+        if path == self._plan["models"]:
+            return (0.01, 200, b'{"data":[{"id":"m"}]}') if phase.health else (None, None, None)
+        return (0.01 if phase.health else None), phase.health, b""
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def _no_log(*_: object) -> int:
+    raise OSError
+
+
+@cache
+def _plan(text: str) -> dict[str, Any]:
+    plan: dict[str, Any] = yaml.safe_load(text)
+    return plan
+
+
+@cache
+def _definitions(text: str) -> CodeType:
+    """The program without the call of its main function."""
+    head, found, _ = text.partition("\ntry:\n    main()\n")
+    assert found
+    return compile(head, "progress", "exec")

@@ -1,0 +1,64 @@
+"""Servers that hung, and servers that were only silent, replayed against the livenessProbe that they get."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.hangs.replay import CONTAINERS, LONGEST_JITTER, Case, Phase, Replay, cases, probe_of
+
+
+@pytest.mark.parametrize("jitter", [0, LONGEST_JITTER], ids=["impatient pod", "patient pod"])
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_case(case: Case, jitter: int) -> None:
+    replay = Replay(case.server, jitter)
+    after = replay.live(case.phases)
+    story = "\n".join(f"{when - 1000:.0f} s: {status} {message}" for when, status, message in replay.seen)
+    assert (after is not None) == case.restarted, story
+    assert after is None or 120 <= after <= case.within, story
+
+
+def test_every_server_has_a_hang_and_an_honest_silence() -> None:
+    found = {(case.server, case.restarted) for case in cases()}
+    assert found == {(server, restarted) for server in CONTAINERS for restarted in (True, False)}
+
+
+@pytest.mark.parametrize("server", CONTAINERS)
+def test_the_probe_is_the_program(server: str) -> None:
+    assert "exec" in probe_of(server)
+
+
+SILENCE = 150
+"""Seconds: a server that finishes something in every such window is never restarted. It is the time from the
+first of 6 failures to the last."""
+
+
+@given(
+    st.lists(
+        st.builds(
+            Phase,
+            seconds=st.integers(1, SILENCE - 1),
+            health=st.sampled_from([200, 503, None]),
+            page=st.just(True),
+            answers_after=st.sampled_from([0.05, 5.0, None]),
+            status=st.sampled_from([200, 429, 500, 503]),
+            jump=st.sampled_from([0.0, 0.0, 7.0]),
+            reset=st.booleans(),
+            processors=st.sampled_from([0.0, 2.0]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from(sorted(CONTAINERS)),
+    st.integers(0, LONGEST_JITTER),
+)
+def test_a_server_that_finishes_something_in_every_window_is_never_restarted(
+    phases: list[Phase], server: str, jitter: int
+) -> None:
+    replay = Replay(server, jitter)
+    done = replay.first_done
+    story = [Phase(seconds=60)]
+    for n, phase in enumerate(phases, start=1):
+        story.append(phase.model_copy(update={"values": {done: 1000.0 * n}}))
+    assert replay.live(tuple(story)) is None, replay.seen
