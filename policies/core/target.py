@@ -15,7 +15,6 @@ from policies.kube.cache import Cache
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, integer, mapping, replaced, strings, text
-from policies.kube.metadata import controller
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.pods import Pod
@@ -140,7 +139,7 @@ class Target:
     @property
     def has_controller(self) -> bool:
         """Whether another object controls it: then rules judge that object."""
-        return controller(self.obj) is not None
+        return self.read(Object).metadata.controller is not None
 
     @property
     def spec(self) -> Json:
@@ -149,7 +148,7 @@ class Target:
     def read(self, kind: type[T]) -> T:
         """The object as the type of its kind or a base of that. Raises WrongTypeError; in a review the object
         is undecided then."""
-        typed = self.cache.once(read, self.obj, type_of(self.kind))
+        typed = self.cache.once(_typed, self)
         return typed if isinstance(typed, kind) else read(self.obj, kind)
 
     @property
@@ -160,6 +159,12 @@ class Target:
     @property
     def name(self) -> str:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
+
+
+def _typed(target: Target) -> Object:
+    if target.kind == POD and target.templates and target.templates[0].pod is target.obj:
+        return target.templates[0].typed
+    return read(target.obj, type_of(target.kind))
 
 
 _READINESS: Final = "readinessProbe"

@@ -15,7 +15,9 @@ from typing import Final
 from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
-from policies.kube.json import Json, mapping, maps, text
+from policies.kube.objects.base import Quantity
+from policies.kube.objects.limits import LimitRange, LimitRangeItem
+from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 
@@ -70,14 +72,13 @@ def defaults_in(facts: Facts) -> Defaults | None:
 def _defaults(ranges: Listing) -> Defaults:
     requests: dict[str, Default] = {}
     limits: dict[str, Default] = {}
-    for limit_range in ranges:
-        name = text(limit_range, "metadata", "name")
+    for limit_range in ranges.objects(LimitRange):
         for item in bounds(limit_range, CONTAINER):
-            minimum, maximum, default, request = (
-                amounts(mapping(item, field)) for field in ("min", "max", "default", "defaultRequest")
+            minimum, maximum, default, request = map(
+                amounts, (item.min, item.max, item.default, item.default_request)
             )
-            _merge(limits, {**maximum, **default}, name)
-            _merge(requests, {**minimum, **maximum, **default, **request}, name)
+            _merge(limits, {**maximum, **default}, limit_range.name)
+            _merge(requests, {**minimum, **maximum, **default, **request}, limit_range.name)
     return Defaults(requests, limits)
 
 
@@ -90,12 +91,12 @@ def _merge(defaults: dict[str, Default], added: Amounts, limit_range: str) -> No
             defaults[resource] = Default(min(amount, other.amount), limit_range, ambiguous=True)
 
 
-def bounds(limit_range: Json, kind: str) -> Iterable[Json]:
+def bounds(limit_range: LimitRange, kind: str) -> Iterable[LimitRangeItem]:
     """The items of a LimitRange for containers or for pods."""
-    return (item for item in maps(limit_range, "spec", "limits") if item.get("type") == kind)
+    return (item for item in limit_range.spec.limits if item.type == kind)
 
 
-def amounts(quantities: Json) -> dict[str, Decimal]:
+def amounts(quantities: Mapping[str, Quantity]) -> dict[str, Decimal]:
     """Quantities as numbers. Raises ValueError."""
     return {name: parse_quantity(value) for name, value in quantities.items()}
 
@@ -109,8 +110,9 @@ def resources_of(containers: Iterable[Container], defaults: Defaults) -> tuple[R
 
 
 def _resources(container: Container, defaults: Defaults) -> Resources:
-    limits = amounts(mapping(container.spec, "resources", "limits"))
-    requests = {**limits, **amounts(mapping(container.spec, "resources", "requests"))}
+    resources = container.typed.resources
+    limits = amounts(resources.limits)
+    requests = {**limits, **amounts(resources.requests)}
     more_limits = {name: default for name, default in defaults.limits.items() if name not in limits}
     more_requests = {name: default for name, default in defaults.requests.items() if name not in requests}
     ambiguous = frozenset(
@@ -135,9 +137,9 @@ def total(containers: Iterable[tuple[Container, Amounts]]) -> dict[str, Decimal]
     return {name: max(running[name], starting[name]) for name in (*running, *starting)}
 
 
-def has_pod_level_resources(pod: Json) -> bool:
+def has_pod_level_resources(pod: PodSpec) -> bool:
     """Whether a pod has requests or limits for all its containers together, which are not supported."""
-    return bool(mapping(pod, "spec", "resources"))
+    return bool(pod.resources.requests or pod.resources.limits)
 
 
 _UNITS: Final = (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10))

@@ -9,19 +9,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import attrgetter
 from typing import Final
 
-from policies.core.facts import BY_NAME, Facts
-from policies.core.listing import Listing, is_manifest
-from policies.core.resources import Resource
+from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
-from policies.kube.json import Json, dig, integer, mapping, maps, strings, text
-from policies.kube.metadata import controller
-from policies.kube.objects.reading import read
-from policies.kube.objects.workloads import Replicated
-from policies.kube.pods import Container, containers
-from policies.kube.selectors import matches
+from policies.kube.json import mapping
+from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
+from policies.kube.objects.metadata import Object, Requirement
+from policies.kube.objects.placement import PodAffinity
+from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.workloads import NO_STATUS, Replicated
+from policies.kube.pods import Container
 from policies.quotas.limit_ranges import (
     NO_DEFAULTS,
     Amounts,
@@ -61,8 +62,7 @@ MAX_WORKLOADS: Final = 500
 class Pods:
     """Pods with the same spec."""
 
-    pod: Json
-    """A map with the pod's `spec`."""
+    spec: PodSpec
     containers: tuple[Resources, ...]
     count: int
     defaults_known: bool
@@ -73,13 +73,15 @@ class Pods:
         return {name: amount * self.count for name, amount in usage_of(self.containers).items()}
 
 
-def pods_of(pod: Json, containers: Iterable[Container], count: int, facts: Facts) -> Pods | None:
+def pods_of(view: PodView, count: int, facts: Facts) -> Pods | None:
     """None if their resources are unknown."""
-    if has_pod_level_resources(pod):
+    spec = view.typed.spec
+    if has_pod_level_resources(spec):
         return None
     try:
         defaults = defaults_in(facts)
-        return Pods(pod, resources_of(containers, defaults or NO_DEFAULTS), count, defaults is not None)
+        found = resources_of(view.containers, defaults or NO_DEFAULTS)
+        return Pods(spec, found, count, defaults is not None)
     except ValueError:
         return None
 
@@ -101,9 +103,9 @@ def _by_quota_names(requests: Amounts, limits: Amounts) -> dict[str, Decimal]:
     return found | {f"limits.{name}": limits[name] for name in _NATIVE if name in limits}
 
 
-def missing_resources(quota: Json, pods: Pods) -> Iterator[tuple[Container, list[str]]]:
+def missing_resources(quota: ResourceQuota, pods: Pods) -> Iterator[tuple[Container, list[str]]]:
     """The containers without a resource that the quota requires, and its names."""
-    required = REQUIRED & mapping(quota, "spec", "hard").keys()
+    required = REQUIRED & quota.spec.hard.keys()
     for each in pods.containers if pods.defaults_known else ():
         missing = sorted(required - _by_quota_names(each.requests, each.limits).keys())
         if missing:
@@ -113,35 +115,36 @@ def missing_resources(quota: Json, pods: Pods) -> Iterator[tuple[Container, list
 # --- scopes ----------------------------------------------------------------------------------------
 
 
-def covers(quota: Json, pods: Pods) -> bool | None:
+def covers(quota: ResourceQuota, pods: Pods) -> bool | None:
     """Whether the pods are in a quota's scopes; None if that is unknown."""
-    terms = [{"scopeName": scope} for scope in strings(quota, "spec", "scopes")]
-    terms += maps(quota, "spec", "scopeSelector", "matchExpressions")
-    found = [_in_scope(term, pods) for term in terms]
+    terms = [ScopeRequirement(scope_name=scope) for scope in quota.spec.scopes]
+    found = [_in_scope(term, pods) for term in (*terms, *quota.spec.scope_selector.match_expressions)]
     return False if False in found else None if None in found else True
 
 
-def _in_scope(term: Json, pods: Pods) -> bool | None:
-    spec = mapping(pods.pod, "spec")
-    match text(term, "scopeName"):
+def _in_scope(term: ScopeRequirement, pods: Pods) -> bool | None:
+    match term.scope_name:
         case "Terminating":
-            return _terminates(spec)
+            return _terminates(pods.spec)
         case "NotTerminating":
-            return not _terminates(spec)
+            return not _terminates(pods.spec)
         case "BestEffort":
             return _is_best_effort(pods)
         case "NotBestEffort":
             best_effort = _is_best_effort(pods)
             return None if best_effort is None else not best_effort
         case "PriorityClass":
-            return _has_priority(text(spec, "priorityClassName"), term)
+            return _has_priority(pods.spec.priority_class_name, term)
         case "CrossNamespacePodAffinity":
-            return any(_selects_namespaces(spec, kind) for kind in ("podAffinity", "podAntiAffinity"))
+            affinity = pods.spec.affinity
+            return _selects_namespaces(affinity.pod_affinity) or _selects_namespaces(
+                affinity.pod_anti_affinity
+            )
     return None
 
 
-def _terminates(spec: Json) -> bool:
-    return integer(spec, "activeDeadlineSeconds", default=-1) >= 0
+def _terminates(spec: PodSpec) -> bool:
+    return spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0
 
 
 def _is_best_effort(pods: Pods) -> bool | None:
@@ -156,21 +159,19 @@ def _is_best_effort(pods: Pods) -> bool | None:
     return True if pods.defaults_known else None
 
 
-def _has_priority(name: str, term: Json) -> bool | None:
+def _has_priority(name: str, term: ScopeRequirement) -> bool | None:
     """A pod without a class may get the cluster's default, which is unknown."""
     if not name:
         return None
-    operator, values = text(term, "operator"), strings(term, "values")
-    selector = {"matchExpressions": [{"key": "class", "operator": operator or "Exists", "values": values}]}
-    return matches(selector, {"class": name})
+    requirement = Requirement(key="class", operator=term.operator or "Exists", values=term.values)
+    return requirement.matches({"class": name})
 
 
-def _selects_namespaces(spec: Json, kind: str) -> bool:
-    affinity = mapping(spec, "affinity", kind)
-    preferred = maps(affinity, "preferredDuringSchedulingIgnoredDuringExecution")
-    terms = maps(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
-    terms += [mapping(each, "podAffinityTerm") for each in preferred]
-    return any(strings(term, "namespaces") or term.get("namespaceSelector") is not None for term in terms)
+def _selects_namespaces(affinity: PodAffinity) -> bool:
+    preferred = (each.pod_affinity_term for each in affinity.preferred)
+    return any(
+        term.namespaces or term.namespace_selector is not None for term in (*affinity.required, *preferred)
+    )
 
 
 # --- room ------------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ class Room:
 class QuotaMatch:
     """A workload and one quota that counts its pods."""
 
-    quota: Json
+    quota: ResourceQuota
     pods: tuple[Pods, ...]
     """Of one replica."""
     templates: tuple[PodTemplate, ...]
@@ -229,10 +230,10 @@ class QuotaMatch:
     def room(self, used: Amounts | None = None) -> Room | None:
         """How many replicas fit if other pods use these amounts; None if the quota does not limit them.
         Raises ValueError."""
-        name, used = text(self.quota, "metadata", "name"), used or {}
+        name, used = self.quota.name, used or {}
         rooms = [
             Room(name, resource, hard, used.get(resource, Decimal(0)), self.usage[resource])
-            for resource, hard in amounts(mapping(self.quota, "spec", "hard")).items()
+            for resource, hard in amounts(self.quota.spec.hard).items()
             if self.usage.get(resource)
         ]
         return min(rooms, key=lambda room: room.replicas, default=None)
@@ -244,8 +245,8 @@ def quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
 
 
 def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
-    quotas = facts.listing(Resource.QUOTAS)
-    if not quotas or controller(target.obj) is not None:
+    quotas = facts.objects(ResourceQuota)
+    if not quotas or target.has_controller:
         return []
     replicated = target.kind in _REPLICATED
     replicas = minimum_replicas(target, facts) if replicated else 1
@@ -254,7 +255,7 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     update = running_update(target, facts) if replicated else None
     update = update or RollingUpdate(replicas, 0, replicas)
     found = [
-        (template, pods_of(template.pod, template.containers(), count, facts))
+        (template, pods_of(template.view, count, facts))
         for template, count in pods_per_replica(target)
         if count > 0
     ]
@@ -263,7 +264,7 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
         known = [(template, pods) for template, pods in replica if pods is not None]
         if len(known) < len(replica):
             continue
-        for quota in sorted(quotas, key=lambda quota: text(quota, "metadata", "name")):
+        for quota in sorted(quotas, key=attrgetter("name")):
             covered = [(each, covers(quota, each[1])) for each in known]
             counted = [each for each, counts in covered if counts]
             if counted and all(counts is not None for _, counts in covered):
@@ -273,54 +274,57 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     return matches
 
 
-def in_use(quota: Json) -> dict[str, Decimal] | None:
+def in_use(quota: ResourceQuota) -> dict[str, Decimal] | None:
     """The amounts that the quota controller counted; None in a manifest. Raises ValueError."""
-    used = dig(quota, "status", "used")
-    return amounts(used) if isinstance(used, dict) else None
+    used = quota.status.used
+    return None if used is None else amounts(used)
 
 
-def is_running(target: Target, quota: Json, facts: Facts) -> bool | None:
+def is_running(target: Target, quota: ResourceQuota, facts: Facts) -> bool | None:
     """Whether the quota controller has counted pods of the workload; None if that is unknown, as for a
     manifest without a status: then its own pods may be those in use.
 
     Workloads from the cluster are cached without their containers; those from manifests have them.
     """
-    unknown = None if is_manifest(quota) or text(target.obj, "metadata", "resourceVersion") else False
-    workloads = facts.listing(Resource.WORKLOADS)
+    unknown = None if quota.is_manifest or target.read(Object).metadata.resource_version else False
+    workloads = facts.objects(Replicated)
     if target.kind not in _LISTED or workloads is None:
         return unknown
     found = [
         _has_pods(each, unknown)
-        for each in workloads.by(BY_NAME)[target.name]
-        if text(each, "kind") == target.kind.kind and replicas_of(read(each, Replicated)) > 0
+        for each in workloads.all_named(target.name)
+        if each.kind == target.kind.kind and replicas_of(each) > 0
     ]
     return True if True in found else None if None in found else False
 
 
-def _has_pods(workload: Json, unknown: bool | None) -> bool | None:
-    status = mapping(workload, "status")
-    if any(integer(status, field, default=0) > 0 for field in ("replicas", "readyReplicas")):
+def _has_pods(workload: Replicated, unknown: bool | None) -> bool | None:
+    status = workload.status
+    if status.replicas or status.ready_replicas:
         return True
-    return (False if status else unknown) if _has_containers(workload) else True
+    return (unknown if status == NO_STATUS else False) if _has_containers(workload) else True
 
 
-def _has_containers(workload: Json) -> bool:
-    return bool(maps(workload, "spec", "template", "spec", "containers"))
+def _has_containers(workload: Replicated) -> bool:
+    return bool(workload.spec.template.spec.containers)
 
 
-def used_by_other_manifests(target: Target, quota: Json, facts: Facts) -> tuple[dict[str, Decimal], bool]:
+def used_by_other_manifests(
+    target: Target, quota: ResourceQuota, facts: Facts
+) -> tuple[dict[str, Decimal], bool]:
     """The amounts that the other workloads of the manifests use at least, and whether this one is the last
     of them by kind and name."""
-    workloads = facts.listing(Resource.WORKLOADS) or Listing()
+    workloads = facts.objects(Replicated)
     used: dict[str, Decimal] = {}
     own, last = (target.kind.kind, target.name), True
-    for workload in workloads if len(workloads) <= MAX_WORKLOADS else ():
-        identity = (text(workload, "kind"), text(workload, "metadata", "name"))
-        template = mapping(workload, "spec", "template")
-        count = minimum_of(read(workload, Replicated), facts)
+    if workloads is None or len(workloads) > MAX_WORKLOADS:
+        return used, last
+    for obj, workload in zip(workloads.listing, workloads, strict=True):
+        identity = (workload.kind, workload.name)
+        count = minimum_of(workload, facts)
         if identity == own or not count or not _has_containers(workload):
             continue
-        pods = pods_of(template, containers(template), count, facts)
+        pods = pods_of(PodView(mapping(obj, "spec", "template")), count, facts)
         if pods is not None and covers(quota, pods):
             used = _sum((used, pods.usage))
             last = last and identity < own

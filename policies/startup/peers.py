@@ -12,11 +12,12 @@ from typing import Final
 from policies.core.dns import cluster_host, possible_services
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.groups import LEADER_READY, STARTUP_POLICY
+from policies.core.groups import LEADER_READY
 from policies.core.services import hides_unready
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import JOB_SET, LEADER_WORKER_SET, STATEFUL_SET
-from policies.kube.json import Json, integer, maps, text
+from policies.kube.objects.jobs import JobSet
+from policies.kube.objects.workloads import LeaderWorkerSet, StatefulSet
 from policies.kube.pods import Container
 from policies.startup.waits import Wait, init_waits
 
@@ -52,17 +53,18 @@ def peer_finding(
         return _group_finding(target, template, wait, container, who, facts)
     named = cluster_host(wait.host.name, template, container)
     peer = _peer(target, named.host, facts.namespace) if named is not None else None
-    if named is None or peer is None or target.spec.get("podManagementPolicy") == "Parallel":
+    spec = target.read(StatefulSet).spec
+    if named is None or peer is None or spec.pod_management_policy == "Parallel":
         return None
     pod, ordinal = peer
     certainty = Certainty.CERTAIN if named.certain else Certainty.UNDECIDED
     if _reads_own_name(template, wait, container):
         return None
     until = "which the StatefulSet (OrderedReady) creates only after this pod is ready"
-    if ordinal == integer(target.obj, "spec", "ordinals", "start", default=0):
+    if ordinal == spec.ordinals.start:
         if ".svc." in wait.host.name and wait.host.client in _HOSTS_FILE_READERS:
             return None
-        hidden = hides_unready(text(target.obj, "spec", "serviceName"), facts)
+        hidden = hides_unready(spec.service_name, facts)
         if hidden is False:
             return None
         until = "whose DNS name exists only after that pod is ready"
@@ -83,7 +85,7 @@ def _group_finding(
     named = cluster_host(wait.host.name, template, container)
     if named is None or _reads_own_name(template, wait, container):
         return None
-    network = text(target.obj, "spec", "network", "subdomain") if target.kind == JOB_SET else ""
+    network = target.read(JobSet).spec.network.subdomain if target.kind == JOB_SET else ""
     here = (network or target.name, facts.namespace)
     pods = [
         pod
@@ -107,21 +109,22 @@ def _group_finding(
 def _later_pods(target: Target, template: PodTemplate) -> dict[str, str]:
     """The name prefixes of pods that are created only after the template's pods are ready, and why."""
     if target.kind == LEADER_WORKER_SET:
-        waits = text(target.obj, "spec", STARTUP_POLICY) == LEADER_READY
+        waits = target.read(LeaderWorkerSet).spec.startup_policy == LEADER_READY
         leads = template.path.endswith("leaderTemplate")
         why = "which startupPolicy LeaderReady makes only after the leader is ready"
         return {f"{target.name}-0-": why} if waits and leads else {}
-    jobs = maps(target.obj, "spec", "replicatedJobs")
+    spec = target.read(JobSet).spec
+    jobs = spec.replicated_jobs
     own = next((step for step in template.steps if isinstance(step, int)), len(jobs))
     if own >= len(jobs):
         return {}
-    name, later = text(jobs[own], "name"), list[Json]()
-    if text(target.obj, "spec", "startupPolicy", "startupPolicyOrder") == "InOrder":
+    name = jobs[own].name
+    if spec.startup_policy.startup_policy_order == "InOrder":
         later, why = jobs[own + 1 :], "which startupPolicy InOrder makes only after this one is ready"
     else:
-        later = [job for job in jobs if any(text(on, "name") == name for on in maps(job, "dependsOn"))]
+        later = tuple(job for job in jobs if any(on.name == name for on in job.depends_on))
         why = f"which is made only after its dependsOn {name}"
-    return {f"{target.name}-{text(job, 'name')}-": why for job in later if text(job, "name") != name}
+    return {f"{target.name}-{job.name}-": why for job in later if job.name != name}
 
 
 def _is_numbered(pod: str, prefix: str) -> bool:
@@ -136,7 +139,7 @@ def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
         owner, _, ordinal = pod.rpartition("-")
         if (
             owner == target.name
-            and (place, service) == (namespace, text(target.obj, "spec", "serviceName"))
+            and (place, service) == (namespace, target.read(StatefulSet).spec.service_name)
             and ordinal.isascii()
             and ordinal.isdigit()
             and len(ordinal) < 10
@@ -151,12 +154,10 @@ def _reads_own_name(template: PodTemplate, wait: Wait, container: Container) -> 
 
 
 def _script_reads_own_name(script: str, container: Container) -> bool:
-    fields = (
-        (text(entry, "name"), text(entry, "valueFrom", "fieldRef", "fieldPath"))
-        for entry in maps(container.spec, "env")
-    )
     return _OWN_NAME.search(script) is not None or any(
-        path.startswith(("metadata.name", "metadata.labels")) and bool(name) and name in script
-        for name, path in fields
-        if path != "metadata.namespace"
+        each.field_path.startswith(("metadata.name", "metadata.labels"))
+        and each.field_path != "metadata.namespace"
+        and bool(each.name)
+        and each.name in script
+        for each in container.typed.env
     )

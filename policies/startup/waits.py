@@ -14,7 +14,6 @@ from policies.core.finding import Certainty, Finding
 from policies.core.resources import Resource
 from policies.core.services import OwnService, own_service
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import strings, text
 from policies.kube.pods import Container
 
 _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\b")
@@ -45,18 +44,25 @@ class Wait:
 
 def probe_waits(template: PodTemplate, container: Container) -> Iterator[tuple[str, Wait]]:
     """The hosts that the readiness and startup probes must reach, each with the probe's name."""
-    for field, probe in (("readinessProbe", "readiness"), ("startupProbe", "startup")):
-        for handler in ("httpGet", "tcpSocket"):
-            name = text(container.spec, field, handler, "host")
-            if name:
-                host = Host(name.lower(), Reach.EXTERNAL, handler)
+    typed = container.typed
+    for name, field, probe in (
+        ("readiness", "readinessProbe", typed.readiness_probe),
+        ("startup", "startupProbe", typed.startup_probe),
+    ):
+        if probe is None:
+            continue
+        for handler, action in (("httpGet", probe.http_get), ("tcpSocket", probe.tcp_socket)):
+            if action is not None and action.host:
+                host = Host(action.host.lower(), Reach.EXTERNAL, handler)
                 path = template.at(container, field, handler, "host")
-                yield probe, Wait(host, path, Certainty.CERTAIN, "")
+                yield name, Wait(host, path, Certainty.CERTAIN, "")
+        if probe.exec is None:
+            continue
         summary = exec_command(template, container, field)
-        script = "\n".join(strings(container.spec, field, "exec", "command"))
+        script = "\n".join(probe.exec.command)
         certainty = Certainty.UNDECIDED if _is_conditional(script) else Certainty.CERTAIN
         for host in dict.fromkeys(summary.hosts):
-            yield probe, Wait(host, template.at(container, field, "exec.command"), certainty, script)
+            yield name, Wait(host, template.at(container, field, "exec.command"), certainty, script)
 
 
 def init_waits(template: PodTemplate, container: Container) -> list[Wait]:
@@ -68,7 +74,7 @@ def _init_waits(template: PodTemplate, container: Container) -> list[Wait]:
     summary = container_command(template, container)
     if not summary.hosts:
         return []
-    script = "\n".join(container.argv)
+    script = "\n".join(container.typed.argv)
     polling = _Polling(summary, script)
     return [
         Wait(host, template.command_path(container), certainty, script)

@@ -30,6 +30,7 @@ class ObjectMeta(Part):
     generate_name: str = ""
     namespace: str = ""
     uid: str = ""
+    resource_version: str = ""
     labels: Mapping[str, str] = EMPTY
     annotations: Mapping[str, str] = EMPTY
     owner_references: tuple[OwnerReference, ...] = ()

@@ -40,6 +40,12 @@ class EnvVar(Part):
     value: str = ""
     value_from: EnvVarSource | None = None
 
+    @property
+    def field_path(self) -> str:
+        """The field of the pod that it is read from; empty for others."""
+        source = self.value_from
+        return "" if source is None or source.field_ref is None else source.field_ref.field_path
+
 
 class EnvFromSource(Part):
     prefix: str = ""
@@ -336,6 +342,11 @@ class PodSpec(Part):
     os: PodOS = PodOS()
     resources: ResourceRequirements = ResourceRequirements()
     resource_claims: tuple[PodResourceClaim, ...] = ()
+
+    def mounted_by(self, container: ContainerSpec) -> list[Volume]:
+        """The volumes that one of the containers mounts."""
+        names = {mount.name for mount in container.volume_mounts}
+        return [volume for volume in self.volumes if volume.name in names]
 
     @property
     def grace(self) -> int:

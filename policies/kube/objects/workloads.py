@@ -24,7 +24,12 @@ class UpdateStrategy(Part):
 
 
 class WorkloadStatus(Part):
+    observed_generation: int | None = None
+    replicas: int = 0
     ready_replicas: int = 0
+
+
+NO_STATUS = WorkloadStatus()
 
 
 class ReplicatedSpec(Part):
@@ -39,7 +44,7 @@ class Replicated(Object):
     """A Deployment, StatefulSet, ReplicaSet or Rollout, as far as they are alike."""
 
     spec: ReplicatedSpec = ReplicatedSpec()
-    status: WorkloadStatus = WorkloadStatus()
+    status: WorkloadStatus = NO_STATUS
 
 
 class ProgressingSpec(ReplicatedSpec):

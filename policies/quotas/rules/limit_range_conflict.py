@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Final
+from operator import attrgetter
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.resources import Resource
 from policies.kube.group_kinds import POD as POD_KIND
-from policies.kube.json import Json, dig, mapping, text
-from policies.kube.metadata import controller
-from policies.kube.pods import Container, Role, mounted_volumes
+from policies.kube.objects.limits import LimitRange, LimitRangeItem
+from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
     CONTAINER,
@@ -27,24 +25,20 @@ from policies.quotas.limit_ranges import (
     total,
 )
 
-_BOUNDS: Final = ("min", "max", "maxLimitRequestRatio")
-
 
 def check(target: Target, facts: Facts) -> Findings:
-    ranges = facts.listing(Resource.LIMIT_RANGES)
-    if not ranges or target.kind == POD_KIND or controller(target.obj) is not None:
-        return
-    if not target.replicas:
+    ranges = facts.objects(LimitRange)
+    if not ranges or target.kind == POD_KIND or target.has_controller or not target.replicas:
         return
     for template in target.templates:
-        if has_pod_level_resources(template.pod):
+        if has_pod_level_resources(template.typed.spec):
             continue
         try:
             defaults = defaults_in(facts)
             assert defaults is not None
             found = resources_of(template.containers(), defaults)
             yield from _defaulted(template, found)
-            for limit_range in sorted(ranges, key=lambda each: text(each, "metadata", "name")):
+            for limit_range in sorted(ranges, key=attrgetter("name")):
                 yield from _refused(template, found, limit_range)
         except ValueError:
             continue  # a quantity that no API server accepts
@@ -83,17 +77,17 @@ def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
 
 def _in_memory(template: PodTemplate, container: Container) -> Iterator[tuple[str, Decimal]]:
     """The in-memory volumes that a container mounts, with their sizeLimit."""
-    for volume in mounted_volumes(template.pod, container):
-        size = dig(volume, "emptyDir", "sizeLimit")
-        if text(volume, "emptyDir", "medium") == "Memory" and size is not None:
-            yield text(volume, "name"), parse_quantity(size)
+    for volume in template.typed.spec.mounted_by(container.typed):
+        place = volume.empty_dir
+        if place is not None and place.medium == "Memory" and place.size_limit is not None:
+            yield volume.name, parse_quantity(place.size_limit)
 
 
 # --- bounds ----------------------------------------------------------------------------------------
 
 
-def _refused(template: PodTemplate, found: tuple[Resources, ...], limit_range: Json) -> Findings:
-    name = text(limit_range, "metadata", "name")
+def _refused(template: PodTemplate, found: tuple[Resources, ...], limit_range: LimitRange) -> Findings:
+    name = limit_range.name
     for item in bounds(limit_range, CONTAINER):
         for each in found:
             who = f"container {each.container.name}"
@@ -120,13 +114,13 @@ def _finding(path: str, name: str, why: str, certain: bool) -> Finding:
 
 
 def _violations(
-    item: Json, requests: Amounts, limits: Amounts, *, pod: bool = False
+    item: LimitRangeItem, requests: Amounts, limits: Amounts, *, pod: bool = False
 ) -> Iterator[tuple[str, str, bool]]:
     """Sentences about values outside the bounds of an item, each with its resource and whether it is certain.
 
     Other webhooks may add missing values, and containers to a pod.
     """
-    minimum, maximum, ratios = (amounts(mapping(item, each)) for each in _BOUNDS)
+    minimum, maximum, ratios = map(amounts, (item.min, item.max, item.max_limit_request_ratio))
     for name, bound in minimum.items():
         limit = f"the minimum is {formatted(name, bound)}"
         if name not in requests:

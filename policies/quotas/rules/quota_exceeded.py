@@ -31,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
-    name = str(each.quota["metadata"]["name"])
+    name = each.quota.name
     for template, pods in zip(each.templates, each.pods, strict=True):
         for container, missing in missing_resources(each.quota, pods):
             yield Finding(

@@ -60,7 +60,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     [template] = target.templates
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
-    if autoscaler is None or has_pod_level_resources(template.pod):
+    if autoscaler is None or has_pod_level_resources(template.typed.spec):
         return
     if (autoscaler.spec.max_replicas or 0) <= autoscaler_minimum(autoscaler):
         return

@@ -16,7 +16,7 @@ _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         # With hostNetwork loopback is the node's, and a native sidecar may be the server.
-        if template.spec.get("hostNetwork") is True or any(template.containers(Role.SIDECAR)):
+        if template.typed.spec.host_network or any(template.containers(Role.SIDECAR)):
             continue
         for container in template.containers(Role.INIT):
             summary = container_command(template, container)
