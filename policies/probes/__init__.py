@@ -1,7 +1,7 @@
 """Model servers, their health endpoints and start times, and the mutator `standard-probes`.
 
-Start with three modules: `preset` is the model of a preset (data in `presets/`), `recognition` matches a
-container with a preset, and `standard_probes` injects the probes.
+Start with three modules: `preset` is the model of a preset (data in `policies/servers/`), `recognition`
+matches a container with a preset, and `standard_probes` injects the probes.
 
 | question | module |
 |---|---|

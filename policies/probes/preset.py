@@ -1,7 +1,7 @@
 """Presets of model servers: how a server is recognised, its health endpoints, its start time.
 
 A preset follows the server's own documentation or source; `source` names the page. Each built-in one is a
-file in the folder `presets`; users add to them, or change single fields, under `presets` in
+file in `policies/servers/`; users add to them, or change single fields, under `presets` in
 `standard-probes.yaml`.
 """
 
@@ -395,5 +395,5 @@ def dependency_of(preset: Preset, path: str) -> str | None:
 
 @cache
 def known_presets() -> Mapping[str, Preset]:
-    """The built-in presets by name: a file for each in the folder `presets`."""
-    return data.load_folder(Preset, __package__, "presets")
+    """The built-in presets by name: a file for each in `policies/servers/`."""
+    return data.load_folder(Preset, "policies", "servers")

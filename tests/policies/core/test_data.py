@@ -33,7 +33,7 @@ def test_a_file_means_the_same_to_the_strict_reader() -> None:
 
 
 def test_every_file_is_somebodys() -> None:
-    presets = {f"policies/probes/presets/{preset}.yaml" for preset in known_presets()}
+    presets = {f"policies/servers/{preset}.yaml" for preset in known_presets()}
     tables = {
         "policies/accelerators/parallelism.yaml",
         "policies/accelerators/vendors.yaml",
@@ -101,7 +101,7 @@ def test_the_command_line_starts_without_reading_them() -> None:
 
     assert read_by("--version").splitlines()[-1] == "[]"
     reviewed = read_by("review", str(ROOT / "tests/policies/probes/standard-probes/vllm/input.yaml"))
-    assert "presets/vllm.yaml" in reviewed, "the hook sees what is opened"
+    assert "servers/vllm.yaml" in reviewed, "the hook sees what is opened"
 
 
 def test_the_wheel_holds_them() -> None:
@@ -109,4 +109,4 @@ def test_the_wheel_holds_them() -> None:
     shipped = {file.distribution_path for file in builder.recurse_included_files()}
     assert {name(path) for path in DATA} <= shipped
     assert {name(path) for path in (ROOT / "policies").rglob("*.md")} <= shipped
-    assert str(files("policies.probes").joinpath("presets")).endswith("policies/probes/presets")
+    assert str(files("policies").joinpath("servers")).endswith("policies/servers")
