@@ -19,7 +19,7 @@ from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.listing import Listing
 from policies.kube.json import Json, replaced
 from tests.policies.accelerators.nodes import GPU, affinity, expression, facts, labelled, named, node, pod
-from tests.policies.test_laws import damaged, lost, places
+from tests.policies.test_laws import damaged, lost, places, reaches_policies
 
 # --- what a pod asks for ---------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ def test_the_laws_hold_with_accelerator_nodes(data: st.DataObject) -> None:
         node("a", labels | zone, 8, (TAINT,)), node("t4", labels, 4), node("bare", gpus=2), node("c")
     )
     obj = data.draw(damaged())
-    if obj["kind"] == "Pod":
+    if obj["kind"] == "Pod" and reaches_policies(obj):
         for policy in (registry.mutators()["gpu-affinity"], registry.mutators()["disruption-guard"]):
             assert policy.mutate is not None
             after = policy.mutate(obj, policy.settings(), known)

@@ -482,7 +482,7 @@ def workload(number: int) -> Iterator[bytes]:
 
 
 def test_the_bytes_of_bodies_are_of_the_memos_bytes() -> None:
-    limit = 2**19
+    limit = 2**20
     caller = Caller(limit=limit)
     for replica in map(workload, range(75)):  # what the policies keep for themselves they keep now
         caller.read("mutate", next(replica))
@@ -510,7 +510,7 @@ def test_the_forms_of_a_body_are_counted_with_its_answer() -> None:
 
 
 def test_an_answer_that_is_found_by_bytes_is_given_up_last() -> None:
-    caller = Caller(limit=600_000)
+    caller = Caller(limit=1_200_000)
     first, *others = map(workload, range(120))
     for _ in range(2):
         caller.agrees("mutate", next(first))
