@@ -81,6 +81,7 @@ class Family(StrEnum):
     DEADLOCK = "deadlock"
     CASCADE = "cascade"
     JOBS = "jobs"
+    SERVERS = "servers"
 
 
 class Check(Protocol):

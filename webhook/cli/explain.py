@@ -31,6 +31,7 @@ FAMILIES: Final = {
     Family.DEADLOCK: ("Deadlock", "Something waits forever."),
     Family.CASCADE: ("Cascade", "One failure restarts or removes everything."),
     Family.JOBS: ("Jobs", "Lost work, lost evidence."),
+    Family.SERVERS: ("Model servers", "A server does not start, does not scale, or loses requests."),
 }
 """The heading of each family, and the hazard of its rules."""
 ON_A_NODE: Final = (Family.DEADLOCK, Family.CASCADE)

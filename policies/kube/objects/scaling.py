@@ -23,6 +23,8 @@ class PodDisruptionBudget(Object):
 class MetricTarget(Part):
     type: str = ""
     average_utilization: int | None = None
+    average_value: Quantity | None = None
+    value: Quantity | None = None
 
 
 class ResourceMetric(Part):
@@ -33,10 +35,24 @@ class ResourceMetric(Part):
     target: MetricTarget = MetricTarget()
 
 
+class MetricIdentifier(Part):
+    name: str = ""
+
+
+class NamedMetric(Part):
+    """The `pods`, `object` or `external` of a metric."""
+
+    metric: MetricIdentifier = MetricIdentifier()
+    target: MetricTarget = MetricTarget()
+
+
 class Metric(Part):
     type: str = ""
     resource: ResourceMetric | None = None
     container_resource: ResourceMetric | None = None
+    pods: NamedMetric | None = None
+    object: NamedMetric | None = None
+    external: NamedMetric | None = None
 
 
 class ScalingRules(Part):

@@ -37,6 +37,8 @@ def test_every_file_is_somebodys() -> None:
     tables = {
         "policies/accelerators/parallelism.yaml",
         "policies/accelerators/vendors.yaml",
+        "policies/autoscaling/metrics.yaml",
+        "policies/autoscaling/owners.yaml",
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
         "policies/core/resources.yaml",

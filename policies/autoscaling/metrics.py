@@ -1,0 +1,102 @@
+"""The metrics of autoscalers, by name, and what `metrics.yaml` knows about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from typing import Final
+
+from pydantic import Field
+
+from policies.core import data
+from policies.core.settings import Model
+from policies.core.target import Target
+from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, NamedMetric, ScaledObject, Trigger
+from policies.kube.quantities import parse_quantity
+
+_MAX: Final = 32
+"""Metrics of one autoscaler that are read."""
+_MAX_QUERY: Final = 4096
+"""Characters. A longer query is not read."""
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_CHANGES: Final = re.compile(r"[*/+]|\b(?:sum_over_time|count|rate|increase)\b")
+"""Operators and functions after which a value may exceed the metric's maximum."""
+
+
+class KnownMetric(Model):
+    """An entry of `metrics.yaml`."""
+
+    names: tuple[str, ...] = Field(min_length=1, description="its names")
+    maximum: int | None = Field(None, ge=1, description="the greatest value for one pod; absent: no limit")
+    misleads: str | None = Field(
+        None, description="why it does not show load: the end of a sentence that begins with its name"
+    )
+    source: str = Field(description="the documentation or source that shows it")
+
+
+@dataclass(frozen=True, slots=True)
+class UsedMetric:
+    """A metric of an autoscaler."""
+
+    path: str
+    name: str
+    """The name of `metrics.yaml`; empty for other metrics."""
+    known: KnownMetric | None
+    target: Decimal | None = None
+    """The target for one pod; None if it is unknown, or if a query changes the value."""
+
+
+def used_metrics(target: Target) -> list[UsedMetric]:
+    """The metrics of a HorizontalPodAutoscaler or a ScaledObject, in its order."""
+    if target.kind == AUTOSCALER:
+        return list(_of_autoscaler(target.read(HorizontalPodAutoscaler)))
+    return list(_of_scaled_object(target.read(ScaledObject))) if target.kind == SCALED_OBJECT else []
+
+
+def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
+    for n, metric in enumerate(autoscaler.spec.metrics[:_MAX]):
+        source = metric.pods or metric.object or metric.external
+        name = "" if source is None else source.metric.name
+        value = None if source is None else _per_pod(source)
+        yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value)
+
+
+def _per_pod(source: NamedMetric) -> Decimal | None:
+    """The target for one pod. A target of type Value may be compared with the sum of all pods."""
+    try:
+        return None if source.target.average_value is None else parse_quantity(source.target.average_value)
+    except ValueError:
+        return None
+
+
+def _of_scaled_object(scaled: ScaledObject) -> Iterator[UsedMetric]:
+    for n, trigger in enumerate(scaled.spec.triggers[:_MAX]):
+        query = trigger.metadata.get("query", "") if trigger.type == "prometheus" else ""
+        words = set(_NAME.findall(query)) if len(query) <= _MAX_QUERY else set()
+        names = [word for word in words if _plain(word) in _by_name()]
+        known = _by_name()[_plain(names[0])] if len(names) == 1 else None
+        value = None if known is None or _CHANGES.search(query) else _threshold(trigger)
+        yield UsedMetric(f"spec.triggers[{n}]", names[0] if known else "", known, value)
+
+
+def _threshold(trigger: Trigger) -> Decimal | None:
+    if trigger.metric_type not in ("", "AverageValue"):
+        return None
+    try:
+        return Decimal(trigger.metadata.get("threshold", ""))
+    except ArithmeticError:
+        return None
+
+
+def _plain(name: str) -> str:
+    return name.replace(":", "_")
+
+
+@cache
+def _by_name() -> Mapping[str, KnownMetric]:
+    known = data.load_list(KnownMetric, __package__, "metrics.yaml")
+    return {_plain(name): metric for metric in known for name in metric.names}

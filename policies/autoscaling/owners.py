@@ -1,0 +1,69 @@
+"""Operators that own workloads and set their replicas, from `owners.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from pydantic import Field
+
+from policies.core import data
+from policies.core.facts import Facts, WholeObjects
+from policies.core.settings import Model
+from policies.kube.group_kinds import GroupKind
+from policies.kube.objects.metadata import ObjectReference
+
+
+class Owner(Model):
+    """An entry of `owners.yaml`."""
+
+    kind: str = Field(pattern=r"^\w+\.[\w.-]+$", description="the custom resource, as `Kind.group`")
+    names: tuple[str, ...] = Field(
+        description="the names of its Deployments and StatefulSets; `*` is its own name"
+    )
+    instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
+    source: str = Field(description="the documentation that shows it")
+
+    @property
+    def group_kind(self) -> GroupKind:
+        kind, _, group = self.kind.partition(".")
+        return GroupKind(group, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A workload of an operator."""
+
+    owner: Owner
+    name: str
+    """The name of the custom resource."""
+    itself: bool
+    """Whether the custom resource itself is scaled."""
+
+
+def owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
+    """The custom resource that a reference names, or whose workload it names; None if none is known."""
+    for owner in _owners():
+        kind = owner.group_kind
+        if (reference.api_version.partition("/")[0], reference.kind) == (kind.group, kind.kind):
+            return Owned(owner, reference.name, itself=True)
+        cluster = facts.cluster
+        if reference.kind in ("Deployment", "StatefulSet") and isinstance(cluster, WholeObjects):
+            for name in _possible(owner, reference.name):
+                if cluster.named(kind, facts.namespace, name) is not None:
+                    return Owned(owner, name, itself=False)
+    return None
+
+
+def _possible(owner: Owner, workload: str) -> Iterator[str]:
+    """The names of custom resources that would make a workload of a name."""
+    for pattern in owner.names:
+        prefix, _, suffix = pattern.partition("*")
+        if workload.startswith(prefix) and workload.endswith(suffix):
+            yield workload[len(prefix) : len(workload) - len(suffix)]
+
+
+@cache
+def _owners() -> tuple[Owner, ...]:
+    return data.load_list(Owner, __package__, "owners.yaml")

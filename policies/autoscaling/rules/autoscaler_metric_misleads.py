@@ -1,0 +1,63 @@
+"""autoscaler-metric-misleads: autoscalers by metrics that do not show the load of a model server."""
+
+from __future__ import annotations
+
+from policies.accelerators.requests import wants_accelerator
+from policies.autoscaling.metrics import used_metrics
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, ROLLOUT, SCALED_OBJECT, STATEFUL_SET
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.pods import Role
+from policies.probes.serving import recognised
+from policies.rollouts.rollouts import autoscaler_of
+
+_HINT = "Scale by waiting or running requests, such as vllm:num_requests_waiting, or by latency."
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in (AUTOSCALER, SCALED_OBJECT):
+        yield from _by_gpu(target)
+    else:
+        yield from _by_cpu(target, facts)
+
+
+def _by_gpu(target: Target) -> Findings:
+    """All metrics show only that a GPU is in use."""
+    used = used_metrics(target)
+    if used and all(each.known is not None and each.known.misleads for each in used):
+        first = used[0]
+        misleads = first.known.misleads if first.known is not None else ""
+        yield Finding(
+            first.path,
+            f"The only metric, {first.name}, {misleads}: pods are added without load, or not before a queue "
+            "has grown.",
+            _HINT,
+        )
+
+
+def _by_cpu(target: Target, facts: Facts) -> Findings:
+    """A server on accelerators that is scaled by CPU or memory only."""
+    autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
+    if autoscaler is None or target.has_controller or not _only_cpu(autoscaler):
+        return
+    for template in target.templates:
+        if not wants_accelerator(template.pod, facts):
+            continue
+        for container in template.containers(Role.MAIN):
+            server = recognised(container, facts)
+            if server is not None and server.preset.loads_model and container.typed.resources.limits:
+                yield Finding(
+                    template.at(container),
+                    f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} by CPU or memory only. "
+                    "It computes on accelerators, so neither grows with the queue of requests.",
+                    _HINT,
+                )
+
+
+def _only_cpu(autoscaler: HorizontalPodAutoscaler) -> bool:
+    metrics = autoscaler.spec.metrics
+    percent = autoscaler.spec.target_cpu_utilization_percentage
+    return all(each.resource is not None for each in metrics) if metrics else percent is not None
+
+
+RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, ROLLOUT))
