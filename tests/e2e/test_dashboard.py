@@ -34,6 +34,8 @@ ABOVE_ZERO = {
 """Panels that must show more than zero after what `busy` does."""
 OF_THE_FAST_PATH = "Answers given again"
 """Zero while the fast path is off."""
+LEFT_OUT = {("Known of the cluster", "B")}
+"""Has no series until an object of the cluster is left out, and the API server accepts no such object."""
 PATIENCE = 120
 
 
@@ -120,7 +122,7 @@ def test_every_query_gives_something(
             found = prometheus.values(expanded(expression))
             if found and (title not in above_zero or max(found) > 0):
                 del empty[title, ref]
-    assert empty == {}
+    assert empty.keys() <= LEFT_OUT
     if above_zero != ABOVE_ZERO:
         for (title, _), expression in QUERIES.items():
             assert title != OF_THE_FAST_PATH or prometheus.values(expanded(expression)) == [0]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import webhook.cli.main as cli
+from policies.probes.liveness_program import watched_start
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import NAMESPACE, Chassis
@@ -23,8 +24,11 @@ def server() -> JSON:
 
 
 def budget(of: JSON) -> int:
-    probe = of["spec"]["containers"][0]["startupProbe"]
-    return int(probe["periodSeconds"] * probe["failureThreshold"])
+    """Seconds that a start may last: of the startupProbe, or of the livenessProbe that watches it."""
+    main = of["spec"]["containers"][0]
+    if "startupProbe" not in main:
+        return watched_start(main["livenessProbe"])
+    return int(main["startupProbe"]["periodSeconds"] * main["startupProbe"]["failureThreshold"])
 
 
 def test_a_budget_follows_from_observed_starts(

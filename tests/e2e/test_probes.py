@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from policies.probes.liveness_program import is_program
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
@@ -45,7 +46,8 @@ def test_the_pods_of_a_workload_get_all_three_probes(
     assert made["metadata"]["ownerReferences"][0]["kind"] == owner
     assert probes(made) == ALL
     main = made["spec"]["containers"][0]
-    assert main["livenessProbe"]["httpGet"] == {"path": "/health", "port": 8000, "scheme": "HTTP"}
+    assert main["readinessProbe"]["httpGet"] == {"path": "/health", "port": 8000, "scheme": "HTTP"}
+    assert is_program(main["livenessProbe"])
     stored = api.get(f"{kind.lower()}s", "model")
     assert probes(stored["spec"]["template"]) == set(), "pod-level policies leave the workload alone"
 
@@ -57,7 +59,7 @@ def test_liveness_waits_for_startup_and_is_more_patient_than_readiness(api: Api,
         return int(main[probe]["periodSeconds"] * main[probe]["failureThreshold"])
 
     assert patience("readinessProbe") < patience("livenessProbe") < patience("startupProbe")
-    assert main["startupProbe"]["httpGet"] == main["livenessProbe"]["httpGet"]
+    assert main["startupProbe"]["httpGet"] == main["readinessProbe"]["httpGet"]
 
 
 def test_a_job_gets_none(api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str) -> None:

@@ -20,7 +20,7 @@ from tests.e2e.workloads import container, job, pod, workload
 pytestmark = pytest.mark.e2e
 
 Shell = Callable[..., str]
-LLM = container("vllm/vllm-openai:v0.10.2", args=["--model", "meta-llama/Llama-3.1-70B"])
+LLM = container("vllm/vllm-openai:v0.10.2", args=["--model", "Qwen/Qwen3-32B"])
 START = "spec.containers[main].startupProbe"
 
 
@@ -68,20 +68,20 @@ def test_the_answer_for_a_pod_has_setters_and_commands_that_work(
         "standard-probes",
         "startupFactor",
     )
-    assert start["why"].startswith("215 min: six times the 36 min that 140 GB take at 64 MiB/s")
+    assert start["why"].startswith("101 min: six times the 17 min that 64 GB take at 64 MiB/s")
     assert start["today"] is None
     assert by_path["spec.terminationGracePeriodSeconds"]["by"] == "user"
     assert by_path["spec.tolerations[node.kubernetes.io/not-ready]"]["by"] == "default"
     assert by_path["spec.restartPolicy"]["by"] in ("user", "default")
     text = shell(f"kubectl chassis why po/{name} -n {namespace}")
     assert f"Pod {namespace}/{name}, made for Deployment {namespace}/llm" in text
-    why = "215 min: six times the 36 min that 140 GB take at 64 MiB/s"
+    why = "101 min: six times the 17 min that 64 GB take at 64 MiB/s"
     assert f"  by      standard-probes of ML Chassis\n  why     {why}" in text
 
     # Unedited a command makes no change; with another value it changes that.
     shell(start["commands"]["here"])
     _, same = fields(shell, f"deployment/llm -n {namespace}")
-    assert same["spec.template." + START]["why"].startswith("215 min: ")
+    assert same["spec.template." + START]["why"].startswith("101 min: ")
     expected = start["annotation"].partition("=")[2]
     shell(start["commands"]["here"].replace(expected, "10m"))
     _, shorter = fields(shell, f"deploy/llm -n {namespace}")
@@ -107,9 +107,9 @@ def test_a_later_change_of_the_policy_is_shown_and_its_command_works(
         shell(command.replace("startupFactor: 3.0", "startupFactor: 2.0"))
         answer, later = fields(shell, f"pod/llm -n {namespace}")
         assert answer["policy"]["changed"] is True
-        assert later[START]["why"].startswith("215 min: ")
-        assert later[START]["today"].startswith("143 min: ")
-        assert "  today   143 min: " in shell(f"kubectl chassis why pod/llm -n {namespace}")
+        assert later[START]["why"].startswith("101 min: ")
+        assert later[START]["today"].startswith("68 min: ")
+        assert "  today   68 min: " in shell(f"kubectl chassis why pod/llm -n {namespace}")
     finally:
         api.replace({**chassis.policy(), "data": before.get("data") or {}})
         reset = "kubectl -n mlchassis-system patch configmap mlchassis-override --type=json -p "
