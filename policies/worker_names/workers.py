@@ -1,6 +1,6 @@
 """A group of workers: the pod to be created, the desired number, the existing pods, and the reservations.
 
-Pure functions over JSON. Times are seconds since the epoch by the API server's clock.
+Pure functions. Times are seconds since the epoch by the API server's clock.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from policies.core.annotations import WORKER_GROUP
-from policies.kube.json import Json, dig, integer, maps, strings, text
-from policies.kube.metadata import controller, labels_of
+from policies.kube.json import Json
 from policies.kube.names import is_api_version, is_kind, is_label_value, is_path_segment
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.pods import PodState
+from policies.kube.objects.ray import RayCluster, WorkerGroupSpec
+from policies.kube.objects.reading import WrongTypeError, read
+from policies.kube.objects.scaling import Scale
 
 IS_RAY_NODE: Final = "ray.io/is-ray-node"
 RAY_CLUSTER: Final = "ray.io/cluster"
@@ -83,10 +87,14 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
     head with a fixed name), without a controller, outside of a group, and Ray's redis-cleanup pods. Nor pods
     with labels or an owner that the API server refuses: the owner is looked up by this text.
     """
-    reference, labels = controller(pod), labels_of(pod)
-    if reference is None or text(pod, "metadata", "name"):
+    try:
+        metadata = read(pod, Object).metadata
+    except WrongTypeError:
         return None
-    owner = Owner(*(text(reference, key) for key in ("apiVersion", "kind", "name", "uid")))
+    reference, labels = metadata.controller, metadata.labels
+    if reference is None or metadata.name:
+        return None
+    owner = Owner(reference.api_version, reference.kind, reference.name, reference.uid)
     if not owner.is_sound:
         return None
     if not owner.is_ray or labels.get(IS_RAY_NODE) != "yes":
@@ -148,36 +156,39 @@ def desired(owner: Json | None, worker: Worker) -> Desired:
     """The desired workers by the live owner: a RayCluster, or the Scale of any other controller.
 
     The arithmetic is KubeRay's: clamp(replicas, minReplicas, maxReplicas) x numOfHosts, 0 if suspended.
-    Raises OwnerMismatch.
+    Raises OwnerMismatch, and WrongTypeError for an owner that this version cannot read.
     """
-    if owner is None or text(owner, "metadata", "uid") != worker.owner.uid:
+    live: RayCluster | Scale | None = None
+    if owner is not None:
+        live = read(owner, RayCluster) if worker.owner.is_ray else read(owner, Scale)
+    if live is None or live.metadata.uid != worker.owner.uid:
         # One sentence for both: the caller may not be allowed to see the existing pod.
         raise OwnerMismatch(f"{worker.owner} is gone, or another one has its name now.")
-    if not worker.owner.is_ray:
-        return Desired(integer(owner, "spec", "replicas", default=0))
-    groups = maps(owner, "spec", "workerGroupSpecs")
-    to_delete = frozenset(
-        name for spec in groups for name in strings(spec, "scaleStrategy", "workersToDelete")
-    )
-    if dig(owner, "metadata", "deletionTimestamp"):
+    return _desired_by_ray(live, worker) if isinstance(live, RayCluster) else Desired(live.spec.replicas)
+
+
+def _desired_by_ray(cluster: RayCluster, worker: Worker) -> Desired:
+    groups = cluster.spec.worker_group_specs
+    to_delete = frozenset(name for each in groups for name in each.scale_strategy.workers_to_delete)
+    if cluster.metadata.deletion_timestamp:
         return Desired(0, to_delete=to_delete, note="it is being deleted")
-    if dig(owner, "spec", "suspend") is True:
+    if cluster.spec.suspend:
         return Desired(0, to_delete=to_delete, note="it is suspended")
     if worker.head:
         return Desired(1, to_delete=to_delete)
-    for spec in groups:
-        if text(spec, "groupName") == worker.group:
-            return _desired_of_group(spec, to_delete)
+    for each in groups:
+        if each.group_name == worker.group:
+            return _desired_of_group(each, to_delete)
     return Desired(0, to_delete=to_delete, note="it has no such group")
 
 
-def _desired_of_group(spec: Json, to_delete: frozenset[str]) -> Desired:
-    hosts = max(1, integer(spec, "numOfHosts", default=1))
-    if spec.get("suspend") is True:
+def _desired_of_group(spec: WorkerGroupSpec, to_delete: frozenset[str]) -> Desired:
+    hosts = max(1, spec.num_of_hosts)
+    if spec.suspend:
         return Desired(0, hosts, to_delete, "the group is suspended")
-    low = integer(spec, "minReplicas", default=0)
-    high = integer(spec, "maxReplicas", default=_MAX_INT32)
-    replicas = min(max(integer(spec, "replicas", default=low), low), high)
+    low = spec.min_replicas
+    high = _MAX_INT32 if spec.max_replicas is None else spec.max_replicas
+    replicas = min(max(low if spec.replicas is None else spec.replicas, low), high)
     return Desired(max(0, replicas) * hosts, hosts, to_delete)
 
 
@@ -202,14 +213,16 @@ class ExistingPod:
 
 def existing_pod(pod: Json) -> ExistingPod:
     """A listed pod; without a status it is not finished."""
-    labels, deleted = labels_of(pod), text(pod, "metadata", "deletionTimestamp")
+    found = read(pod, PodState)
+    metadata = found.metadata
+    owner, labels, deleted = metadata.controller, metadata.labels, metadata.deletion_timestamp
     return ExistingPod(
-        name=text(pod, "metadata", "name"),
-        owner_uid=text(controller(pod), "uid"),
+        name=metadata.name,
+        owner_uid="" if owner is None else owner.uid,
         replica=labels.get(REPLICA_NAME, ""),
         replica_index=_number(labels.get(REPLICA_INDEX)),
         ends=datetime.fromisoformat(deleted).timestamp() if deleted else None,
-        finished=text(pod, "status", "phase") in ("Succeeded", "Failed"),
+        finished=found.status.phase in ("Succeeded", "Failed"),
     )
 
 

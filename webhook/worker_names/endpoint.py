@@ -23,6 +23,7 @@ from policies.core.mode import Mode
 from policies.core.reasons import Reasons
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
+from policies.kube.objects.reading import WrongTypeError
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import (
     Answer,
@@ -192,7 +193,7 @@ class Namer:
             try:
                 async with asyncio.timeout_at(deadline - ANSWER_SECONDS):
                     answer = await self._allocate(worker, settings, dry_run=not writes)
-            except (ApiError, TimeoutError) as error:
+            except (ApiError, TimeoutError, WrongTypeError) as error:
                 answer = self._unavailable(worker, settings, error)
             except NoScale as error:
                 return _unnamed(mode, f"{error}, so the label {WORKER_GROUP} has no effect")
@@ -224,6 +225,8 @@ class Namer:
         # The API server's message is only logged: it names our account, and may name other objects.
         status = error.status if isinstance(error, ApiError) else 0
         why = f"the API server answered {status}" if status else "the API server did not answer in time"
+        if isinstance(error, WrongTypeError):
+            why = f"{worker.owner} cannot be read: {error}"
         self._metrics.unavailable.labels(settings.on_unavailable.value).inc()
         log.warning(
             "worker names: the API server could not be asked",
@@ -325,7 +328,7 @@ async def allocate(
     """Read the Lease, list the pods, decide, and swap; start again if another request won the swap.
 
     A dry run returns the name without a swap. `epoch` makes the epoch of a new record. Runs until it is
-    cancelled. Raises OwnerMismatch, ApiError, NoScale.
+    cancelled. Raises OwnerMismatch, WrongTypeError, ApiError, NoScale.
     """
     name, created = lease_name(worker), frozenset[str]()
     while True:

@@ -375,6 +375,11 @@ class PodStatus(Part):
     conditions: tuple[PodCondition, ...] = ()
 
 
-class Pod(Object):
-    spec: PodSpec = NO_SPEC
+class PodState(Object):
+    """A pod without its spec."""
+
     status: PodStatus = PodStatus()
+
+
+class Pod(PodState):
+    spec: PodSpec = NO_SPEC

@@ -1,10 +1,9 @@
-"""Ray clusters."""
+"""Ray clusters, without their pod templates."""
 
 from __future__ import annotations
 
 from policies.kube.objects.base import Part
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.pods import PodTemplateSpec
 
 
 class ScaleStrategy(Part):
@@ -19,15 +18,9 @@ class WorkerGroupSpec(Part):
     num_of_hosts: int = 1
     suspend: bool = False
     scale_strategy: ScaleStrategy = ScaleStrategy()
-    template: PodTemplateSpec = PodTemplateSpec()
-
-
-class HeadGroupSpec(Part):
-    template: PodTemplateSpec = PodTemplateSpec()
 
 
 class RayClusterSpec(Part):
-    head_group_spec: HeadGroupSpec = HeadGroupSpec()
     worker_group_specs: tuple[WorkerGroupSpec, ...] = ()
     suspend: bool = False
     enable_in_tree_autoscaling: bool = False

@@ -78,6 +78,16 @@ class HorizontalPodAutoscaler(Object):
     spec: AutoscalerSpec = AutoscalerSpec()
 
 
+class ScaleSpec(Part):
+    replicas: int = 0
+
+
+class Scale(Object):
+    """The subresource `scale` of any kind."""
+
+    spec: ScaleSpec = ScaleSpec()
+
+
 class Trigger(Part):
     type: str = ""
     metric_type: str = ""
