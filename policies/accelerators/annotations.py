@@ -19,8 +19,6 @@ from policies.accelerators.node_affinity import Alternative, Expression
 from policies.accelerators.requests import MIB
 from policies.accelerators.vendors import MemoryLabel, MemoryUnit, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
-from policies.kube.json import Json
-from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_value
 from policies.kube.quantities import parse_bytes, shown
 
@@ -48,10 +46,9 @@ class Resolution:
 # --- products ------------------------------------------------------------------------------------
 
 
-def requested_products(pod: Json) -> list[str]:
-    """The globs of the annotation, which commas separate."""
-    written = annotations_of(pod).get(GPU_PRODUCT)
-    return [glob.strip() for glob in written.split(",") if glob.strip()] if isinstance(written, str) else []
+def requested_products(annotations: Mapping[str, str]) -> list[str]:
+    """The globs of a pod's annotation, which commas separate."""
+    return [glob.strip() for glob in annotations.get(GPU_PRODUCT, "").split(",") if glob.strip()]
 
 
 def resolve_product(fleet: Fleet, globs: Sequence[str]) -> Resolution:
@@ -152,12 +149,12 @@ class MemoryBound:
         return {"key": key, "operator": sign, "values": [str(number)]}
 
 
-def requested_memory(pod: Json) -> MemoryBound | None:
-    """The bound in the annotation, or None. Raises ValueError with a sentence for the user."""
-    written = annotations_of(pod).get(GPU_MEMORY)
+def requested_memory(annotations: Mapping[str, str]) -> MemoryBound | None:
+    """The bound in a pod's annotation, or None. Raises ValueError with a sentence for the user."""
+    written = annotations.get(GPU_MEMORY)
     if written is None:
         return None
-    bound = written.strip() if isinstance(written, str) else ""
+    bound = written.strip()
     sign = next((each for each in _OPERATORS if bound.startswith(each)), "")
     amount = bound.removeprefix(sign).split()
     if len(amount) != 1:

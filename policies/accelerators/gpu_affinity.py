@@ -43,13 +43,17 @@ from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.listing import Listing
 from policies.core.reasons import UNREAD, Reasons
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
-from policies.kube.metadata import annotations_of, controller, labels_of
 from policies.kube.names import is_label_key, listed
 from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.metadata import ObjectMeta
+from policies.kube.objects.nodes import Node
+from policies.kube.objects.placement import Toleration
+from policies.kube.objects.pods import PodSpec
 
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
 TOLERATIONS: Final = ("spec", "tolerations")
@@ -73,16 +77,17 @@ GROUPS: Final = (
 
 
 def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD) -> Json:
-    owner = controller(pod)
-    if text(pod, "spec", "nodeName") or (owner is not None and owner.get("kind") == "DaemonSet"):
+    typed = facts.view(pod).typed
+    owner = typed.metadata.controller
+    if typed.spec.node_name or (owner is not None and owner.kind == "DaemonSet"):
         return pod
-    if not is_within_limits(pod):
+    if not is_within_limits(typed.spec):
         return pod  # `advise` reports it
     pod = _with_topology(pod, settings, facts, why)
-    requests = settings.catalogue.requests(pod)
+    requests = settings.catalogue.requests(typed.spec)
     if requests:
         return _placed(pod, requests, settings, facts, why)
-    return pod if asks_for_devices(pod) else _off_accelerators(pod, settings, facts, why)
+    return pod if asks_for_devices(typed) else _off_accelerators(pod, settings, facts, why)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------
@@ -96,12 +101,12 @@ def _placed(
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         requested = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
-        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, requested, why)
+        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, requested, facts, why)
         if fleet is not None:
-            pod = _with_annotations(pod, fleet, why)
+            pod = _with_annotations(pod, fleet, facts, why)
         if fleet is not None and not by_claims:
             pod = _with_memory(pod, fleet, settings, facts, why)
-            pod = _with_affinity(pod, fleet, settings, requested, why)
+            pod = _with_affinity(pod, fleet, settings, requested, facts, why)
     return pod
 
 
@@ -110,20 +115,18 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str
     return dict.fromkeys(name for name in found if name is not None)
 
 
-def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, requested: str, why: Reasons) -> Json:
+def _tolerating(
+    pod: Json, vendor: Vendor, fleet: Fleet | None, requested: str, facts: Facts, why: Reasons
+) -> Json:
     """The pod with tolerations of the vendor's taints: key and effect, with any value."""
-    if not can_append(pod, TOLERATIONS):
-        return pod
-    present = maps(pod, *TOLERATIONS)
+    spec = facts.view(pod).typed.spec
     missing = [
-        (taint["key"], taint["effect"])
-        for taint in (fleet.taints if fleet else ())
-        if not tolerates(pod, taint)
+        (taint.key, taint.effect) for taint in (fleet.taints if fleet else ()) if not tolerates(spec, taint)
     ]
     missing += [
         (taint.key, taint.effect.value)
         for taint in vendor.taints
-        if not any(_covers(toleration, taint.key, taint.effect) for toleration in present)
+        if not any(_covers(toleration, taint.key, taint.effect) for toleration in spec.tolerations)
     ]
     tolerations = [
         {"key": key, "operator": "Exists", "effect": effect} for key, effect in dict.fromkeys(missing)
@@ -137,27 +140,28 @@ def _tolerating(pod: Json, vendor: Vendor, fleet: Fleet | None, requested: str, 
     return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod
 
 
-def _covers(toleration: Json, key: str, effect: str) -> bool:
-    return text(toleration, "key") in ("", key) and text(toleration, "effect") in ("", effect)
+def _covers(toleration: Toleration, key: str, effect: str) -> bool:
+    return toleration.key in ("", key) and toleration.effect in ("", effect)
 
 
-def _with_annotations(pod: Json, fleet: Fleet, why: Reasons) -> Json:
-    globs = requested_products(pod)
+def _with_annotations(pod: Json, fleet: Fleet, facts: Facts, why: Reasons) -> Json:
+    annotations = facts.view(pod).typed.metadata.annotations
+    globs = requested_products(annotations)
     if globs:
-        pod = _requiring(pod, resolve_product(fleet, globs), GPU_PRODUCT, why)
+        resolution = resolve_product(fleet, globs)
+        pod = _requiring(pod, resolution, GPU_PRODUCT, annotations[GPU_PRODUCT], why)
     try:
-        bound = requested_memory(pod)
+        bound = requested_memory(annotations)
     except ValueError:
         return pod  # `advise` reports it
     if bound is not None:
-        pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, why)
+        pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, annotations[GPU_MEMORY], why)
     return pod
 
 
-def _requiring(pod: Json, resolution: Resolution, annotation: str, why: Reasons) -> Json:
+def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str, why: Reasons) -> Json:
     changed = require(pod, resolution.alternatives, unless=resolution.keys)
     if changed is not pod:
-        written = annotations_of(pod)[annotation]
         why.give(
             field_path(REQUIRED),
             lambda: f"asked for by {annotation}: {written}; the nodes have {listed(resolution.present)}",
@@ -170,8 +174,9 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
     """The pod on nodes whose accelerators have memory for the weights of its model, if only some have."""
     vendor = fleet.vendor
     keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
-    requested = annotations_of(pod).keys() & {GPU_PRODUCT, GPU_MEMORY}
-    if settings.weights is Strength.OFF or requested or not required_keys(pod).isdisjoint(keys):
+    typed = facts.view(pod).typed
+    requested = typed.metadata.annotations.keys() & {GPU_PRODUCT, GPU_MEMORY}
+    if settings.weights is Strength.OFF or requested or not required_keys(typed.spec).isdisjoint(keys):
         return pod
     found = fits_some(pod, facts)
     if found is None:
@@ -195,7 +200,9 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
     return changed
 
 
-def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, requested: str, why: Reasons) -> Json:
+def _with_affinity(
+    pod: Json, fleet: Fleet, settings: GpuAffinity, requested: str, facts: Facts, why: Reasons
+) -> Json:
     """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
     own = fleet.vendor.own_keys
     if settings.affinity is Strength.OFF:
@@ -211,7 +218,7 @@ def _with_affinity(pod: Json, fleet: Fleet, settings: GpuAffinity, requested: st
                 )
             return changed
         return pod  # every node has a label: a preference would have no effect
-    if required_keys(pod).isdisjoint(own):
+    if required_keys(facts.view(pod).typed.spec).isdisjoint(own):
         for label in fleet.cover or fleet.known_labels[:1]:
             changed = prefer(pod, settings.weight, [label.required])
             if changed is not pod:
@@ -237,12 +244,13 @@ def _off_accelerators(pod: Json, settings: GpuAffinity, facts: Facts, why: Reaso
     ):
         return pod
     inventory = inventory_of(settings, facts)
-    expressions = _avoiding(pod, inventory)
-    if not expressions or _seeks_accelerators(pod, settings):
+    spec = facts.view(pod).typed.spec
+    expressions = _avoiding(spec, inventory)
+    if not expressions or _seeks_accelerators(spec, settings):
         return pod
     said = "asks for no accelerator: leaves the nodes that have one to pods that do"
     if settings.cpu_pods is Strength.REQUIRED:
-        if not _finds_cpu_node(pod, inventory, facts):
+        if not _finds_cpu_node(spec, inventory, facts):
             return pod
         keys = {text(expression, "key") for expression in expressions}
         changed, path = require(pod, [Alternative(tuple(expressions))], unless=keys), REQUIRED
@@ -253,7 +261,7 @@ def _off_accelerators(pod: Json, settings: GpuAffinity, facts: Facts, why: Reaso
     return changed
 
 
-def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
+def _avoiding(pod: PodSpec, inventory: Inventory) -> list[Expression]:
     """Expressions that exclude the accelerator nodes whose taints the pod tolerates."""
     reachable = [
         exposure for exposure in inventory.exposed if all(tolerates(pod, taint) for taint in exposure.taints)
@@ -264,35 +272,30 @@ def _avoiding(pod: Json, inventory: Inventory) -> list[Expression]:
     return [*(label.absent for label in labels), *by_name]
 
 
-def _seeks_accelerators(pod: Json, settings: GpuAffinity) -> bool:
+def _seeks_accelerators(pod: PodSpec, settings: GpuAffinity) -> bool:
     """Whether the pod selects labels of accelerator nodes or tolerates their taints, although it requests no
     accelerator."""
     named = required_keys(pod)
-    for each in maps(pod, *PREFERRED):
-        named.update(text(e, "key") for e in maps(each, "preference", "matchExpressions"))
-    tolerated = {text(toleration, "key") for toleration in maps(pod, "spec", "tolerations")}
+    for each in pod.affinity.node_affinity.preferred:
+        named.update(expression.key for expression in each.preference.match_expressions)
+    tolerated = {toleration.key for toleration in pod.tolerations}
     return any(
         not vendor.own_keys.isdisjoint(named) or any(taint.key in tolerated for taint in vendor.taints)
         for vendor in settings.catalogue.vendors.values()
     )
 
 
-def _finds_cpu_node(pod: Json, inventory: Inventory, facts: Facts) -> bool:
-    return any(
-        _may_run_on(pod, node)
-        for node in facts.nodes() or ()
-        if text(node, "metadata", "name") not in inventory.names
-    )
+def _finds_cpu_node(pod: PodSpec, inventory: Inventory, facts: Facts) -> bool:
+    nodes = facts.cluster_objects(Node) or ()
+    return any(_may_run_on(pod, node) for node in nodes if node.name not in inventory.names)
 
 
-def _may_run_on(pod: Json, node: Json) -> bool:
+def _may_run_on(pod: PodSpec, node: Node) -> bool:
     """Whether the pod's own terms and tolerations admit a node; its requests are not compared."""
-    if mapping(node, "spec").get("unschedulable") is True:
+    if node.spec.unschedulable:
         return False
-    taints = (taint for taint in maps(node, "spec", "taints") if taint.get("effect") != "PreferNoSchedule")
-    return all(tolerates(pod, taint) for taint in taints) and admits(
-        pod, text(node, "metadata", "name"), mapping(node, "metadata", "labels")
-    )
+    taints = (taint for taint in node.spec.taints if taint.effect != "PreferNoSchedule")
+    return all(tolerates(pod, taint) for taint in taints) and admits(pod, node.name, node.metadata.labels)
 
 
 # --- topology ----------------------------------------------------------------------------------------
@@ -306,9 +309,8 @@ class Topology:
     required: bool
 
 
-def _topology(pod: Json, settings: GpuAffinity) -> Topology | None:
-    written = annotations_of(pod).get(TOPOLOGY)
-    words = written.replace(",", " ").split() if isinstance(written, str) else []
+def _topology(metadata: ObjectMeta, settings: GpuAffinity) -> Topology | None:
+    words = metadata.annotations.get(TOPOLOGY, "").replace(",", " ").split()
     if not words or len(words) > 2:
         return None
     strength = words[1] if len(words) == 2 else settings.topology.value
@@ -319,9 +321,10 @@ def _topology(pod: Json, settings: GpuAffinity) -> Topology | None:
 
 
 def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
-    topology = _topology(pod, settings)
-    group = _group(pod) if topology is not None else {}
-    if topology is None or not group or kept_apart(pod, topology.key):
+    typed = facts.view(pod).typed
+    topology = _topology(typed.metadata, settings)
+    group = _group(typed.metadata.labels) if topology is not None else {}
+    if topology is None or not group or kept_apart(typed, topology.key):
         return pod
     added: Json
     term = {"labelSelector": {"matchLabels": group}, "topologyKey": topology.key}
@@ -338,7 +341,7 @@ def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons)
         field_path(path),
         lambda: f"asked for by {TOPOLOGY}: pods of {_as_text(group)} together by {topology.key}",
         setting="topology",
-        annotation=f"{TOPOLOGY}={annotations_of(pod)[TOPOLOGY]}",
+        annotation=f"{TOPOLOGY}={typed.metadata.annotations[TOPOLOGY]}",
     )
     return appended(pod, path, added)
 
@@ -347,9 +350,8 @@ def _as_text(labels: Mapping[str, str]) -> str:
     return listed(f"{key}={value}" for key, value in labels.items())
 
 
-def _group(pod: Json) -> dict[str, str]:
-    """The labels that select exactly the pods of its group; empty if there are none."""
-    labels = labels_of(pod)
+def _group(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that select exactly the pods of a pod's group; empty if there are none."""
     if labels.get(_LEADER_WORKER_SET) and not labels.get(_LEADER_WORKER_GROUP):
         return {}  # a leader, before its set's own webhook added the label
     return next(
@@ -359,7 +361,12 @@ def _group(pod: Json) -> dict[str, str]:
 
 def _is_present(key: str, facts: Facts) -> bool:
     """Whether a node has the label: without one, a required affinity excludes every node."""
-    return any(key in mapping(node, "metadata", "labels") for node in facts.nodes() or ())
+    nodes = facts.nodes()
+    return nodes is not None and key in nodes.derive(_label_keys)
+
+
+def _label_keys(nodes: Listing) -> frozenset[str]:
+    return frozenset().union(*(node.metadata.labels for node in nodes.objects(Node)))
 
 
 # --- advice ------------------------------------------------------------------------------------------
@@ -372,7 +379,8 @@ _UNKNOWN_NODES_HINT: Final = (
 
 def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     """Findings about annotations that have no effect."""
-    if not is_within_limits(pod):
+    typed = facts.view(pod).typed
+    if not is_within_limits(typed.spec):
         yield Finding(
             "spec.affinity",
             "The pod already requires so many node conditions (affinity, selector, tolerations) that "
@@ -382,15 +390,15 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
         )
         return
     yield from _advise_topology(pod, settings, facts)
-    annotations = annotations_of(pod)
+    annotations = typed.metadata.annotations
     present = [key for key in (GPU_PRODUCT, GPU_MEMORY) if key in annotations]
     if not present:
         return
     try:
-        requested_memory(pod)
+        requested_memory(annotations)
     except ValueError as error:
         yield _note(GPU_MEMORY, f"was not applied: {error}", "Write a bound such as >=40Gi or <24G.")
-    requests = settings.catalogue.requests(pod)
+    requests = settings.catalogue.requests(typed.spec)
     inventory = inventory_of(settings, facts)
     if not requests:
         for key in present:
@@ -420,22 +428,24 @@ def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Fi
 
 
 def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
-    if TOPOLOGY not in annotations_of(pod):
+    typed = facts.view(pod).typed
+    if TOPOLOGY not in typed.metadata.annotations:
         return
-    topology = _topology(pod, settings)
+    topology = _topology(typed.metadata, settings)
     if topology is None:
         yield _note(
             TOPOLOGY,
             "can't be read",
             "Write same-node, same-zone or a label key, then required or preferred.",
         )
-    elif not _group(pod) and controller(pod) is None:  # a controller labels pods of a template later
+    elif not _group(typed.metadata.labels) and typed.metadata.controller is None:
+        # A controller labels the pods of a template later.
         yield _note(
             TOPOLOGY,
             "has no effect: no label shows which pods belong together",
             "Use it on the pods of a Job, JobSet, Ray cluster or another group that its controller labels.",
         )
-    elif kept_apart(pod, topology.key):
+    elif kept_apart(typed, topology.key):
         yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
     elif topology.required and facts.nodes() is None:
         yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _UNKNOWN_NODES_HINT)

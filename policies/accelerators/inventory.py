@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
 from policies.kube.cache import Cache
-from policies.kube.json import Json, text
 from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.nodes import Taint
 
 MAX_HOSTNAMES: Final = 20
 """The most accelerator nodes without a vendor's label that are listed by name."""
@@ -22,39 +22,42 @@ class Node:
 
     name: str
     labels: Mapping[str, str]
-    taints: tuple[Json, ...]
+    taints: tuple[Taint, ...]
     accelerators: Mapping[str, int]
     """The allocatable number of each resource, used or not."""
     pool: Pool | None = None
     promised: Mapping[str, str] = field(default_factory=dict)
     """Labels that the running nodes of a pool will have, from its product and memory."""
-    lasting_taints: tuple[Json, ...] = field(init=False, repr=False, compare=False)
+    lasting_taints: tuple[Taint, ...] = field(init=False, repr=False, compare=False)
     """The taints without those of a temporary state, such as a cordon."""
 
     def __post_init__(self) -> None:
-        lasting = tuple(
-            taint
-            for taint in self.taints
-            if taint.get("effect") != "PreferNoSchedule"
-            and not text(taint, "key").startswith("node.kubernetes.io/")
-        )
-        object.__setattr__(self, "lasting_taints", lasting)
+        object.__setattr__(self, "lasting_taints", lasting(self.taints))
 
     @property
     def described(self) -> Mapping[str, str]:
         return {**self.promised, **self.labels} if self.promised else self.labels
 
 
+def lasting(taints: Iterable[Taint]) -> tuple[Taint, ...]:
+    """The taints that exclude pods, without those of a temporary state."""
+    return tuple(
+        taint
+        for taint in taints
+        if taint.effect != "PreferNoSchedule" and not taint.key.startswith("node.kubernetes.io/")
+    )
+
+
 Taints = tuple[tuple[str, str, str], ...]
-"""Key, value and effect of each taint."""
+"""Key, value and effect of each taint, which can be sorted."""
 
 
-def taints_of(taints: Iterable[Json]) -> Taints:
-    return tuple((text(taint, "key"), text(taint, "value"), text(taint, "effect")) for taint in taints)
+def taints_of(taints: Iterable[Taint]) -> Taints:
+    return tuple((taint.key, taint.value, taint.effect) for taint in taints)
 
 
-def _as_json(taints: Iterable[tuple[str, str, str]]) -> tuple[Json, ...]:
-    return tuple({"key": key, "value": value, "effect": effect} for key, value, effect in taints)
+def _as_taints(taints: Iterable[tuple[str, str, str]]) -> tuple[Taint, ...]:
+    return tuple(Taint(key=key, value=value, effect=effect) for key, value, effect in taints)
 
 
 class NodeClass(NamedTuple):
@@ -66,7 +69,7 @@ class NodeClass(NamedTuple):
 
     def sample(self) -> Node:
         """A node of this class, without name and accelerators."""
-        return Node("", dict(self.labels), _as_json(self.taints), {})
+        return Node("", dict(self.labels), _as_taints(self.taints), {})
 
 
 @dataclass(frozen=True)
@@ -104,14 +107,14 @@ class Fleet:
         return tuple(label for label in self.vendor.labels if any(label.on(n.labels) for n in self.samples))
 
     @cached_property
-    def taints(self) -> tuple[Json, ...]:
+    def taints(self) -> tuple[Taint, ...]:
         """The distinct taints of its nodes with keys of the vendor, in the order of the nodes."""
         found = self._own_taints((*self.samples, *self.idle_samples))
-        return _as_json(found if len(found) < 2 else self._own_taints((*self.nodes, *self.idle)))
+        return tuple(found if len(found) < 2 else self._own_taints((*self.nodes, *self.idle)))
 
-    def _own_taints(self, nodes: Iterable[Node]) -> dict[tuple[str, str, str], None]:
+    def _own_taints(self, nodes: Iterable[Node]) -> dict[Taint, None]:
         keys = {taint.key for taint in self.vendor.taints}
-        return dict.fromkeys(taint for node in nodes for taint in taints_of(node.taints) if taint[0] in keys)
+        return dict.fromkeys(taint for node in nodes for taint in node.taints if taint.key in keys)
 
     @cached_property
     def variants(self) -> tuple[Mapping[str, str], ...]:
@@ -185,7 +188,7 @@ class Inventory:
                     and _lasting(node) == taints
                 }
         return Exposure(
-            _as_json(taints),
+            _as_taints(taints),
             tuple(dict.fromkeys(labels)),
             tuple(sorted(hostnames)[:MAX_HOSTNAMES]),
         )
@@ -199,7 +202,7 @@ def _lasting(node: Node) -> Taints:
 class Exposure:
     """How a pod avoids the accelerator nodes with some taints."""
 
-    taints: tuple[Json, ...]
+    taints: tuple[Taint, ...]
     labels: tuple[NodeLabel, ...]
     """Each of the nodes has one of these labels or is in `hostnames`."""
     hostnames: tuple[str, ...]

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
-from policies.kube.selectors import requirement_matches
+from policies.kube.json import Json, appended, dig, mapping, maps, replaced, text
+from policies.kube.objects.metadata import Requirement
+from policies.kube.objects.nodes import Taint
+from policies.kube.objects.placement import NodeSelectorTerm, Toleration
+from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.reading import read
 
 Expression: TypeAlias = Json
-"""A node selector requirement: key, operator, and values."""
+"""A node selector requirement to be added: key, operator, and values."""
 
 NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 REQUIRED: Final = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
@@ -31,64 +35,62 @@ MAX_TOLERATIONS: Final = 256
 """Limits for a pod's own conditions, which are compared with every node and multiplied by added labels."""
 
 
-def is_within_limits(pod: Json) -> bool:
+def is_within_limits(pod: PodSpec) -> bool:
     """Whether a pod's node conditions are few enough. Thousands of terms, compared with thousands of nodes,
     would take seconds and megabytes."""
-    if len(maps(pod, "spec", "tolerations")) > MAX_TOLERATIONS:
+    if len(pod.tolerations) > MAX_TOLERATIONS or len(pod.node_selector) > MAX_LABELS:
         return False
-    if len(mapping(pod, "spec", "nodeSelector")) > MAX_LABELS:
+    terms = (*required_terms(pod), *(each.preference for each in pod.affinity.node_affinity.preferred))
+    if len(terms) > MAX_TERMS:
         return False
-    if dig(pod, *NODE_AFFINITY) is None:
-        return True
-    required, preferred = maps(pod, *TERMS), maps(pod, *PREFERRED)
-    if len(required) + len(preferred) > MAX_TERMS:
-        return False
-    terms = (*required, *(mapping(each, "preference") for each in preferred))
-    requested = [
-        each for term in terms for field in ("matchExpressions", "matchFields") for each in maps(term, field)
-    ]
-    values = sum(len(strings(each, "values")) for each in requested)
+    requested = [each for term in terms for each in (*term.match_expressions, *term.match_fields)]
+    values = sum(len(each.values) for each in requested)
     return len(requested) <= MAX_EXPRESSIONS and values <= MAX_VALUES
+
+
+def required_terms(pod: PodSpec) -> tuple[NodeSelectorTerm, ...]:
+    """The alternatives of the required node affinity."""
+    required = pod.affinity.node_affinity.required
+    return () if required is None else required.node_selector_terms
 
 
 # --- reading -----------------------------------------------------------------------------------
 
 
-def admits(pod: Json, name: str, labels: Mapping[str, str], *, partial: bool = False) -> bool:
+def admits(pod: PodSpec, name: str, labels: Mapping[str, str], *, partial: bool = False) -> bool:
     """Whether the pod's node selector and required node affinity admit a node. `partial`: the node may have
     further labels."""
-    selector = mapping(pod, "spec", "nodeSelector")
     if any(
-        labels.get(key) != value for key, value in selector.items() if not (partial and key not in labels)
+        labels.get(key) != value
+        for key, value in pod.node_selector.items()
+        if not (partial and key not in labels)
     ):
         return False
-    if dig(pod, *REQUIRED) is None:
+    if pod.affinity.node_affinity.required is None:
         return True
-    return any(_term_admits(term, name, labels, partial) for term in maps(pod, *TERMS))
+    return any(_term_admits(term, name, labels, partial) for term in required_terms(pod))
 
 
-def _term_admits(term: Json, name: str, labels: Mapping[str, str], partial: bool) -> bool:
-    expressions, fields = maps(term, "matchExpressions"), maps(term, "matchFields")
+def _term_admits(term: NodeSelectorTerm, name: str, labels: Mapping[str, str], partial: bool) -> bool:
+    expressions, fields = term.match_expressions, term.match_fields
     if not expressions and not fields:
         return False
     return all(matches(expression, labels, partial=partial) for expression in expressions) and all(
-        text(field, "key") == NAME_FIELD and (partial or matches(field, {NAME_FIELD: name}))
-        for field in fields
+        field.key == NAME_FIELD and (partial or matches(field, {NAME_FIELD: name})) for field in fields
     )
 
 
-def matches(expression: Expression, labels: Mapping[str, str], *, partial: bool = False) -> bool:
+def matches(expression: Requirement, labels: Mapping[str, str], *, partial: bool = False) -> bool:
     """Whether labels fulfil one node selector requirement."""
-    key, operator = text(expression, "key"), expression.get("operator")
-    if partial and key not in labels:
+    if partial and expression.key not in labels:
         return True
-    if operator not in ("Gt", "Lt"):
-        return requirement_matches(expression, labels)
-    values = strings(expression, "values")
-    number, bound = _whole(labels.get(key)), _whole(values[0] if len(values) == 1 else None)
+    if expression.operator not in ("Gt", "Lt"):
+        return expression.matches(labels)
+    values = expression.values
+    number, bound = _whole(labels.get(expression.key)), _whole(values[0] if len(values) == 1 else None)
     if number is None or bound is None:
         return False
-    return number > bound if operator == "Gt" else number < bound
+    return number > bound if expression.operator == "Gt" else number < bound
 
 
 def _whole(value: str | None) -> int | None:
@@ -98,29 +100,23 @@ def _whole(value: str | None) -> int | None:
         return None
 
 
-def tolerates(pod: Json, taint: Mapping[str, Any]) -> bool:
+def tolerates(pod: PodSpec, taint: Taint) -> bool:
     """Whether one of the pod's tolerations tolerates a taint."""
-    return any(_tolerates(toleration, taint) for toleration in maps(pod, "spec", "tolerations"))
+    return any(_tolerates(toleration, taint) for toleration in pod.tolerations)
 
 
-def _tolerates(toleration: Json, taint: Mapping[str, Any]) -> bool:
-    if text(toleration, "effect") not in ("", taint.get("effect")):
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
-    key = text(toleration, "key")
-    if key and key != taint.get("key"):
-        return False
-    match text(toleration, "operator"):
-        case "" | "Equal":
-            return bool(key) and text(toleration, "value") == (taint.get("value") or "")
-        case "Exists":
-            return True
-    return True  # Gt and Lt are not evaluated, so they tolerate all
+    if toleration.operator in ("", "Equal"):
+        return bool(toleration.key) and toleration.value == taint.value
+    return True  # Exists; Gt and Lt are not evaluated, so they tolerate all
 
 
-def required_keys(pod: Json) -> set[str]:
+def required_keys(pod: PodSpec) -> set[str]:
     """The label keys in the pod's node selector and required node affinity."""
-    keys = set(mapping(pod, "spec", "nodeSelector"))
-    return keys.union(*(_keys(term) for term in maps(pod, *TERMS)))
+    keys = set(pod.node_selector)
+    return keys.union(each.key for term in required_terms(pod) for each in term.match_expressions)
 
 
 def _keys(term: Json) -> set[str]:
@@ -181,7 +177,7 @@ def _narrowed(term: Any, alternatives: Sequence[Alternative], unless: Set[str]) 
         alternative
         for alternative in alternatives
         if alternative.labels is None
-        or all(matches(each, alternative.labels, partial=True) for each in present)
+        or all(matches(read(each, Requirement), alternative.labels, partial=True) for each in present)
     ]
     return [{**term, "matchExpressions": [*present, *each.expressions]} for each in fitting or alternatives]
 

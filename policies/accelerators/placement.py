@@ -6,11 +6,12 @@ do not count.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from policies.accelerators.annotations import (
     Resolution,
@@ -21,22 +22,21 @@ from policies.accelerators.annotations import (
 )
 from policies.accelerators.inventory import Fleet, Node
 from policies.accelerators.node_affinity import (
-    REQUIRED,
-    TERMS,
     admits,
     is_within_limits,
     matches,
     required_keys,
+    required_terms,
     tolerates,
 )
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.kube.cache import Cache
-from policies.kube.json import Json, dig, mapping, maps, strings, text
-from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.json import Json
 from policies.kube.names import listed
-from policies.kube.selectors import matches as selector_matches
+from policies.kube.objects.nodes import Taint
+from policies.kube.objects.pods import Pod, PodSpec
 
 _MAX_CACHED: Final = 1024
 """Placements that are kept until a node changes."""
@@ -99,10 +99,10 @@ def placement(pod: Json, facts: Facts) -> Placement | None:
 
 
 def _placed(pod: Json, facts: Facts) -> Placement | None:
-    settings = facts.settings(GpuAffinity)
-    requests = settings.catalogue.requests(pod)
+    settings, typed = facts.settings(GpuAffinity), facts.view(pod).typed
+    requests = settings.catalogue.requests(typed.spec)
     nodes = facts.nodes()
-    if not requests or not nodes or text(pod, "spec", "nodeName") or not is_within_limits(pod):
+    if not requests or not nodes or typed.spec.node_name or not is_within_limits(typed.spec):
         return None
     if served_by_claims(requests, facts):
         return None  # nodes that do not advertise the resource can take the pod
@@ -111,10 +111,10 @@ def _placed(pod: Json, facts: Facts) -> Placement | None:
         fleet.samples or fleet.idle_samples for fleet in inventory.fleets.values()
     ):
         return None  # these are other nodes, or examples in manifests
-    key, known = _cache_key(pod, requests), inventory.cache.once(_no_placements)
+    key, known = _cache_key(typed, requests), inventory.cache.once(_no_placements)
     found = known.get(key)
     if found is None:
-        found = _placement(pod, requests, _fleets(requests, settings.catalogue, inventory.fleets))
+        found = _placement(typed, requests, _fleets(requests, settings.catalogue, inventory.fleets))
         if len(known) < _MAX_CACHED and len(key) < _MAX_KEY_LENGTH:
             known[key] = found
     return found
@@ -124,37 +124,37 @@ def _no_placements() -> dict[bytes, Placement]:
     return {}
 
 
-def kept_apart(pod: Json, topology_key: str, *, revisions: bool = False) -> bool:
+def kept_apart(pod: Pod, topology_key: str, *, revisions: bool = False) -> bool:
     """Whether the pod's own anti-affinity allows one such pod in each domain of a topology. `revisions`: also
     for pods of two revisions of the workload, as during a rollout."""
     return topology_key in apart_in(pod, revisions=revisions)
 
 
-def apart_in(pod: Json, *, revisions: bool = False) -> list[str]:
+def apart_in(pod: Pod, *, revisions: bool = False) -> list[str]:
     """The topology keys of `kept_apart`."""
-    path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     return [
-        text(term, "topologyKey")
-        for term in maps(pod, *path)
-        if selector_matches(term.get("labelSelector"), labels_of(pod))
-        and not (revisions and (term.get("matchLabelKeys") or term.get("mismatchLabelKeys")))
+        term.topology_key
+        for term in pod.spec.affinity.pod_anti_affinity.required
+        if term.label_selector is not None
+        and term.label_selector.matches(pod.metadata.labels)
+        and not (revisions and (term.match_label_keys or term.mismatch_label_keys))
     ]
 
 
-def _cache_key(pod: Json, requests: Mapping[str, int]) -> bytes:
+def _cache_key(pod: Pod, requests: Mapping[str, int]) -> bytes:
     """The fields of a pod that decide its placement: equal for the pods of one workload."""
-    annotations, spec = annotations_of(pod), mapping(pod, "spec")
+    annotations, spec = pod.metadata.annotations, pod.spec
     parts = (
         requests,
         [annotations.get(key) for key in (GPU_PRODUCT, GPU_MEMORY)],
-        spec.get("nodeSelector"),
-        dig(pod, *REQUIRED),
-        spec.get("tolerations"),
+        dict(spec.node_selector),
+        spec.affinity.node_affinity.required,
+        spec.tolerations,
     )
-    return json.dumps(parts).encode()
+    return msgspec.json.encode(parts)
 
 
-def _placement(pod: Json, requests: Mapping[str, int], fleets: list[Fleet]) -> Placement:
+def _placement(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet]) -> Placement:
     candidates = tuple({node.name: node for fleet in fleets for node in fleet.nodes}.values())
     for narrow in (_by_resources, _by_product, _by_memory, _by_selector, _by_taints):
         found = narrow(pod, requests, fleets, candidates)
@@ -173,7 +173,7 @@ Nodes = tuple[Node, ...]
 Narrowed = Nodes | Obstacle
 
 
-def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+def _by_resources(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     left = nodes
     for resource, count in requests.items():
         left = tuple([node for node in left if node.accelerators.get(resource, 0) >= count])
@@ -199,8 +199,8 @@ def _by_resources(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], n
     return Obstacle(Cause.RESOURCES, message, "Request only as much as one node has.", certain)
 
 
-def _by_product(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
-    globs = requested_products(pod)
+def _by_product(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    globs = requested_products(pod.metadata.annotations)
     left, unmet = _fitting(nodes, (resolve_product(fleet, globs) for fleet in fleets if globs))
     if unmet is None:
         return left
@@ -221,9 +221,9 @@ def _fitting(nodes: Nodes, resolutions: Iterable[Resolution]) -> tuple[Nodes, Re
     return nodes, None
 
 
-def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+def _by_memory(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     try:
-        bound = requested_memory(pod)
+        bound = requested_memory(pod.metadata.annotations)
     except ValueError:
         bound = None
     if bound is None:
@@ -237,23 +237,23 @@ def _by_memory(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
     return Obstacle(Cause.MEMORY, message, hint)
 
 
-def _by_selector(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
-    left = tuple(_admitted(pod, nodes))
+def _by_selector(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+    left = tuple(_admitted(pod.spec, nodes))
     if left:
         return left
     requested = _listed(f"{count} {resource}" for resource, count in requests.items())
-    unmet = _listed(_unmet(pod, nodes))
+    unmet = _listed(_unmet(pod.spec, nodes))
     what = f"has {unmet}" if unmet else "fits its node selector and required node affinity together"
     message = f"None of the {len(nodes)} nodes and pools with {requested} {what}."
     hint = "Correct the node selector or affinity, or declare the pool in gpu-affinity.yaml."
     return Obstacle(Cause.SELECTOR, message, hint)
 
 
-def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
+def _admitted(pod: PodSpec, nodes: Nodes) -> Iterator[Node]:
     """The nodes that the pod's selector and affinity admit. Nodes with the same values of the selected keys
     are compared once, since a cluster may have thousands."""
     keys = tuple(required_keys(pod))
-    by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
+    by_name = any(term.match_fields for term in required_terms(pod))
     known: dict[object, bool] = {}
     if not keys and not by_name and admits(pod, "", {}):
         yield from nodes
@@ -268,19 +268,18 @@ def _admitted(pod: Json, nodes: Nodes) -> Iterator[Node]:
             yield node
 
 
-def _unmet(pod: Json, nodes: Nodes) -> Iterator[str]:
+def _unmet(pod: PodSpec, nodes: Nodes) -> Iterator[str]:
     """The conditions that no node fulfils, each by itself."""
-    for key, value in mapping(pod, "spec", "nodeSelector").items():
+    for key, value in pod.node_selector.items():
         if not any(node.described.get(key) == value for node in nodes):
             yield f"{key}={value}"
-    terms = maps(pod, *TERMS) if dig(pod, *REQUIRED) is not None else []
-    for expression in maps(terms[0], "matchExpressions") if len(terms) == 1 else ():
+    terms = required_terms(pod)
+    for expression in terms[0].match_expressions if len(terms) == 1 else ():
         if not any(matches(expression, node.described) for node in nodes):
-            values = ",".join(strings(expression, "values"))
-            yield f"{text(expression, 'key')} {text(expression, 'operator')} {values}".rstrip()
+            yield f"{expression.key} {expression.operator} {','.join(expression.values)}".rstrip()
 
 
-def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
+def _by_taints(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes: Nodes) -> Narrowed:
     own = {taint.key for fleet in fleets for taint in fleet.vendor.taints}  # gpu-affinity tolerates these
     left, names = [], dict[str, None]()
     known = Cache()  # the nodes of a pool have the same taints
@@ -288,7 +287,7 @@ def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
         taints = [
             taint
             for taint in node.lasting_taints
-            if text(taint, "key") not in own and not known.once_for(_named(taint), tolerates, pod, taint)
+            if taint.key not in own and not known.once_for(taint, tolerates, pod.spec, taint)
         ]
         if taints:
             names[_named(taints[0])] = None
@@ -301,9 +300,8 @@ def _by_taints(pod: Json, requests: Mapping[str, int], fleets: list[Fleet], node
     return Obstacle(Cause.TAINTS, message, hint, certain=False)
 
 
-def _named(taint: Json) -> str:
-    value = text(taint, "value")
-    return f"{text(taint, 'key')}{'=' if value else ''}{value}:{text(taint, 'effect')}"
+def _named(taint: Taint) -> str:
+    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
 
 
 def _listed(names: Iterable[str]) -> str:

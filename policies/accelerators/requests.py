@@ -17,12 +17,15 @@ from pydantic import Field
 from policies.accelerators.inventory import Fleet, Inventory, Node, NodeClass, cover_of, taints_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
-from policies.core.listing import Groups, Index, Listing
-from policies.core.resources import Resource
+from policies.core.listing import Groups, Index, Listing, TypedIndex
 from policies.core.settings import Settings
-from policies.kube.json import Json, mapping, maps, text
-from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.pods import Role, container_specs
+from policies.kube.json import Json
+from policies.kube.objects.base import Quantity
+from policies.kube.objects.devices import DeviceClass
+from policies.kube.objects.nodes import Node as ClusterNode
+from policies.kube.objects.nodes import Taint
+from policies.kube.objects.pods import Pod, PodSpec, ResourceRequirements
+from policies.kube.objects.reading import read
 from policies.kube.quantities import MAX_CHARACTERS, parse_quantity
 
 MIB: Final = 1 << 20
@@ -160,7 +163,7 @@ class Catalogue:
             )
         return self._vendor_of[resource]
 
-    def requests(self, pod: Json) -> dict[str, int]:
+    def requests(self, pod: PodSpec) -> dict[str, int]:
         """The number of accelerators that a pod requests, by resource, as the scheduler counts them.
 
         It is the maximum of all main containers with all sidecars, and of each init container with the
@@ -169,29 +172,24 @@ class Catalogue:
         main: dict[str, int] = {}
         sidecars: dict[str, int] = {}
         peak: dict[str, int] = {}
-        for container, _, _, role in container_specs(pod):
-            requested = self._of_container(container)
-            if not requested:
+        for container in pod.containers:
+            _add(main, self.requests_of(container.resources))
+        for container in pod.init_containers:
+            requested = self.requests_of(container.resources)
+            if container.is_sidecar:
+                _add(sidecars, requested)
                 continue
-            match role:
-                case Role.MAIN:
-                    _add(main, requested)
-                case Role.SIDECAR:
-                    _add(sidecars, requested)
-                case Role.INIT:
-                    for resource, count in requested.items():
-                        peak[resource] = max(peak.get(resource, 0), count + sidecars.get(resource, 0))
+            for resource, count in requested.items():
+                peak[resource] = max(peak.get(resource, 0), count + sidecars.get(resource, 0))
         if not sidecars and not peak:
             return main
         names = dict.fromkeys((*main, *sidecars, *peak))
         return {name: max(main.get(name, 0) + sidecars.get(name, 0), peak.get(name, 0)) for name in names}
 
-    def _of_container(self, container: Json) -> dict[str, int]:
-        resources = container.get("resources")
-        if not resources:
-            return {}
+    def requests_of(self, resources: ResourceRequirements) -> dict[str, int]:
+        """The number of accelerators that a container requests, by resource."""
         # The API server copies limits of extended resources into requests; a file may lack either.
-        given = {**mapping(resources, "limits"), **mapping(resources, "requests")}
+        given = {**resources.limits, **resources.requests}
         counts = {name: whole_number(value) for name, value in given.items() if self.vendor_of(name)}
         return {name: count for name, count in counts.items() if count > 0}
 
@@ -245,10 +243,9 @@ class Catalogue:
         return known[1]
 
     def _reading(self, obj: Json) -> _Reading:
-        labels = _texts(mapping(obj, "metadata", "labels"))
-        accelerators = self._offered(mapping(obj, "status", "allocatable"))
-        taints = tuple(maps(obj, "spec", "taints"))
-        node = Node(text(obj, "metadata", "name"), labels, taints, accelerators)
+        found = read(obj, ClusterNode)
+        labels, accelerators = found.metadata.labels, self._offered(found.status.allocatable)
+        node = Node(found.name, labels, found.spec.taints, accelerators)
         offered = {self.vendor_of(resource) for resource in accelerators}
         offering = [(name, True) for name in self.vendors if name in offered]
         labelled = [(name, False) for name in self._labelled(labels) if name not in offered]
@@ -276,7 +273,7 @@ class Catalogue:
             name for name, vendor in self.vendors.items() if any(label.on(labels) for label in vendor.labels)
         ]
 
-    def _offered(self, allocatable: Json) -> dict[str, int]:
+    def _offered(self, allocatable: Mapping[str, Quantity]) -> dict[str, int]:
         offered = {
             name: whole_number(amount)
             for name, amount in allocatable.items()
@@ -287,7 +284,10 @@ class Catalogue:
     def _pool_nodes(self, pool: Pool) -> Iterator[tuple[str, Node]]:
         """The future node of a pool, for each vendor of its accelerators."""
         vendors = {self.vendor_of(resource) for resource in pool.accelerators}
-        name, taints = f"pool {pool.name}", tuple(taint.as_json for taint in pool.taints)
+        name = f"pool {pool.name}"
+        taints = tuple(
+            Taint(key=taint.key, value=taint.value, effect=taint.effect.value) for taint in pool.taints
+        )
         for key, vendor in self.vendors.items():
             if key in vendors:
                 promised = _promised(vendor, pool)
@@ -317,13 +317,6 @@ class Catalogue:
 
     def _autoscaled(self, node: Node) -> bool:
         return node.pool is None and not node.labels.keys().isdisjoint(self.autoscaler_labels)
-
-
-def _texts(labels: Json) -> Mapping[str, str]:
-    """The labels that are text; a file may contain others."""
-    if all(type(value) is str for value in labels.values()):
-        return labels
-    return {key: value for key, value in labels.items() if isinstance(value, str)}
 
 
 def _promised(vendor: Vendor, pool: Pool) -> dict[str, str]:
@@ -370,26 +363,20 @@ def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
     return catalogue.declared if nodes is None else nodes.derive(catalogue.inventory)
 
 
-def claims_devices(pod: Json) -> bool:
-    """Whether the pod has DRA resource claims."""
-    return bool(maps(pod, "spec", "resourceClaims"))
-
-
 def served_by_claims(requests: Iterable[str], facts: Facts) -> bool:
     """Whether DRA serves one of these extended resources, since a DeviceClass names it (KEP-5004). Nodes with
     such devices do not advertise the resource, and can take the pod, too."""
-    classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
+    classes = facts.cluster_objects(DeviceClass)
     if not classes:
         return False
-    named = classes.by(_BY_EXTENDED_RESOURCE)
-    return any(named.one(resource) is not None for resource in requests)
+    return any(classes.one(_BY_EXTENDED_RESOURCE, resource) is not None for resource in requests)
 
 
-def _extended_resource(device_class: Json) -> Iterator[str]:
-    yield text(device_class, "spec", "extendedResourceName")
+def _extended_resource(device_class: DeviceClass) -> Iterator[str]:
+    yield device_class.spec.extended_resource_name
 
 
-_BY_EXTENDED_RESOURCE: Final = Index(_extended_resource)
+_BY_EXTENDED_RESOURCE: Final = TypedIndex(DeviceClass, _extended_resource)
 
 
 SHARES: Final = (
@@ -414,32 +401,28 @@ charts/hami/values.yaml); and the implicit name of a DeviceClass (k8s.io/api, re
 _KUBERNETES: Final = (".kubernetes.io", ".k8s.io")
 
 
-def shares_accelerator(pod: Json) -> bool:
+def shares_accelerator(pod: Pod) -> bool:
     """Whether the pod requests a share of an accelerator in a documented form."""
-    marks = {**labels_of(pod), **annotations_of(pod)}
+    marks = {**pod.metadata.labels, **pod.metadata.annotations}
     if any(marks.get(key) not in _NONE for key in SHARES):
         return True
-    names = {
-        name for container, *_ in container_specs(pod) for name in _asked_names(container) if "/" in name
-    }
+    names = {name for name in _asked_names(pod.spec) if "/" in name}
     return any(fnmatchcase(name, glob) for name in names for glob in _SHARED_RESOURCES)
 
 
-def asks_for_devices(pod: Json) -> bool:
+def asks_for_devices(pod: Pod) -> bool:
     """Whether the pod may need a node with devices that no vendor's table contains: by a claim, an annotation
     for a share of a GPU, or any extended resource. HAMi, Volcano vGPU and others define further resources,
     and a DRA DeviceClass may have any name."""
-    if claims_devices(pod) or shares_accelerator(pod):
+    if pod.spec.resource_claims or shares_accelerator(pod):
         return True
-    return any(
-        _is_extended(name) for container, *_ in container_specs(pod) for name in _asked_names(container)
-    )
+    return any(_is_extended(name) for name in _asked_names(pod.spec))
 
 
-def _asked_names(container: Json) -> Iterator[str]:
-    resources = container.get("resources")
-    for field_name in ("limits", "requests"):
-        yield from (name for name, value in mapping(resources, field_name).items() if whole_number(value) > 0)
+def _asked_names(pod: PodSpec) -> Iterator[str]:
+    for container in (*pod.containers, *pod.init_containers):
+        for given in (container.resources.limits, container.resources.requests):
+            yield from (name for name, value in given.items() if whole_number(value) > 0)
 
 
 def _is_extended(resource: str) -> bool:
@@ -449,6 +432,7 @@ def _is_extended(resource: str) -> bool:
 
 def wants_accelerator(pod: Json, facts: Facts) -> bool:
     """Whether a pod requests an accelerator, or a share of one, by resource, claim or annotation."""
-    if claims_devices(pod) or facts.settings(GpuAffinity).catalogue.requests(pod):
+    typed = facts.view(pod).typed
+    if typed.spec.resource_claims or facts.settings(GpuAffinity).catalogue.requests(typed.spec):
         return True
-    return shares_accelerator(pod)
+    return shares_accelerator(typed)

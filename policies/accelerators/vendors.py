@@ -28,10 +28,6 @@ class Taint(Model):
     value: LabelValue = ""
     effect: Effect = Effect.NO_SCHEDULE
 
-    @property
-    def as_json(self) -> Json:
-        return {"key": self.key, "value": self.value, "effect": self.effect.value}
-
 
 class NodeLabel(Model):
     """A label by which a vendor's nodes are recognised."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from policies.core.listing import BY_NAME as BY_NAME
-from policies.core.listing import Index, Listing, Objects, ObjectT
+from policies.core.listing import Listing, Objects, ObjectT, TypedIndex
 from policies.core.pod_view import PodView, PodViews
 from policies.core.resources import Resource, resource_of
 from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, maps, text
-from policies.kube.metadata import labels_of
+from policies.kube.json import Json
+from policies.kube.objects.config import Namespace
+from policies.kube.objects.nodes import Node
 
 NO_OBJECTS: Final = Listing()
 """No objects."""
@@ -106,18 +107,16 @@ class Facts:
 
     def oldest_node(self) -> str | None:
         """The name of a node with the oldest kubelet."""
-        nodes, oldest = self.nodes(), self.oldest_kubelet()
+        nodes, oldest = self.cluster_objects(Node), self.oldest_kubelet()
         if not nodes or oldest is None:
             return None
-        return min(text(node, "metadata", "name") for node in nodes.by(_BY_KUBELET)[oldest])
+        return min(node.name for node in nodes.by(_BY_KUBELET, oldest))
 
     def namespace_labels(self) -> Mapping[str, str] | None:
         """The labels of the object's namespace."""
-        found = find_by_name(self.cluster.listing(Resource.NAMESPACES), self.namespace)
-        if found is None:
-            return None
-        labels = found["metadata"].get("labels")
-        return labels if isinstance(labels, dict) else {}
+        namespaces = self.cluster_objects(Namespace)
+        found = None if namespaces is None else namespaces.named(self.namespace)
+        return None if found is None else found.metadata.labels
 
     def model_config(self, name: str) -> Json | None:
         """The model-config ConfigMap of that name in the object's namespace."""
@@ -129,24 +128,19 @@ def find_by_name(listing: Listing | None, name: str) -> Json | None:
     return None if listing is None else listing.by(BY_NAME).one(name)
 
 
-def _kubelet_version(node: Json) -> str:
-    return text(node, "status", "nodeInfo", "kubeletVersion")
-
-
-def is_virtual(node: Json) -> bool:
+def is_virtual(node: Node) -> bool:
     """Whether virtual-kubelet.io runs the node."""
-    taints = maps(node, "spec", "taints")
     return (
-        labels_of(node).get("type") == "virtual-kubelet"
-        or any(taint.get("key") == "virtual-kubelet.io/provider" for taint in taints)
-        or "-vk-" in _kubelet_version(node)
+        node.metadata.labels.get("type") == "virtual-kubelet"
+        or any(taint.key == "virtual-kubelet.io/provider" for taint in node.spec.taints)
+        or "-vk-" in node.status.node_info.kubelet_version
     )
 
 
-def _kubelet_of(node: Json) -> Iterator[tuple[int, int]]:
-    match = re.match(r"v(\d+)\.(\d+)", _kubelet_version(node))
+def _kubelet_of(node: Node) -> Iterator[tuple[int, int]]:
+    match = re.match(r"v(\d+)\.(\d+)", node.status.node_info.kubelet_version)
     if match and not is_virtual(node):
         yield int(match[1]), int(match[2])
 
 
-_BY_KUBELET: Final = Index(_kubelet_of)
+_BY_KUBELET: Final = TypedIndex(Node, _kubelet_of)

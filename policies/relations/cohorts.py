@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from policies.core.facts import Cluster, find_by_name
-from policies.core.listing import Groups, Index, Listing, is_manifest
-from policies.core.resources import Resource
-from policies.kube.json import Json, maps, text
+from policies.core.facts import Facts
+from policies.core.listing import Listing, Objects, TypedIndex
+from policies.kube.objects.base import Quantity
+from policies.kube.objects.queues import ClusterQueue, Cohort
 from policies.kube.quantities import parse_quantity
 
 _MAX_MEMBERS: Final = 1_000
@@ -34,7 +34,7 @@ class Quota:
     """The cohort that sets the limit; empty if the queue itself does."""
 
 
-def greatest_quota(queue: Json, flavor: str, resource: str, cluster: Cluster) -> Quota | None:
+def greatest_quota(queue: ClusterQueue, flavor: str, resource: str, facts: Facts) -> Quota | None:
     """None if no limit is known."""
     try:
         own = _limits(queue, flavor, resource)
@@ -42,7 +42,7 @@ def greatest_quota(queue: Json, flavor: str, resource: str, cluster: Cluster) ->
         if not name:
             return Quota(own.nominal)
         limits = [] if own.borrowing is None else [Quota(own.nominal + own.borrowing)]
-        lent = _lent(name, flavor, resource, cluster)
+        lent = _lent(name, flavor, resource, facts)
         if lent is not None:
             limits.append(Quota(own.local_quota(own.nominal) + lent, name))
     except ValueError:
@@ -50,9 +50,9 @@ def greatest_quota(queue: Json, flavor: str, resource: str, cluster: Cluster) ->
     return min(limits, key=lambda limit: limit.amount, default=None)
 
 
-def cohort_of(queue: Json) -> str:
+def cohort_of(queue: ClusterQueue) -> str:
     """The cohort of a ClusterQueue: `cohort` in v1beta1, `cohortName` in v1beta2."""
-    return text(queue, "spec", "cohort") or text(queue, "spec", "cohortName")
+    return queue.spec.cohort or queue.spec.cohort_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +68,21 @@ class _Limits:
         return _ZERO if self.lending is None else max(_ZERO, subtree - self.lending)
 
 
-def _limits(member: Json, flavor: str, resource: str) -> _Limits:
+def _limits(member: ClusterQueue | Cohort, flavor: str, resource: str) -> _Limits:
     """Raises ValueError."""
-    for group in maps(member, "spec", "resourceGroups"):
-        for quotas in maps(group, "flavors"):
-            for each in maps(quotas, "resources") if text(quotas, "name") == flavor else ():
-                if each.get("name") == resource:
+    for group in member.spec.resource_groups:
+        for quotas in group.flavors:
+            for each in quotas.resources if quotas.name == flavor else ():
+                if each.name == resource:
                     return _Limits(
-                        parse_quantity(each.get("nominalQuota")),
-                        _quantity(each.get("borrowingLimit")),
-                        _quantity(each.get("lendingLimit")),
+                        parse_quantity(each.nominal_quota),
+                        _quantity(each.borrowing_limit),
+                        _quantity(each.lending_limit),
                     )
     return _Limits()
 
 
-def _quantity(value: Any) -> Decimal | None:
+def _quantity(value: Quantity | None) -> Decimal | None:
     return None if value is None else parse_quantity(value)
 
 
@@ -93,8 +93,8 @@ def _quantity(value: Any) -> Decimal | None:
 class _Tree:
     """The cohorts around a queue, for one resource of one flavor."""
 
-    queues: Groups[str]
-    cohorts: Listing | None
+    queues: Objects[ClusterQueue]
+    cohorts: Objects[Cohort] | None
     flavor: str
     resource: str
     _left: int = _MAX_MEMBERS
@@ -103,7 +103,7 @@ class _Tree:
         """The maximum that a cohort can give to one member; None if unknown."""
         if name in below or len(below) > _DEEPEST:
             return None  # Kueue admits nothing in a cycle
-        cohort = find_by_name(self.cohorts, name) or {}
+        cohort = self._named(name)
         parent = _parent(cohort)
         subtree = self._subtree(name)
         if subtree is None or not parent:
@@ -119,43 +119,50 @@ class _Tree:
         """The quota of a cohort and its members; None if there are too many of them, or in a cycle."""
         if name in above or len(above) > _DEEPEST:
             return None
-        queues, children = self.queues[name], self.cohorts.by(_BY_PARENT)[name] if self.cohorts else ()
+        queues = tuple(self.queues.by(_BY_COHORT, name))
+        children = tuple(self.cohorts.by(_BY_PARENT, name)) if self.cohorts else ()
         self._left -= len(queues) + len(children)
         if self._left < 0:
             return None
-        total = _limits(find_by_name(self.cohorts, name) or {}, self.flavor, self.resource).nominal
+        total = _limits(self._named(name), self.flavor, self.resource).nominal
         for queue in queues:
             own = _limits(queue, self.flavor, self.resource)
             total += own.nominal - own.local_quota(own.nominal)
         for child in children:
-            below = self._subtree(text(child, "metadata", "name"), above | {name})
+            below = self._subtree(child.name, above | {name})
             if below is None:
                 return None
             total += below - _limits(child, self.flavor, self.resource).local_quota(below)
         return total
 
+    def _named(self, name: str) -> Cohort:
+        """The cohort of a name; one without quotas if there is no such object, as Kueue assumes."""
+        found = None if self.cohorts is None else self.cohorts.named(name)
+        return Cohort() if found is None else found
 
-def _lent(name: str, flavor: str, resource: str, cluster: Cluster) -> Decimal | None:
+
+def _lent(name: str, flavor: str, resource: str, facts: Facts) -> Decimal | None:
     """The amount that a cohort can give to one member; None if unknown. Raises ValueError."""
-    queues, cohorts = cluster.listing(Resource.CLUSTER_QUEUES), cluster.listing(Resource.COHORTS)
+    queues, cohorts = facts.cluster_objects(ClusterQueue), facts.cluster_objects(Cohort)
     if not queues or not _is_whole(name, queues, cohorts):
         return None
-    cache, key = queues.derive(_cache), (name, flavor, resource)
+    cache, key = queues.listing.derive(_cache), (name, flavor, resource)
     found = cache.get(key)
     if found is None or found[0] is not cohorts:
-        tree = _Tree(queues.by(_BY_COHORT), cohorts, flavor, resource)
-        found = cache[key] = (cohorts, tree.available(name))
+        found = cache[key] = (cohorts, _Tree(queues, cohorts, flavor, resource).available(name))
     return found[1]
 
 
-def _is_whole(name: str, queues: Listing, cohorts: Listing | None) -> bool:
+def _is_whole(name: str, queues: Objects[ClusterQueue], cohorts: Objects[Cohort] | None) -> bool:
     """Whether all members of a cohort are known. Manifests with only one queue of it show a part of it."""
-    if not is_manifest(queues[0]):
+    if not next(iter(queues)).is_manifest:
         return cohorts is not None
-    return find_by_name(cohorts, name) is not None or len(queues.by(_BY_COHORT)[name]) > 1
+    if cohorts is not None and cohorts.named(name) is not None:
+        return True
+    return len(tuple(queues.by(_BY_COHORT, name))) > 1
 
 
-_Cache: TypeAlias = dict[tuple[str, str, str], tuple[Listing | None, Decimal | None]]
+_Cache: TypeAlias = dict[tuple[str, str, str], tuple[Objects[Cohort] | None, Decimal | None]]
 
 
 def _cache(queues: Listing) -> _Cache:
@@ -163,10 +170,10 @@ def _cache(queues: Listing) -> _Cache:
     return {}
 
 
-def _parent(cohort: Json) -> str:
+def _parent(cohort: Cohort) -> str:
     """The cohort above: `parent` in v1alpha1, `parentName` since."""
-    return text(cohort, "spec", "parentName") or text(cohort, "spec", "parent")
+    return cohort.spec.parent_name or cohort.spec.parent
 
 
-_BY_COHORT: Final = Index(lambda queue: filter(None, (cohort_of(queue),)))
-_BY_PARENT: Final = Index(lambda cohort: filter(None, (_parent(cohort),)))
+_BY_COHORT: Final = TypedIndex(ClusterQueue, lambda queue: filter(None, (cohort_of(queue),)))
+_BY_PARENT: Final = TypedIndex(Cohort, lambda cohort: filter(None, (_parent(cohort),)))

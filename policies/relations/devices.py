@@ -13,13 +13,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from policies.core.facts import Facts, WholeObjects, find_by_name
-from policies.core.listing import Index, Listing
-from policies.core.resources import Resource
+from policies.core.facts import Facts, WholeObjects
+from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, indexed_maps, integer, mapping, maps, text
+from policies.kube.json import Json, maps, text
 from policies.kube.names import is_subdomain
+from policies.kube.objects.devices import (
+    DeviceClass,
+    DeviceRequest,
+    DeviceSubRequest,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from policies.kube.objects.reading import read
 
 OFFER: Final = "offer"
 """The key of the `Offer` that a watch cache stores of a ResourceSlice in place of its devices."""
@@ -75,29 +83,26 @@ def supply(slices: Listing, driver: str) -> Supply | None:
 def one_slice_has(slices: Listing, driver: str, count: int) -> bool:
     """Whether a single ResourceSlice has so many devices. Indices make this cheap after a change of a slice;
     `supply` counts all slices again."""
-    sizes, pools = slices.by(_BY_SIZE), slices.by(_BY_POOL)
+    sizes, known = slices.by(_BY_SIZE), slices.objects(ResourceSlice)
 
-    def is_current(slice_: Json) -> bool:
+    def is_current(slice_: ResourceSlice) -> bool:
         """Whether no slice of its pool has a newer generation."""
-        return all(_generation(each) <= _generation(slice_) for each in pools[_pool(slice_)])
+        pool = known.by(_BY_POOL, _pool(slice_))
+        return all(each.spec.pool.generation <= slice_.spec.pool.generation for each in pool)
 
     return any(
-        is_current(each)
+        is_current(read(each, ResourceSlice))
         for name, size in sizes
         if size >= count and driver in (ANY, name)
         for each in islice(sizes[name, size], _MAX_TRIED)
     )
 
 
-def _generation(slice_: Json) -> int:
-    return integer(slice_, "spec", "pool", "generation", default=0)
+def _pool(slice_: ResourceSlice) -> tuple[str, str]:
+    return slice_.spec.driver, slice_.spec.pool.name
 
 
-def _pool(slice_: Json) -> tuple[str, str]:
-    return text(slice_, "spec", "driver"), text(slice_, "spec", "pool", "name")
-
-
-_BY_POOL: Final = Index(lambda slice_: (_pool(slice_),))
+_BY_POOL: Final = TypedIndex(ResourceSlice, lambda slice_: (_pool(slice_),))
 _BY_SIZE: Final = Index(lambda slice_: ((text(slice_, "spec", "driver"), offer_of(slice_).devices),))
 _MAX_TRIED: Final = 8
 
@@ -107,12 +112,13 @@ def _supplies(slices: Listing) -> Mapping[str, Supply]:
     every_driver = drivers[ANY] = _Driver()
     pools = slices.by(_BY_POOL)
     for key in pools:
-        newest = max(map(_generation, pools[key]))  # it replaces all slices of older generations
-        members = [each for each in pools[key] if _generation(each) == newest]
-        complete = len(members) == integer(members[0], "spec", "pool", "resourceSliceCount", default=0)
-        for each in members:
-            drivers.setdefault(key[0] or "?", _Driver()).add(each, complete=complete)
-            every_driver.add(each, complete=complete)
+        every = [(read(each, ResourceSlice).spec, offer_of(each)) for each in pools[key]]
+        newest = max(spec.pool.generation for spec, _ in every)  # it replaces all slices of older ones
+        members = [each for each in every if each[0].pool.generation == newest]
+        complete = len(members) == members[0][0].pool.resource_slice_count
+        for spec, offer in members:
+            drivers.setdefault(key[0] or "?", _Driver()).add(spec.node_name, offer, complete=complete)
+            every_driver.add(spec.node_name, offer, complete=complete)
     return {name: found for name, driver in drivers.items() if (found := driver.supply()) is not None}
 
 
@@ -124,11 +130,9 @@ class _Driver:
         self._known = True
         self._partitioned = False
 
-    def add(self, slice_: Json, *, complete: bool) -> None:
-        offer = offer_of(slice_)
+    def add(self, node: str, offer: Offer, *, complete: bool) -> None:
         self._known = self._known and complete and not offer.shareable
         self._partitioned = self._partitioned or offer.partitioned
-        node = text(slice_, "spec", "nodeName")
         if node:
             self._by_node[node] = self._by_node.get(node, 0) + offer.devices
         else:
@@ -152,12 +156,12 @@ class Request:
     """Field path of the claim in the pod."""
     claim: str
     """Kind and name of the object with the request."""
-    alternatives: tuple[Json, ...]
+    alternatives: tuple[DeviceSubRequest, ...]
     """The scheduler allocates the first that it can; usually there is one."""
 
     @property
     def classes(self) -> Iterator[str]:
-        yield from filter(None, (text(each, "deviceClassName") for each in self.alternatives))
+        yield from filter(None, (each.device_class_name for each in self.alternatives))
 
     def minimum(self, facts: Facts) -> tuple[str, int]:
         """A driver (`ANY` if unknown), and the minimum number of its devices that the request takes."""
@@ -166,45 +170,49 @@ class Request:
         return (drivers.pop() if len(drivers) == 1 else ANY), min(counts, default=0)
 
 
-def _count(request: Json) -> int:
+def _count(request: DeviceSubRequest) -> int:
     """The minimum number of devices that other pods cannot use."""
-    if request.get("adminAccess") is True:
+    if request.admin_access:
         return 0  # it uses allocated devices
-    if request.get("allocationMode") == "All":
+    if request.allocation_mode == "All":
         return 1
-    return max(0, integer(request, "count", default=1))
+    return max(0, request.count)
 
 
 def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
-    for index, entry in indexed_maps(template.spec, "resourceClaims"):
+    for index, entry in enumerate(template.typed.spec.resource_claims):
         path = f"{template.spec_path}.resourceClaims[{index}]"
-        for field, kind in (("resourceClaimTemplateName", _TEMPLATE), ("resourceClaimName", _CLAIM)):
-            name = text(entry, field)
+        for field, name, kind in (
+            ("resourceClaimTemplateName", entry.resource_claim_template_name, _TEMPLATE),
+            ("resourceClaimName", entry.resource_claim_name, _CLAIM),
+        ):
             for request in _requests(kind, name, facts) if name else ():
-                given = mapping(request, "exactly")
                 # v1beta1 has the fields of `exactly` in the request itself.
-                alternatives = maps(request, "firstAvailable") or [given or request]
-                yield Request(f"{path}.{field}", f"{kind.kind} {name}", tuple(alternatives))
+                alternatives = request.first_available or (request.exactly or request,)
+                yield Request(f"{path}.{field}", f"{kind.kind} {name}", alternatives)
 
 
-def _requests(kind: GroupKind, name: str, facts: Facts) -> list[Json]:
+def _requests(kind: GroupKind, name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
     if kind == _CLAIM:
         return requests_of_claim(name, facts)
-    template = find_by_name(facts.listing(Resource.CLAIM_TEMPLATES), name)
-    return maps(template or {}, "spec", "spec", "devices", "requests")
+    templates = facts.objects(ResourceClaimTemplate)
+    template = None if templates is None else templates.named(name)
+    return () if template is None else template.spec.spec.devices.requests
 
 
-def requests_of_claim(name: str, facts: Facts) -> list[Json]:
+def requests_of_claim(name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
     """The requests of a ResourceClaim; empty if unknown: a running webhook does not watch claims."""
     cluster = facts.cluster
     claim = cluster.named(_CLAIM, facts.namespace, name) if isinstance(cluster, WholeObjects) else None
-    return maps(claim or {}, "spec", "devices", "requests")
+    return () if claim is None else read(claim, ResourceClaim).spec.devices.requests
 
 
 def driver_of(device_class: str, facts: Facts) -> str:
     """The driver of all devices of a class; `ANY` if its expressions do not name one."""
-    found = find_by_name(facts.cluster.listing(Resource.DEVICE_CLASSES), device_class)
-    names = (_driver_in(text(each, "cel", "expression")) for each in maps(found or {}, "spec", "selectors"))
+    classes = facts.cluster_objects(DeviceClass)
+    found = None if classes is None else classes.named(device_class)
+    selectors = () if found is None else found.spec.selectors
+    names = (_driver_in(each.cel.expression) for each in selectors if each.cel is not None)
     return next(filter(None, names), ANY)
 
 

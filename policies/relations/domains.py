@@ -6,24 +6,24 @@ Only permanent filters of the scheduler count. Other pods, cordons and nodes tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar, cast
 
-from policies.accelerators.inventory import Node
-from policies.accelerators.node_affinity import REQUIRED, admits, tolerates
+import msgspec
+
+from policies.accelerators.inventory import lasting
+from policies.accelerators.node_affinity import admits, required_terms, tolerates
 from policies.accelerators.placement import apart_in
 from policies.containers.bounded_cache import BoundedCache
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
-from policies.kube.json import Json, dig, integer, maps, text
-from policies.kube.metadata import labels_of
 from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.nodes import Node
+from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Role
-from policies.kube.selectors import matches
 from policies.rollouts.rollouts import host_ports
 
 V = TypeVar("V")
@@ -67,26 +67,30 @@ def limits_of(template: PodTemplate) -> list[Limit]:
 
 def _limits(template: PodTemplate) -> Iterator[Limit]:
     path = f"{template.spec_path}.affinity.podAntiAffinity"
-    across_revisions = apart_in(template.pod, revisions=True)
-    for key in dict.fromkeys(apart_in(template.pod)):
+    pod = template.typed
+    across_revisions = apart_in(pod, revisions=True)
+    for key in dict.fromkeys(apart_in(pod)):
         yield Limit(Cause.APART, key, path, across_revisions=key in across_revisions)
     for container in template.containers(Role.MAIN, Role.SIDECAR):
-        for index in host_ports(template.typed.spec, container.typed):
+        for index in host_ports(pod.spec, container.typed):
             yield Limit(Cause.PORT, HOSTNAME, template.at(container, f"ports[{index}]"))
             break
-    for index, spread in enumerate(maps(template.spec, "topologySpreadConstraints")):
-        if spread.get("whenUnsatisfiable") != "ScheduleAnyway" and matches(
-            spread.get("labelSelector"), labels_of(template.pod)
+    for index, spread in enumerate(pod.spec.topology_spread_constraints):
+        selector = spread.label_selector
+        if (
+            spread.when_unsatisfiable != "ScheduleAnyway"
+            and selector is not None
+            and selector.matches(pod.metadata.labels)
         ):
             yield Limit(
                 Cause.SPREAD,
-                text(spread, "topologyKey"),
+                spread.topology_key,
                 f"{template.spec_path}.topologySpreadConstraints[{index}]",
-                max(1, integer(spread, "maxSkew", default=1)),
-                not spread.get("matchLabelKeys"),
-                integer(spread, "minDomains", default=1),
-                spread.get("nodeAffinityPolicy") == _IGNORE,
-                spread.get("nodeTaintsPolicy") != "Honor",
+                max(1, spread.max_skew),
+                not spread.match_label_keys,
+                spread.min_domains,
+                spread.node_affinity_policy == _IGNORE,
+                spread.node_taints_policy != "Honor",
             )
 
 
@@ -110,29 +114,28 @@ class Domains:
         return limit.per_domain * self.usable
 
 
-def domains(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
+def domains(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
     """The domains of a limit; None if a node can take any number of pods."""
-    fields = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED), dig(pod, "spec", "tolerations")]
+    fields = [dict(pod.node_selector), required_terms(pod), pod.tolerations]
     key = [*fields, limit.cause.value, limit.key, limit.ignores_selector, limit.ignores_taints]
     return _cached(nodes, key, lambda: _count(pod, limit, nodes))
 
 
-def _count(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
+def _count(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
     usable: set[str] = set()
     counted: set[str] = set()
     spread = limit.cause is Cause.SPREAD
-    for obj in nodes:
-        name, labels = text(obj, "metadata", "name"), labels_of(obj)
-        domain = text(labels, limit.key) or (name if limit.key == HOSTNAME else "")
+    for node in nodes.objects(Node):
+        labels = node.metadata.labels
+        domain = labels.get(limit.key) or (node.name if limit.key == HOSTNAME else "")
         if spread and not domain:
             continue  # the scheduler places no pod of a spread there
-        selected = admits(pod, name, labels)
+        selected = admits(pod, node.name, labels)
         if not selected and not (spread and limit.ignores_selector):
             continue
-        taints = Node(name, labels, tuple(maps(obj, "spec", "taints")), {}).lasting_taints
-        tolerated = all(tolerates(pod, taint) for taint in taints)
+        tolerated = all(tolerates(pod, taint) for taint in lasting(node.spec.taints))
         if tolerated and selected:
-            if not domain or is_virtual(obj):
+            if not domain or is_virtual(node):
                 # Anti-affinity has no effect on a node without the label; a virtual node takes many pods.
                 return None
             usable.add(domain)
@@ -141,21 +144,21 @@ def _count(pod: Json, limit: Limit, nodes: Listing) -> Domains | None:
     return Domains(len(usable), len(counted - usable))
 
 
-def matches_no_node(pod: Json, nodes: Listing) -> bool:
+def matches_no_node(pod: PodSpec, nodes: Listing) -> bool:
     """Whether the node selector or required node affinity of a pod matches no node."""
-    fields = [dig(pod, "spec", "nodeSelector"), dig(pod, *REQUIRED)]
-    if not any(fields):
+    required = pod.affinity.node_affinity.required
+    if not pod.node_selector and required is None:
         return False
 
     def matches_none() -> bool:
-        return not any(admits(pod, text(node, "metadata", "name"), labels_of(node)) for node in nodes)
+        return not any(admits(pod, node.name, node.metadata.labels) for node in nodes.objects(Node))
 
-    return _cached(nodes, fields, matches_none)
+    return _cached(nodes, [dict(pod.node_selector), required], matches_none)
 
 
 def _cached(nodes: Listing, key: list[object], compute: Callable[[], V]) -> V:
     """A result about nodes, kept until a node changes. The keys of two functions differ in length."""
-    cache, encoded = nodes.derive(_cache), json.dumps(key)
+    cache, encoded = nodes.derive(_cache), msgspec.json.encode(key)
     found = cache.get(encoded)
     if found is None:
         found = (compute(),)
@@ -163,5 +166,5 @@ def _cached(nodes: Listing, key: list[object], compute: Callable[[], V]) -> V:
     return cast("V", found[0])
 
 
-def _cache(nodes: Listing) -> BoundedCache[str, tuple[object]]:
+def _cache(nodes: Listing) -> BoundedCache[bytes, tuple[object]]:
     return BoundedCache()

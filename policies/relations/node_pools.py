@@ -8,11 +8,14 @@ Semantics: `pkg/scheduling/requirements.go` and `pkg/apis/v1/labels.go` of Karpe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from policies.accelerators.node_affinity import REQUIRED, TERMS, matches, tolerates
-from policies.kube.json import Json, dig, mapping, maps, strings, text
+from policies.accelerators.node_affinity import matches, required_terms, tolerates
+from policies.kube.objects.metadata import Requirement
+from policies.kube.objects.nodes import NodePool
+from policies.kube.objects.placement import NodeSelectorTerm
+from policies.kube.objects.pods import PodSpec
 
 _POOL: Final = "karpenter.sh/nodepool"
 _PROVIDERS: Final = (
@@ -24,52 +27,56 @@ _NOWHERE: Final = ("NotIn", "DoesNotExist")
 """Operators that a node without the label satisfies."""
 
 
-def obstacle(pod: Json, pool: Json) -> str | None:
+def obstacle(pod: PodSpec, pool: NodePool) -> str | None:
     """Why a NodePool creates no node for a pod, as a clause; None if it may create one."""
-    name = text(pool, "metadata", "name")
-    for taint in maps(pool, "spec", "template", "spec", "taints"):
-        if text(taint, "effect") in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
-            return f"{name} has the taint {text(taint, 'key')}, which the pods do not tolerate"
-    limits = _limits(pool, name)
-    selector = mapping(pod, "spec", "nodeSelector").items()
-    selected = [{"key": key, "operator": "In", "values": [value]} for key, value in selector]
-    terms = maps(pod, *TERMS) if dig(pod, *REQUIRED) is not None else [{}]
-    unmet = [next(_unmet((*selected, *maps(term, "matchExpressions")), limits), None) for term in terms]
+    name = pool.name
+    for taint in pool.spec.template.spec.taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
+            return f"{name} has the taint {taint.key}, which the pods do not tolerate"
+    limits = _limits(pool)
+    selected = [_is(key, value) for key, value in pod.node_selector.items()]
+    anywhere = pod.affinity.node_affinity.required is None
+    terms = (NodeSelectorTerm(),) if anywhere else required_terms(pod)
+    unmet = [next(_unmet((*selected, *term.match_expressions), limits), None) for term in terms]
     if not unmet or None in unmet:
         return None
     key = unmet[0]
     return f"{name} {'excludes these values of' if key in limits else 'sets no label'} {key}"
 
 
-def _limits(pool: Json, name: str) -> dict[str, list[Json]]:
+def _is(key: str, value: str) -> Requirement:
+    return Requirement(key=key, operator="In", values=(value,))
+
+
+def _limits(pool: NodePool) -> dict[str, list[Requirement]]:
     """The requirements of a pool for the labels of its nodes, by label key."""
-    template = mapping(pool, "spec", "template")
-    labels = {**mapping(template, "metadata", "labels"), _POOL: name}
-    found = {key: [{"key": key, "operator": "In", "values": [value]}] for key, value in labels.items()}
-    for each in maps(template, "spec", "requirements"):
-        found.setdefault(text(each, "key"), []).append(each)
+    template = pool.spec.template
+    labels = {**template.metadata.labels, _POOL: pool.name}
+    found = {key: [_is(key, value)] for key, value in labels.items()}
+    for each in template.spec.requirements:
+        found.setdefault(each.key, []).append(each)
     return found
 
 
-def _unmet(requirements: tuple[Json, ...], limits: Mapping[str, list[Json]]) -> Iterator[str]:
+def _unmet(requirements: Iterable[Requirement], limits: Mapping[str, list[Requirement]]) -> Iterator[str]:
     """The label keys of a pod's requirements that no node of a pool can meet."""
     for each in requirements:
-        key = text(each, "key")
-        if key in limits:
-            possible = _overlap(key, each, limits[key])
+        if each.key in limits:
+            possible = _overlap(each, limits[each.key])
         else:
-            domain = key.rpartition("/")[0]
-            possible = each.get("operator") in _NOWHERE or any(part in domain for part in _PROVIDERS)
+            domain = each.key.rpartition("/")[0]
+            possible = each.operator in _NOWHERE or any(part in domain for part in _PROVIDERS)
         if not possible:
-            yield key
+            yield each.key
 
 
-def _overlap(key: str, requirement: Json, limits: list[Json]) -> bool:
+def _overlap(requirement: Requirement, limits: list[Requirement]) -> bool:
     """Whether one value of a label satisfies a pod and its pool."""
-    for enumerated in (*limits, requirement):
-        if enumerated.get("operator") == "In":
-            candidates = ({key: value} for value in strings(enumerated, "values"))
-            return any(all(matches(each, labels) for each in (*limits, requirement)) for labels in candidates)
-    if any(each.get("operator") == "DoesNotExist" for each in limits):
-        return requirement.get("operator") in _NOWHERE
+    every = (*limits, requirement)
+    for enumerated in every:
+        if enumerated.operator == "In":
+            candidates = ({requirement.key: value} for value in enumerated.values)
+            return any(all(matches(each, labels) for each in every) for labels in candidates)
+    if any(each.operator == "DoesNotExist" for each in limits):
+        return requirement.operator in _NOWHERE
     return True  # ranges and exclusions: assume that they overlap

@@ -51,13 +51,13 @@ def commands(data: bytes) -> int:
 def annotation_values(data: bytes) -> int:
     """The value of an annotation, in every place where one is parsed."""
     text = data.decode("utf-8", "replace")
-    pod = {"metadata": {"annotations": {GPU_MEMORY: text, GPU_PRODUCT: text}}}
+    annotations = {GPU_MEMORY: text, GPU_PRODUCT: text}
 
     def read_all() -> None:
         for reader in (parse_duration, parse_quantity, parse_bytes):
             _refusing(reader, text)
-        _refusing(requested_memory, pod)
-        requested_products(pod)
+        _refusing(requested_memory, annotations)
+        requested_products(annotations)
         Exemptions.read({EXEMPT: text}, _DEFAULTS, "default")
 
     return _linear(calls(read_all), data)

@@ -9,8 +9,10 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
-from policies.kube.json import Json, dig, mapping, maps, text
-from policies.kube.metadata import annotations_of
+from policies.kube.json import dig, mapping, maps
+from policies.kube.objects.jobs import Job
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.workloads import Replicated, StatefulSet
 from policies.rollouts.rollouts import autoscaler_of
 
 _VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
@@ -51,7 +53,7 @@ def check(target: Target, facts: Facts) -> Findings:
     needed = sum(
         count or 0
         for template, count in zip(target.templates, counts, strict=True)
-        if catalogue.requests(template.pod)
+        if catalogue.requests(template.typed.spec)
     )
     if least < needed > 1 and _needs_all(target):
         yield Finding(
@@ -63,15 +65,17 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _of_controller(target: Target, facts: Facts) -> Findings:
-    written = annotations_of(target.obj).get(_MIN_MEMBER)
-    if not isinstance(written, str) or not re.fullmatch("[0-9]{1,6}", written):
+    written = target.read(Object).metadata.annotations.get(_MIN_MEMBER, "")
+    if not re.fullmatch("[0-9]{1,6}", written) or len(target.templates) != 1:
         return
-    least = int(written)
-    pod = target.templates[0].pod if len(target.templates) == 1 else {}
-    if text(pod, "spec", "schedulerName") != "volcano" or set(_GROUP_NAMES) & annotations_of(pod).keys():
+    least, pod = int(written), target.templates[0].typed
+    if pod.spec.scheduler_name != "volcano" or set(_GROUP_NAMES) & pod.metadata.annotations.keys():
         return
-    spec, path = mapping(target.obj, "spec"), f"metadata.annotations[{_MIN_MEMBER}]"
-    if least > 1 and target.kind == STATEFUL_SET and spec.get("podManagementPolicy") != "Parallel":
+    path = f"metadata.annotations[{_MIN_MEMBER}]"
+    ordered = (
+        target.kind == STATEFUL_SET and target.read(StatefulSet).spec.pod_management_policy != "Parallel"
+    )
+    if least > 1 and ordered:
         yield Finding(
             path,
             f"Volcano starts the first pod only together with {least - 1} more, and this StatefulSet makes "
@@ -79,7 +83,7 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
             "Set podManagementPolicy to Parallel.",
         )
         return
-    made = _at_once(target.kind, spec)
+    made = _at_once(target)
     if made and least > made and autoscaler_of(target.kind.kind, target.name, facts) is None:
         yield Finding(
             path,
@@ -89,12 +93,12 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _at_once(kind: GroupKind, spec: Json) -> int | None:
+def _at_once(target: Target) -> int | None:
     """The number of pods that a controller creates at the same time; None if unknown."""
-    if kind != JOB:
-        return _number(spec.get("replicas"))
-    parallel = _number(spec.get("parallelism", 1))
-    return None if parallel is None else min(parallel, _number(spec.get("completions")) or parallel)
+    if target.kind != JOB:
+        return target.read(Replicated).spec.replicas
+    job = target.read(Job).spec
+    return min(job.parallelism, job.completions or job.parallelism)
 
 
 def _pods(target: Target, template: PodTemplate) -> int | None:

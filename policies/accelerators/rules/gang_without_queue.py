@@ -58,7 +58,7 @@ _QUEUE_ANNOTATIONS: Final = (
 
 def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
-    asking = [template for template in target.templates if catalogue.requests(template.pod)]
+    asking = [template for template in target.templates if catalogue.requests(template.typed.spec)]
     workers, gang = _largest_gang(target, asking)
     if workers < 2 or _is_queued(target.obj) or any(map(_is_scheduled_together, gang)):
         return

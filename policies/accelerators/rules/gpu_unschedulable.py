@@ -5,7 +5,6 @@ from __future__ import annotations
 from policies.accelerators.placement import Cause, Obstacle, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.kube.json import mapping
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -30,15 +29,14 @@ def _path(template: PodTemplate, obstacle: Obstacle, settings: GpuAffinity) -> s
             return _asking(template, settings)
         case Cause.PRODUCT | Cause.MEMORY as cause:
             return f"{template.metadata_path}.annotations[{cause.value}]"
-    selects = mapping(template.spec, "nodeSelector")
+    selects = template.typed.spec.node_selector
     return f"{template.spec_path}.{'nodeSelector' if selects else 'affinity.nodeAffinity'}"
 
 
 def _asking(template: PodTemplate, settings: GpuAffinity) -> str:
     """The resources of the first container that requests an accelerator."""
     for container in template.containers():
-        alone = {"spec": {"containers": [container.spec]}}
-        if settings.catalogue.requests(alone):
+        if settings.catalogue.requests_of(container.typed.resources):
             return template.at(container, "resources")
     return template.spec_path
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from policies.accelerators.fit import Misfit, misfit
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import strings
 from policies.kube.pods import Role
 
 
@@ -16,7 +15,7 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             found = misfit(template.pod, container, facts)
             if found is not None:
-                field = "args" if strings(container.spec, "args") else "command"
+                field = "args" if container.typed.args else "command"
                 hint = (
                     f"Spread the weights over at least {found.enough} such accelerators "
                     "(--tensor-parallel-size), use a quantised model, or add nodes with more accelerator "

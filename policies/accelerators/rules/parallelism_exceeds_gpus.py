@@ -10,7 +10,6 @@ from policies.accelerators.requests import whole_number
 from policies.commands import SHELLS
 from policies.containers.programs import launch_of, started
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.kube.json import dig, mapping, strings
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
@@ -63,12 +62,12 @@ def _runs_only(container: Container, server: Server) -> bool:
 
 def devices(container: Container) -> int:
     """The number of CUDA devices of a container; 0 if unknown."""
-    resources = mapping(container.spec, "resources")
-    if resources.get("claims") or dig(container.spec, "securityContext", "privileged") is True:
+    resources = container.typed.resources
+    if resources.claims or container.typed.security_context.privileged:
         return 0
     if any(name in launch_of(container).variables for name in _VISIBLE):
         return 0
-    requested = {**mapping(resources, "requests"), **mapping(resources, "limits")}
+    requested = {**resources.requests, **resources.limits}
     if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in requested):
         return 0
     return sum(whole_number(value) for name, value in requested.items() if _GPU.fullmatch(name))
@@ -77,7 +76,7 @@ def devices(container: Container) -> int:
 def _finding(
     template: PodTemplate, container: Container, server: Server, needed: int, available: int
 ) -> Finding:
-    field = "args" if strings(container.spec, "args") else "command"
+    field = "args" if container.typed.args else "command"
     return Finding(
         template.at(container, field),
         f"Container {container.name} runs {server.name} with options for {needed} GPUs, but gets "

@@ -17,10 +17,10 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     groups = target.kind == LEADER_WORKER_SET
     for template, placed, pods in _replica(target, facts):
-        apart = not groups and kept_apart(template.pod, HOSTNAME)
+        apart = not groups and kept_apart(template.typed, HOSTNAME)
         room = placed.room(one_each=apart) / pods
         ends = outcome(update, room)
-        if ends is Outcome.STUCK and apart and not kept_apart(template.pod, HOSTNAME, revisions=True):
+        if ends is Outcome.STUCK and apart and not kept_apart(template.typed, HOSTNAME, revisions=True):
             ends = outcome(update, placed.room(one_each=False))
         if ends is Outcome.COMPLETES:
             continue

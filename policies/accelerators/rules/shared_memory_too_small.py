@@ -10,8 +10,7 @@ from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.containers.programs import launch_of
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
-from policies.kube.json import Json, dig, mapping, maps, text
-from policies.kube.metadata import annotations_of
+from policies.kube.objects.pods import Volume
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
@@ -28,9 +27,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind.group not in MADE_AS_WRITTEN:
         return
     for template in target.templates:
-        if template.is_ray or template.spec.get("hostIPC") is True:
-            continue
-        if _SIZED_BY in annotations_of(template.pod):
+        pod = template.typed
+        if template.is_ray or pod.spec.host_ipc or _SIZED_BY in pod.metadata.annotations:
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
@@ -51,24 +49,22 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_small(template: PodTemplate, container: Container) -> bool:
     """Whether /dev/shm has no more than the default size."""
     mounted = [
-        mount
-        for mount in maps(container.spec, "volumeMounts")
-        if posixpath.normpath(text(mount, "mountPath")) in _PLACES
+        mount for mount in container.typed.volume_mounts if posixpath.normpath(mount.mount_path) in _PLACES
     ]
     if not mounted:
         return True
-    names = {text(mount, "name") for mount in mounted}
-    volumes = [volume for volume in maps(template.spec, "volumes") if text(volume, "name") in names]
+    names = {mount.name for mount in mounted}
+    volumes = [volume for volume in template.typed.spec.volumes if volume.name in names]
     return bool(volumes) and all(map(_is_limited, volumes))
 
 
-def _is_limited(volume: Json) -> bool:
+def _is_limited(volume: Volume) -> bool:
     """Whether a volume is in memory and no larger than the default."""
-    limit = dig(volume, "emptyDir", "sizeLimit")
-    if text(mapping(volume, "emptyDir"), "medium") != "Memory" or limit is None:
+    place = volume.empty_dir
+    if place is None or place.medium != "Memory" or place.size_limit is None:
         return False
     try:
-        return 0 < parse_quantity(limit) <= DEFAULT_BYTES
+        return 0 < parse_quantity(place.size_limit) <= DEFAULT_BYTES
     except ValueError:
         return False
 

@@ -60,7 +60,7 @@ inference, can start again."""
 def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     training = [
-        t for t in target.templates if t.completes and catalogue.requests(t.pod) and _trains(target, t)
+        t for t in target.templates if t.completes and catalogue.requests(t.typed.spec) and _trains(target, t)
     ]
     if not training or is_someone_elses(target.obj) or CHECKPOINT in annotations_of(target.obj):
         return

@@ -59,16 +59,17 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
     if target.kind == LEADER_WORKER_SET or len(target.templates) != 1 or not nodes:
         return
     [template] = target.templates
-    if template.typed.spec.node_name or not is_within_limits(template.pod):
+    spec = template.typed.spec
+    if spec.node_name or not is_within_limits(spec):
         return
     found = placement(template.pod, facts)
     if found is not None:
         if found.nodes and (settings.fixed_size or settings.pools):
-            room = found.room(one_each=kept_apart(template.pod, HOSTNAME))
+            room = found.room(one_each=kept_apart(template.typed, HOSTNAME))
             yield room, f"all nodes and pools together fit {room:.0f}"
     elif settings.fixed_size and len(nodes) <= MAX_NODES:
         for limit in limits_of(template):
-            usable = None if limit.cause is Cause.SPREAD else domains(template.pod, limit, nodes)
+            usable = None if limit.cause is Cause.SPREAD else domains(spec, limit, nodes)
             if usable is not None and usable.usable:
                 room = usable.room(limit)
                 yield room, f"{limit.cause.value} ({limit.key}) leaves room for {room:.0f}"

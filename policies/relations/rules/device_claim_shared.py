@@ -7,7 +7,6 @@ from typing import Final
 from policies.accelerators.placement import kept_apart
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
-from policies.kube.json import indexed_maps, text
 from policies.kube.nodes import HOSTNAME
 from policies.relations.devices import requests_of_claim
 from policies.rollouts.rollouts import minimum_replicas
@@ -22,12 +21,12 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if target.kind == DAEMON_SET:
             why = "A DaemonSet runs a pod on each node"
-        elif minimum_replicas(target, facts) > 1 and kept_apart(template.pod, HOSTNAME):
+        elif minimum_replicas(target, facts) > 1 and kept_apart(template.typed, HOSTNAME):
             why = f"The {minimum_replicas(target, facts)} pods must be on different nodes"
         else:
             continue
-        for index, claim in indexed_maps(template.spec, "resourceClaims"):
-            name = text(claim, "resourceClaimName")
+        for index, claim in enumerate(template.typed.spec.resource_claims):
+            name = claim.resource_claim_name
             if name:
                 yield Finding(
                     f"{template.spec_path}.resourceClaims[{index}].resourceClaimName",
@@ -41,7 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_on_one_node(name: str, facts: Facts) -> bool:
     """Whether all devices of a claim are on one node. Several nodes can reach the devices of a network."""
     requests = requests_of_claim(name, facts)
-    classes = {text(each, "exactly", "deviceClassName") or text(each, "deviceClassName") for each in requests}
+    classes = {(each.exactly or each).device_class_name for each in requests}
     return bool(classes) and classes <= _NODE_CLASSES
 
 

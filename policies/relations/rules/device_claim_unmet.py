@@ -6,11 +6,9 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import find_by_name
-from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.core.suggestions import closest
-from policies.kube.json import text
+from policies.kube.objects.devices import DeviceClass
 from policies.relations.devices import ANY, Request, Supply, one_slice_has, requests_of, supply
 
 _SIMILAR: Final = 0.8
@@ -22,7 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.has_controller:
         return
     for template in target.templates:
-        if "resourceClaims" not in template.spec:
+        if not template.typed.spec.resource_claims:
             continue
         requests = list(requests_of(template, facts))
         if not requests or len(requests) > _MAX_REQUESTS:
@@ -33,12 +31,14 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _missing(requests: list[Request], facts: Facts) -> Findings:
-    classes = facts.cluster.listing(Resource.DEVICE_CLASSES)
-    for request in requests if classes else ():
+    classes = facts.cluster_objects(DeviceClass)
+    if not classes:
+        return
+    for request in requests:
         for name in request.classes:
-            if classes and find_by_name(classes, name) is None:
-                similar = closest(name, (text(each, "metadata", "name") for each in classes), _SIMILAR)
-                if similar or not is_manifest(classes[0]):
+            if classes.named(name) is None:
+                similar = closest(name, (each.name for each in classes), _SIMILAR)
+                if similar or not next(iter(classes)).is_manifest:
                     there_is = f"; there is {similar}" if similar else ""
                     yield Finding(
                         request.path,

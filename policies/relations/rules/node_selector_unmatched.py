@@ -9,9 +9,9 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import is_manifest
-from policies.core.resources import Resource
 from policies.kube.group_kinds import DAEMON_SET, POD
-from policies.kube.json import Json, mapping, text
+from policies.kube.objects.nodes import NodePool
+from policies.kube.objects.pods import PodSpec
 from policies.relations.domains import MAX_NODES, matches_no_node
 from policies.relations.node_pools import obstacle
 
@@ -26,32 +26,33 @@ def check(target: Target, facts: Facts) -> Findings:
     nodes = facts.nodes() if not settings.pools else None
     if not nodes or len(nodes) > MAX_NODES:
         return
-    pools = facts.cluster.listing(Resource.NODE_POOLS) or ()
+    pools = facts.cluster_objects(NodePool) or ()
     if len(pools) > _MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
     for template in target.templates:
-        if text(template.spec, "nodeName") or not is_within_limits(template.pod):
+        spec = template.typed.spec
+        if spec.node_name or not is_within_limits(spec):
             continue
         if placement(template.pod, facts) is not None:
             continue  # gpu-unschedulable judges pods with accelerators
-        if not settings.fixed_size and not pools and _may_scale_from_zero(template.pod, settings):
+        if not settings.fixed_size and not pools and _may_scale_from_zero(spec, settings):
             continue
-        if matches_no_node(template.pod, nodes):
-            obstacles = [obstacle(template.pod, pool) for pool in pools]
+        if matches_no_node(spec, nodes):
+            obstacles = [obstacle(spec, pool) for pool in pools]
             if None not in obstacles:
                 yield _finding(
                     template, len(nodes), [each for each in obstacles if each], fixed=settings.fixed_size
                 )
 
 
-def _may_scale_from_zero(pod: Json, settings: GpuAffinity) -> bool:
+def _may_scale_from_zero(pod: PodSpec, settings: GpuAffinity) -> bool:
     """Whether the pod needs a pool that is often empty: by accelerators, or by the pool's own label."""
     requests = settings.catalogue.requests(pod)
     return bool(requests) or not required_keys(pod).isdisjoint(settings.autoscaler_labels)
 
 
 def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: bool) -> Finding:
-    field = "nodeSelector" if mapping(template.spec, "nodeSelector") else "affinity.nodeAffinity"
+    field = "nodeSelector" if template.typed.spec.node_selector else "affinity.nodeAffinity"
     count = "the only node does not match" if nodes == 1 else f"none of the {nodes} nodes matches"
     if obstacles:
         more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""

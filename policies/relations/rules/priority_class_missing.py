@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.facts import BY_NAME
-from policies.core.resources import Resource
 from policies.core.suggestions import closest
 from policies.kube.group_kinds import POD
-from policies.kube.json import text
+from policies.kube.objects.limits import PriorityClass
 
 _BUILT_IN: Final = ("system-node-critical", "system-cluster-critical")
 """Every API server creates these two, so a listing without them is incomplete."""
@@ -20,16 +18,15 @@ _SIMILAR: Final = 0.8
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == POD or target.has_controller:
         return  # the API server refuses a Pod at once
-    classes = facts.cluster.listing(Resource.PRIORITY_CLASSES)
+    classes = facts.cluster_objects(PriorityClass)
     if not classes:
         return
-    by_name = classes.by(BY_NAME)
     for template in target.templates:
-        name = text(template.spec, "priorityClassName")
-        if not name or name in _BUILT_IN or by_name.one(name) is not None:
+        name = template.typed.spec.priority_class_name
+        if not name or name in _BUILT_IN or classes.named(name) is not None:
             continue
-        similar = closest(name, (text(each, "metadata", "name") for each in classes), _SIMILAR)
-        if similar or all(by_name.one(each) is not None for each in _BUILT_IN):
+        similar = closest(name, (each.name for each in classes), _SIMILAR)
+        if similar or all(classes.named(each) is not None for each in _BUILT_IN):
             there_is = f"; there is {similar}" if similar else ""
             yield Finding(
                 f"{template.spec_path}.priorityClassName",

@@ -5,20 +5,21 @@ Semantics: `pkg/scheduler/flavorassigner` and `pkg/controller/jobs/job` of Kueue
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.facts import find_by_name
-from policies.core.listing import Listing, is_manifest
-from policies.core.resources import Resource
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import JOB
-from policies.kube.json import Json, integer, mapping, maps, strings, text
-from policies.kube.metadata import labels_of
 from policies.kube.names import listed
+from policies.kube.objects.jobs import Job
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.nodes import Node
+from policies.kube.objects.pods import Pod, PodSpec
+from policies.kube.objects.queues import ClusterQueue, LocalQueue, ResourceFlavor
+from policies.kube.objects.reading import read
 from policies.relations.cohorts import greatest_quota
 
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
@@ -32,22 +33,22 @@ _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or 
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    name = text(target.obj, "metadata", "labels", _QUEUE)
-    all_queues = facts.cluster.listing(Resource.LOCAL_QUEUES)
+    name = target.read(Object).metadata.labels.get(_QUEUE)
+    all_queues = facts.cluster_objects(LocalQueue)
     if not name or not all_queues or target.has_controller:
         return
-    queues = facts.listing(Resource.LOCAL_QUEUES)
-    queue = find_by_name(queues, name)
+    queues = facts.objects(LocalQueue)
+    queue = None if queues is None else queues.named(name)
     if queue is None:
-        if queues or not is_manifest(all_queues[0]):
+        if queues or not next(iter(all_queues)).is_manifest:
             yield _no_queue(target, name, queues or (), facts.namespace)
         return
-    cluster_queues = facts.cluster.listing(Resource.CLUSTER_QUEUES)
-    cluster_name = text(queue, "spec", "clusterQueue")
-    cluster_queue = find_by_name(cluster_queues, cluster_name)
+    cluster_queues = facts.cluster_objects(ClusterQueue)
+    cluster_name = queue.spec.cluster_queue
+    cluster_queue = None if cluster_queues is None else cluster_queues.named(cluster_name)
     if cluster_queue is not None:
         yield from islice(_not_admitted(target, cluster_queue, facts), 1)
-    elif cluster_queues and not is_manifest(cluster_queues[0]):
+    elif cluster_queues and not next(iter(cluster_queues)).is_manifest:
         yield Finding(
             _PATH,
             f"LocalQueue {name} belongs to ClusterQueue {cluster_name}, which does not exist: Kueue never "
@@ -57,8 +58,8 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _no_queue(target: Target, name: str, queues: Listing | tuple[()], namespace: str) -> Finding:
-    known = sorted(text(each, "metadata", "name") for each in queues)[:_SHOWN]
+def _no_queue(target: Target, name: str, queues: Iterable[LocalQueue], namespace: str) -> Finding:
+    known = sorted(each.name for each in queues)[:_SHOWN]
     others = f"; it has {listed(known)}" if known else ""
     return Finding(
         _PATH,
@@ -69,12 +70,14 @@ def _no_queue(target: Target, name: str, queues: Listing | tuple[()], namespace:
     )
 
 
-def _not_admitted(target: Target, cluster_queue: Json, facts: Facts) -> Findings:
+def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     pods = _min_pods(target)
     for template in target.templates:
-        for resource, per_pod in catalogue.requests(template.unprojected).items():
-            obstacles = list(_obstacles(template, cluster_queue, resource, per_pod * pods, facts))
+        # Kueue reads the pods as they are written.
+        spec = read(template.unprojected, Pod).spec
+        for resource, per_pod in catalogue.requests(spec).items():
+            obstacles = list(_obstacles(spec, cluster_queue, resource, per_pod * pods, facts))
             if not obstacles or None in obstacles:
                 continue
             reasons = [each for each in obstacles if each]
@@ -83,7 +86,7 @@ def _not_admitted(target: Target, cluster_queue: Json, facts: Facts) -> Findings
             yield Finding(
                 template.spec_path,
                 f"{asks} for {per_pod * pods} {resource}, and no flavor of ClusterQueue "
-                f"{text(cluster_queue, 'metadata', 'name')} can give that: {shown}. Kueue never admits this "
+                f"{cluster_queue.name} can give that: {shown}. Kueue never admits this "
                 f"{target.kind.kind}.",
                 _HINT_QUOTA if any("quota" in each for each in reasons) else _HINT_FLAVOR,
                 Certainty.CERTAIN,
@@ -95,43 +98,44 @@ def _min_pods(target: Target) -> int:
     fewer if the Job allows that (`podsCount` and `minPodsCount` of Kueue's Job)."""
     if target.kind != JOB:
         return 1
-    pods = integer(target.spec, "parallelism", default=1)
-    pods = min(pods, integer(target.spec, "completions", default=pods))
-    minimum = text(target.obj, "metadata", "annotations", _MIN_PARALLELISM)
+    job = target.read(Job)
+    pods = job.spec.parallelism
+    pods = min(pods, pods if job.spec.completions is None else job.spec.completions)
+    minimum = job.metadata.annotations.get(_MIN_PARALLELISM, "")
     return max(1, min(pods, int(minimum) if minimum.isdecimal() and len(minimum) < _DIGITS else pods))
 
 
 def _obstacles(
-    template: PodTemplate, cluster_queue: Json, resource: str, count: int, facts: Facts
+    pod: PodSpec, cluster_queue: ClusterQueue, resource: str, count: int, facts: Facts
 ) -> Iterator[str | None]:
     """For each flavor that covers a resource, why it cannot provide so many; None if it may."""
-    flavors = facts.cluster.listing(Resource.FLAVORS)
-    for group in maps(cluster_queue, "spec", "resourceGroups"):
-        if resource not in strings(group, "coveredResources"):
+    flavors = facts.cluster_objects(ResourceFlavor)
+    for group in cluster_queue.spec.resource_groups:
+        if resource not in group.covered_resources:
             continue
-        for quotas in maps(group, "flavors"):
-            name = text(quotas, "name")
-            quota = greatest_quota(cluster_queue, name, resource, facts.cluster)
+        for quotas in group.flavors:
+            name = quotas.name
+            quota = greatest_quota(cluster_queue, name, resource, facts)
             if quota is not None and quota.amount < count:
                 where = f" in cohort {quota.cohort}" if quota.cohort else ""
                 yield f"{name} has a quota of {quota.amount}{where}"
             else:
-                flavor = find_by_name(flavors, name)
-                yield None if flavor is None else _mismatch(template, name, flavor, facts)
+                flavor = None if flavors is None else flavors.named(name)
+                yield None if flavor is None else _mismatch(pod, flavor, facts)
 
 
-def _mismatch(template: PodTemplate, name: str, flavor: Json, facts: Facts) -> str | None:
-    tolerations = [*maps(template.unprojected, "spec", "tolerations"), *maps(flavor, "spec", "tolerations")]
-    pod: Json = {"spec": {"tolerations": tolerations}}
-    for taint in maps(flavor, "spec", "nodeTaints"):
-        if text(taint, "effect") in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
-            return f"{name} has the taint {text(taint, 'key')}, which the pod does not tolerate"
-    wanted = mapping(flavor, "spec", "nodeLabels")
-    nodes = facts.nodes()
+def _mismatch(pod: PodSpec, flavor: ResourceFlavor, facts: Facts) -> str | None:
+    name = flavor.name
+    tolerating = PodSpec(tolerations=(*pod.tolerations, *flavor.spec.tolerations))
+    for taint in flavor.spec.node_taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerating, taint):
+            return f"{name} has the taint {taint.key}, which the pod does not tolerate"
+    wanted = flavor.spec.node_labels
+    nodes = facts.cluster_objects(Node)
     if not wanted or not nodes or len(nodes) > _MAX_NODES:
         return None
     settings = facts.settings(GpuAffinity)
-    if not settings.fixed_size or any(wanted.items() <= labels_of(node).items() for node in nodes):
+    if not settings.fixed_size or any(wanted.items() <= node.metadata.labels.items() for node in nodes):
         return None
     labels = ", ".join(f"{key}={value}" for key, value in list(wanted.items())[:_SHOWN])
     return f"no node has the labels of {name} ({labels})"

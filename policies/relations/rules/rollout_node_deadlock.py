@@ -10,7 +10,6 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import is_manifest
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
-from policies.kube.json import text
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
 from policies.relations.domains import MAX_NODES, Cause, Domains, Limit, domains, limits_of
 from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
@@ -32,14 +31,15 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     if is_manifest(nodes[0]) and not settings.fixed_size:
         return  # manifests contain a part of the cluster's nodes
-    if text(template.spec, "nodeName") or not is_within_limits(template.pod):
+    spec = template.typed.spec
+    if spec.node_name or not is_within_limits(spec):
         return
     if placement(template.pod, facts) is not None:
         return  # pods with accelerators are rollout-gpu-deadlock's
     for limit in limits:
-        if limit.cause is Cause.PORT and pinned_to_one_node(template.typed.spec):
+        if limit.cause is Cause.PORT and pinned_to_one_node(spec):
             continue  # rollout-host-port-deadlock's
-        found = domains(template.pod, limit, nodes)
+        found = domains(spec, limit, nodes)
         if found is None or not found.usable:
             continue
         ends = outcome(update, found.room(limit))

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.accelerators.inventory import Node
-from policies.accelerators.node_affinity import REQUIRED, TERMS, admits, is_within_limits, required_keys
+from policies.accelerators.node_affinity import admits, is_within_limits, required_keys, required_terms
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.facts import find_by_name
-from policies.core.listing import Index
-from policies.core.resources import Resource
+from policies.core.listing import TypedIndex
 from policies.kube.group_kinds import STATEFUL_SET
-from policies.kube.json import Json, dig, indexed_maps, mapping, maps, replaced, strings, text
-from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
+from policies.kube.objects.nodes import Node as ClusterNode
+from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
+from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from policies.kube.objects.workloads import StatefulSet
 
 _MAX_NODES: Final = 2_000
 """A pod that can run on more nodes is not judged."""
@@ -47,22 +48,22 @@ def check(target: Target, facts: Facts) -> Findings:
         certainty = Certainty.CERTAIN if fixed else Certainty.LIKELY
         yield from _of_claims(template, found.nodes, facts, certainty)
         if target.kind == STATEFUL_SET:
-            for index, claim in indexed_maps(target.spec, "volumeClaimTemplates"):
+            for index, claim in enumerate(target.read(StatefulSet).spec.volume_claim_templates):
                 path = f"spec.volumeClaimTemplates[{index}].spec.storageClassName"
                 yield from _unbound(claim, path, found.nodes, facts)
 
 
 def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty) -> Findings:
-    claims = facts.listing(Resource.CLAIMS)
-    for index, volume in indexed_maps(template.spec, "volumes")[:_MAX_VOLUMES]:
-        name = text(volume, "persistentVolumeClaim", "claimName")
-        claim = find_by_name(claims, name) if name else None
+    claims = facts.objects(PersistentVolumeClaim)
+    for index, volume in enumerate(template.typed.spec.volumes[:_MAX_VOLUMES]):
+        named = volume.persistent_volume_claim
+        claim = claims.named(named.claim_name) if claims is not None and named is not None else None
         if claim is None:
             continue
         path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName"
-        bound = text(claim, "spec", "volumeName")
+        bound = claim.spec.volume_name
         if bound:
-            yield from _bound(name, bound, path, nodes, facts, certainty)
+            yield from _bound(claim.name, bound, path, nodes, facts, certainty)
         else:
             yield from _unbound(claim, path, nodes, facts)
 
@@ -70,11 +71,13 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
 def _bound(
     claim: str, bound: str, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
 ) -> Findings:
-    volume = find_by_name(facts.cluster.listing(Resource.VOLUMES), bound)
-    required = dig(volume, "spec", "nodeAffinity", "required") if volume is not None else None
-    if not isinstance(required, dict):
+    volumes = facts.cluster_objects(PersistentVolume)
+    volume = None if volumes is None else volumes.named(bound)
+    required = None if volume is None else volume.spec.node_affinity.required
+    if required is None:
         return
-    pod: Json = replaced({}, REQUIRED, required)  # it has the semantics of a pod's affinity
+    # It has the semantics of a pod's affinity.
+    pod = PodSpec(affinity=Affinity(node_affinity=NodeAffinity(required=required)))
     if not is_within_limits(pod):
         return
     different = _different_nodes(pod, nodes)
@@ -89,10 +92,10 @@ def _bound(
     )
 
 
-def _different_nodes(pod: Json, nodes: Sequence[Node]) -> Iterator[Node]:
+def _different_nodes(pod: PodSpec, nodes: Sequence[Node]) -> Iterator[Node]:
     """One node of each set that an affinity cannot tell apart: thousands of nodes are in a few zones."""
     keys = sorted(required_keys(pod))
-    by_name = any(maps(term, "matchFields") for term in maps(pod, *TERMS))
+    by_name = any(term.match_fields for term in required_terms(pod))
     seen: set[tuple[object, ...]] = set()
     for node in nodes:
         key = (node.pool is None, by_name and node.name, *map(node.described.get, keys))
@@ -101,9 +104,9 @@ def _different_nodes(pod: Json, nodes: Sequence[Node]) -> Iterator[Node]:
             yield node
 
 
-def _labels(required: Json) -> str:
-    terms = [each for term in maps(required, "nodeSelectorTerms") for each in maps(term, "matchExpressions")]
-    labels = [f"{text(each, 'key')} {','.join(strings(each, 'values'))}" for each in terms]
+def _labels(required: NodeSelector) -> str:
+    terms = [each for term in required.node_selector_terms for each in term.match_expressions]
+    labels = [f"{each.key} {','.join(each.values)}" for each in terms]
     return " or ".join(labels[:_SHOWN]) or "other labels"
 
 
@@ -113,14 +116,14 @@ def _names(nodes: Sequence[Node]) -> str:
     return f"{', '.join(names)} and {more} more" if more else listed(names)
 
 
-def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Findings:
+def _unbound(claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], facts: Facts) -> Findings:
     """A finding if the claim gets a volume in any zone before its pod is scheduled."""
     all_nodes = facts.nodes()
     storage = _class_of(claim, facts)
-    if storage is None or not all_nodes or text(storage, "volumeBindingMode") not in ("", "Immediate"):
+    if storage is None or not all_nodes or storage.volume_binding_mode not in ("", "Immediate"):
         return
-    parameters = [str(each).lower() for each in mapping(storage, "parameters").values()]
-    if text(storage, "provisioner") not in _ZONAL or any(p in each for p in _SPANNING for each in parameters):
+    parameters = [each.lower() for each in storage.parameters.values()]
+    if storage.provisioner not in _ZONAL or any(p in each for p in _SPANNING for each in parameters):
         return
     zones = {node.described.get(_ZONE, "") for node in nodes}
     if "" in zones:
@@ -130,7 +133,7 @@ def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Fin
         return
     yield Finding(
         path,
-        f"StorageClass {text(storage, 'metadata', 'name')} makes the volume at once (Immediate), in any "
+        f"StorageClass {storage.name} makes the volume at once (Immediate), in any "
         f"zone. The nodes that can run this pod are in {listed(sorted(zones)[:_SHOWN])}; with a volume in "
         f"{listed(others[:_SHOWN])} the pod stays Pending.",
         "Use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or set its allowedTopologies.",
@@ -138,29 +141,29 @@ def _unbound(claim: Json, path: str, nodes: Sequence[Node], facts: Facts) -> Fin
     )
 
 
-def _class_of(claim: Json, facts: Facts) -> Json | None:
-    classes = facts.cluster.listing(Resource.STORAGE_CLASSES)
+def _class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
+    classes = facts.cluster_objects(StorageClass)
     if not classes:
         return None
-    name = dig(claim, "spec", "storageClassName")
-    if isinstance(name, str):
-        return find_by_name(classes, name)
-    defaults = [each for each in classes if annotations_of(each).get(_IS_DEFAULT) == "true"]
+    name = claim.spec.storage_class_name
+    if name is not None:
+        return classes.named(name)
+    defaults = [each for each in classes if each.metadata.annotations.get(_IS_DEFAULT) == "true"]
     return defaults[0] if len(defaults) == 1 else None
 
 
-def _allowed_zones(storage: Json) -> set[str]:
+def _allowed_zones(storage: StorageClass) -> set[str]:
     """The zones of a class; empty without a limit."""
     return {
         value
-        for term in maps(storage, "allowedTopologies")
-        for each in maps(term, "matchLabelExpressions")
-        if text(each, "key").endswith("/zone")
-        for value in strings(each, "values")
+        for term in storage.allowed_topologies
+        for each in term.match_label_expressions
+        if each.key.endswith("/zone")
+        for value in each.values
     }
 
 
-_BY_ZONE: Final = Index(lambda node: filter(None, (labels_of(node).get(_ZONE),)))
+_BY_ZONE: Final = TypedIndex(ClusterNode, lambda node: filter(None, (node.metadata.labels.get(_ZONE),)))
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

@@ -45,4 +45,3 @@ def test_the_oldest_kubelet_counts() -> None:
     for virtual in (serverless, labelled, tainted):
         assert Facts(cluster=Nodes(node("v1.36.1"), virtual)).oldest_kubelet() == (1, 36)
         assert Facts(cluster=Nodes(virtual)).oldest_kubelet() is None
-    assert Facts(cluster=Nodes({"status": "ready"}, {"status": {"nodeInfo": [1]}})).oldest_kubelet() is None

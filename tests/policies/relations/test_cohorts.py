@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from policies.kube.objects.queues import ClusterQueue
+from policies.kube.objects.reading import read
 from policies.relations import cohorts
 from policies.relations.cohorts import Quota, greatest_quota
 
@@ -48,7 +51,8 @@ class Watched:
 
 def greatest(queues: list[Json], known: list[Json] | None = None) -> Quota | None:
     """That of the first queue."""
-    return greatest_quota(queues[0], "h100", GPU, Watched(queues, known))
+    facts = Facts(cluster=Watched(queues, known))
+    return greatest_quota(read(queues[0], ClusterQueue), "h100", GPU, facts)
 
 
 A, B, COUSIN = queue("a", 8), queue("b", 4), queue("b", 6, "else")
@@ -100,6 +104,6 @@ def test_an_unknown_part_of_the_tree_leaves_the_limit_of_the_queue(
 
 
 def test_a_large_tree_is_not_added_up() -> None:
-    members = Listing([queue(f"q{n}", 1) for n in range(20)]).by(cohorts._BY_COHORT)
+    members = Listing([queue(f"q{n}", 1) for n in range(20)]).objects(ClusterQueue)
     for left, amount in ((20, Decimal(20)), (10, None)):
         assert cohorts._Tree(members, None, "h100", GPU, left).available("ml") == amount

@@ -105,6 +105,13 @@ async def test_unavailable_refuses_so_that_the_operator_tries_again(setting: Set
     assert setting.count("unavailable_total", answer="refuse") == 1
 
 
+async def test_a_cluster_that_cannot_be_read_counts_as_unavailable(setting: Setting) -> None:
+    await setting.cluster(1, minReplicas="many")
+    status = await setting.refused()
+    assert "cannot be read: spec.workerGroupSpecs[0].minReplicas: expected int, got str" in status.message
+    assert setting.count("unavailable_total", answer="refuse") == 1
+
+
 async def test_unavailable_may_allow_under_the_random_name(setting: Setting) -> None:
     setting.configure(worker_names="onUnavailable: allow")
     await setting.fake.forbid(CLUSTERS)

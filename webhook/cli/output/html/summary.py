@@ -190,7 +190,7 @@ def accelerators_requested(review: Review, pods: Iterable[tuple[PodTemplate, Fac
     """The accelerators that all pods of an object request, by resource."""
     requested: Counter[str] = Counter()
     for template, facts in pods:
-        each = facts.settings(GpuAffinity).catalogue.requests(template.pod)
+        each = facts.settings(GpuAffinity).catalogue.requests(template.typed.spec)
         replicas = pods_of(review.final, template)
         requested.update({name: count * replicas for name, count in each.items() if count * replicas})
     return requested
