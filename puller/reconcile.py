@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from puller.spec import LIST_KEY, Desired, carry_over, parse
 from puller.status import Status
 from puller.storage.base import in_thread
 from puller.storage.fetch import Storage
-from puller.store import ModelStore, StoreBusyError
+from puller.store import ModelStore, StoreBusyError, Stored
 from puller.workqueue import Timers, WorkQueue
 
 _SLOT = {
@@ -60,6 +60,8 @@ class Reconciler:
         self._store = ModelStore(options.model_dir)
         self._server = server
         self.actions = Actions(self._store, storage, server, self._declared_models, self._yield_slot)
+        self._store_seen = self._writable = False
+        self._open_attempts = 0
         self._config: Desired | None = None
         self._dirty: set[str] = set()
         self._queue = WorkQueue(
@@ -78,14 +80,11 @@ class Reconciler:
     async def run(self) -> None:
         """Converge until `stop` is called, then finish steps within the grace period and clean up the
         disk."""
-        helpers = [asyncio.create_task(_restarted(self._publish_status))]
+        endless = (self._publish_status, self._follow_config, self._follow_server, self._resync)
+        helpers = [asyncio.create_task(_restarted(helper)) for helper in endless]
+        helpers.append(asyncio.create_task(self._open_store()))
         try:
-            if await self._open_store():
-                helpers += [
-                    asyncio.create_task(_restarted(helper))
-                    for helper in (self._follow_config, self._follow_server, self._resync)
-                ]
-                await self._loop()
+            await self._loop()
         finally:
             for helper in helpers:
                 helper.cancel()
@@ -115,35 +114,52 @@ class Reconciler:
         self.status.configured(new)
         self._wake.set()
 
-    async def _open_store(self) -> bool:
-        """Open the model directory, with retries; False if `stop` is called meanwhile."""
-        attempts = 0
-        while not self._stopping:
+    async def _open_store(self) -> None:
+        """Open the model directory, with retries. Until it can be written, models that are complete there
+        are loaded, and the others fail."""
+        while True:
             try:
                 await in_thread(self._store.open)
-                audit = await in_thread(self._store.audit)
+                found = await in_thread(self._store.audit)
             except Exception as error:  # bugs are also reported and retried: the process continues
-                attempts += 1
                 expected = isinstance(error, OSError | StoreBusyError)
                 message = str(error) if expected else f"{type(error).__name__}: {error}"
+                self._open_attempts += 1
                 self.status.model_dir_error = message
-                logger.warning("model directory not usable", error=message, attempts=attempts)
-                await self._sleep(self._backoff(min(attempts, 4)))
+                logger.warning("model directory not usable", error=message, attempts=self._open_attempts)
+                busy = isinstance(error, StoreBusyError)  # the other puller loads what is there
+                self._audited({} if busy else await in_thread(self._store.complete))
+                await asyncio.sleep(self._backoff(min(self._open_attempts, 4)))
                 continue
             self.status.model_dir_error = ""
             self.status.was_ready = await in_thread(self._store.was_ready, self.options.pod_uid)
-            for name, stored in audit.items():
-                self.models[name] = Model(name, retained=True)
-                self.actions.set_stored(self.models[name], stored)
-            return True
-        return False
+            self._writable = True
+            self._audited(found)
+            return
+
+    def _audited(self, found: Mapping[str, Stored]) -> None:
+        """Take over what is in the model directory, and plan all models again."""
+        known = self._config
+        for name in found.keys() - self.models.keys():
+            retained = known is None or known.blind or name in known.refused
+            if retained or self._writable or not self._store_seen:
+                self.models[name] = Model(name, retained=retained)
+        for name, model in self.models.items():
+            stored = found.get(name)
+            if model.in_flight is None and (stored.spec if stored else None) != model.stored:
+                self.actions.set_stored(model, stored)
+            if model.failure is not None and model.failure.reason is Reason.MODEL_DIR_UNUSABLE:
+                model.failure = None
+        self._store_seen = True
+        self._dirty.update(self.models)
+        self._wake.set()
 
     async def _loop(self) -> None:
         while not self._stopping:
             self._wake.clear()
             now = time.monotonic()
             self._dirty.update(self._timers.due(now))
-            if self._config is not None:
+            if self._config is not None and self._store_seen:
                 while self._dirty:
                     self._plan_step(self._dirty.pop(), now)
                 self._start_steps(now)
@@ -165,10 +181,14 @@ class Reconciler:
         if step is Step.CANCEL:
             model.in_flight = InFlight(Step.CANCEL)
             self._tasks[name].cancel()
-        elif step is Step.FORGET:
+        elif step is Step.FORGET or (step is Step.DELETE and not self._writable):
             del self.models[name]
             self.status.removed(name)
             return
+        elif step is Step.DOWNLOAD and not self._writable:
+            message = f"the model directory cannot be used: {self.status.model_dir_error}"
+            unusable = Reason.MODEL_DIR_UNUSABLE
+            model.failure = Failure(step, model.desired, self._open_attempts, NEVER, unusable, message)
         elif step is not None:
             self._queue.push(_SLOT[step], _priority(model), name)
         elif now < (when := wake_at(model, self.health)) < NEVER:

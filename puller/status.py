@@ -115,7 +115,7 @@ class Status:
     def healthy(self) -> tuple[bool, str]:
         """Whether the loop runs."""
         idle = time.monotonic() - self._loop_ran_at
-        if self.model_dir_error:
+        if self.model_dir_error and idle < _STALLED:
             return True, f"waiting for the model directory: {self.model_dir_error}"
         return idle < _STALLED, "ok" if idle < _STALLED else f"the loop has not run for {idle:.0f} s"
 
@@ -125,8 +125,6 @@ class Status:
         A model counts while the server has any version of it, so that an update does not make the pod
         unready. A refused entry does not count: it can never be loaded.
         """
-        if self.model_dir_error:
-            return False, f"the model directory cannot be used: {self.model_dir_error}"
         when = self._options.ready_when
         if when == "first" and self.was_ready:
             return True, "ok"
@@ -137,7 +135,10 @@ class Status:
         if self._desired.blind and not listed:
             errors = [self.config_error, *map(str, self._desired.errors)]
             return False, f"the config cannot be read: {next(filter(None, errors), 'unknown error')}"
-        if not missing or (when == "any" and len(missing) < len(listed)):
+        enough = not missing or (when == "any" and len(missing) < len(listed))
+        if self.model_dir_error and not (listed and enough):
+            return False, f"the model directory cannot be used: {self.model_dir_error}"
+        if enough:
             return True, "ok"
         return False, f"{len(missing)} of {len(listed)} models are not loaded: {', '.join(missing[:5])}"
 
@@ -231,7 +232,7 @@ class Status:
         metrics.failed = [(entry["name"], entry["reason"]) for entry in islice(failed, _MAX_LISTED)]
         metrics.received, metrics.expected = _in_flight(document)
         refused = len(self._desired.errors) if self._desired else 0
-        metrics.refused = refused + bool(self.config_error) + bool(self.model_dir_error)
+        metrics.refused = refused + bool(self.config_error)
         metrics.ready = document["ready"]
         metrics.server_up = self._health is Health.UP
 

@@ -97,25 +97,31 @@ class ModelStore:
     def audit(self) -> dict[str, Stored]:
         """The complete models, by name. Incomplete directories with a model's name are removed; all other
         entries (such as `lost+found`) stay."""
-        complete: dict[str, Stored] = {}
-        with os.scandir(self.root) as entries:
-            directories = [
-                entry.name
-                for entry in entries
-                if valid_name(entry.name) and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
-            ]
-        for name in directories:
-            stored = self.read(name)
-            if stored is not None:
-                complete[name] = stored
-                continue
+        found = {name: self.read(name) for name in self._directories()}
+        for name in (name for name, stored in found.items() if stored is None):
             try:
                 self.remove(name)
             except OSError as error:
                 if error.errno == errno.EROFS:
                     raise
                 logger.warning("directory not removed", model=name, error=str(error))
-        return complete
+        return {name: stored for name, stored in found.items() if stored is not None}
+
+    def complete(self) -> dict[str, Stored]:
+        """The complete models, by name, of a directory that may be read-only; none if it cannot be read."""
+        try:
+            found = {name: self.read(name) for name in self._directories()}
+        except OSError:
+            return {}
+        return {name: stored for name, stored in found.items() if stored is not None}
+
+    def _directories(self) -> list[str]:
+        with os.scandir(self.root) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if valid_name(entry.name) and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
+            ]
 
     def read(self, name: str) -> Stored | None:
         """The complete model of that name, or None."""

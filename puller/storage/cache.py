@@ -90,6 +90,12 @@ class Cache:
             return False
         return not stopped()
 
+    def drop(self, spec: ModelSpec) -> None:
+        """Remove the entry of a spec, as far as possible."""
+        with suppress(OSError):
+            self._make_work()
+            self._remove(self.root / spec.digest)
+
     def put(self, spec: ModelSpec, tree: Path, stopped: Callable[[], bool]) -> bool:
         """Copy a complete tree into the entry of this spec; False if that fails."""
         scratch = self._work / f"{spec.digest}.{secrets.token_hex(8)}"

@@ -8,6 +8,7 @@ import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_t
 from puller.storage.cache import RENEWAL, Cache, Lock
 from puller.storage.objects import Layer, RemoteObject, Source, archive_kind
 from puller.storage.source import over_web, resolve
-from puller.storage.transfer import Transfer, check_digest, chunks, verify, write_at
+from puller.storage.transfer import Transfer, check_digest, chunks, tree_sha256, verify, write_at
 from puller.store import archive_dir, remove_tree, tree_size
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _CACHE_POLL = 2.0
 """Seconds between reads of the cache while another puller downloads."""
+LONGEST_WAIT = 3600.0
+"""Seconds to wait for another puller's download into the cache."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -125,12 +128,22 @@ class Fetch:
             self.storage.budget.set_used(self.key, self.progress.done)
 
     async def _fetch_cached(self, cache: Cache) -> None:
-        """Copy the model from the cache, or download it into the cache unless another puller does so."""
+        """Copy the model from the cache, or download it into the cache unless another puller does so. A
+        puller that renews its lock for ever makes the others wait only for LONGEST_WAIT seconds."""
+        if self._unpacked_pin:
+            await self._fetch_remote()
+            return
+        began = time.monotonic()
         while not await self._copy_cached(cache):
             try:
                 lock = await in_thread(cache.lock, self.spec)
             except OSError as error:
                 logger.debug("cache without a lock", error=str(error))
+                await self._fetch_remote()
+                return
+            if lock is None and time.monotonic() - began > LONGEST_WAIT:
+                logger.warning("cache not waited for", model=self.spec.name, seconds=LONGEST_WAIT)
+                self.progress.message = ""
                 await self._fetch_remote()
                 return
             if lock is not None:
@@ -151,10 +164,24 @@ class Fetch:
         found = await in_thread(
             cache.take, self.spec, self.staging, self.progress, stopped.is_set, reserve, cancel=stopped.set
         )
+        if found and self.spec.sha256:
+            found = await in_thread(tree_sha256, self.staging) == self.spec.sha256
+            if not found:
+                logger.warning("cache entry not usable", model=self.spec.name, error="it has another SHA-256")
+                await in_thread(cache.drop, self.spec)
         if not found:
             await self._clear()
             self.progress.done = 0
         return found
+
+    @property
+    def _unpacked_pin(self) -> bool:
+        """Whether the config pins a digest that an unpacked tree no longer shows: an entry of the cache
+        could not be checked against it."""
+        uri = self.spec.storage_uri
+        if uri.startswith("oci://"):
+            return bool(self.spec.sha256) or "@sha256:" in uri
+        return bool(self.spec.sha256) and archive_kind(urlsplit(uri).path) != ""
 
     async def _fill_cache(self, cache: Cache, lock: Lock) -> None:
         """Download while holding the lock, and put a copy into the cache."""

@@ -94,9 +94,9 @@ def storage_error(error: Exception) -> StorageError:
     """An error of obstore as one sentence. It contains only the status of the store's response: the body may
     be secret, and everybody may read the status of the puller."""
     text = str(error)[:20_000]
-    logger.debug("storage error", error=text[:2000])
     match = _STATUS.search(text)
     status = int(match[1]) if match else 0  # obstore raises a GenericError for a refused listing
+    logger.debug("storage error", kind=type(error).__name__, status=status)
     shown = f" ({status})" if status else ""
     if isinstance(error, NotFoundError | FileNotFoundError) or status == 404:
         return StorageError(Reason.NOT_FOUND, f"the storage has no such object{shown or ' (404)'}.")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puller.reasons import Reason
+from puller.storage import local
 from puller.storage.base import Limits, Progress, StorageError, in_thread
 from puller.storage.objects import RemoteObject, Source
 
@@ -165,6 +166,12 @@ def verify(source: Source, into: Path, expected: str) -> None:
             )
     if expected:
         check_digest(digests.popitem()[1] if len(digests) == 1 else listing_sha256(digests), expected)
+
+
+def tree_sha256(directory: Path) -> str:
+    """The digest of a tree as `sha256` of a model gives it: of its one file, or of the listing of all."""
+    digests = {path: _file_sha256(file) for file, path, _ in local.listing(directory, ())}
+    return digests.popitem()[1] if len(digests) == 1 else listing_sha256(digests)
 
 
 def check_digest(actual: str, expected: str) -> None:

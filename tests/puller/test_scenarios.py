@@ -15,12 +15,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from puller.plan import State
 from puller.reasons import Reason
 from puller.servers.base import Health
+from puller.store import ModelStore
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing
@@ -395,6 +397,49 @@ async def test_an_unusable_model_directory_is_reported_and_waited_for(world: Wor
     assert not world.ready()
     blocked.unlink()
     await world.serves({"a": "A"})
+
+
+async def test_what_is_complete_on_a_read_only_directory_is_served(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.serve(kept="K", unlisted="U")
+    await world.stop()
+    await world.server.stop()
+    await world.server.start()
+    refusal = OSError(errno.EROFS, "Read-only file system", str(world.model_dir / ".puller"))
+    monkeypatch.setattr(ModelStore, "open", Mock(side_effect=refusal))
+    monkeypatch.setattr("puller.store.write_file", Mock(side_effect=refusal))
+    world.config.write({"kept": "s3://bucket/kept", "new": world.put("new", "N")})
+    puller = world.start()
+    await until(lambda: world.server.serving == {"kept": b"K"})
+    entry = await world.reports("new", "ModelDirUnusable")
+    assert entry["state"] == "Failed"
+    assert "Read-only file system" in entry["message"]
+    await until(lambda: puller.models.keys() == {"kept", "new"})
+    assert world.on_disk("unlisted") == b"U"
+    assert puller.health is Health.UP
+    assert puller.status.healthy()[0]
+    assert not world.ready()
+    puller.status._changed = True
+    await until(lambda: puller.status.metrics.ready is False and puller.status.metrics.refused == 0)
+
+    world.config.write({"kept": "s3://bucket/kept"})
+    await until(world.ready)
+    world.config.write({"kept": "s3://bucket/kept", "new": "s3://bucket/new"})
+    await world.reports("new", "ModelDirUnusable")
+    loads = world.server.loads["kept"]
+    monkeypatch.undo()
+    await world.serves({"kept": "K", "new": "N"})
+    assert world.server.loads["kept"] == loads, "not again when the directory became writable"
+
+
+async def test_every_model_says_that_the_directory_is_unusable(world: World) -> None:
+    world.model_dir.write_text("a file")
+    world.config.write({name: world.put(name, name) for name in "abc"})
+    world.start()
+    for name in "abc":
+        await world.reports(name, "ModelDirUnusable")
+    assert world.store.gets == {}
 
 
 async def test_a_full_disk_fails_one_model_until_there_is_room(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -323,6 +326,56 @@ async def test_models_are_downloaded_if_the_cache_is_unusable(
         monkeypatch.setattr(cache_module, "_create", refuse)
     tree = await pull(world, tmp_path / "pod", Cache(root, limit=1 if trouble == "full" else 0)).run()
     assert (tree / "model.bin").read_bytes() == b"content"
+
+
+DIGEST = hashlib.sha256(b"content").hexdigest()
+
+
+async def test_an_entry_with_another_content_is_not_used_for_a_pinned_model(
+    world: World, tmp_path: Path
+) -> None:
+    world.put("m", b"content")
+    uri = "s3://bucket/m"
+    cache = Cache(tmp_path / "cache")
+
+    def pinned(where: str) -> Fetch:
+        return fetch_of(world.store.env, tmp_path / where, uri, cache=cache, sha256=DIGEST)
+
+    spec = pinned("pod").spec
+    cache.put(spec, tree(tmp_path / "forged", **{"model.bin": "forgery"}), going)
+    got = await pinned("one").run()
+    assert (got / "model.bin").read_bytes() == b"content"
+    sent = world.store.bytes_sent
+    got = await pinned("two").run()
+    assert (got / "model.bin").read_bytes() == b"content"
+    assert world.store.bytes_sent == sent, "the entry was replaced"
+
+
+async def test_a_pinned_archive_is_not_taken_from_the_cache(world: World, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("model.bin", "content")
+    world.store.objects["m.zip"] = packed.getvalue()
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    cache = Cache(tmp_path / "cache")
+    fetch = fetch_of(world.store.env, tmp_path / "pod", "s3://bucket/m.zip", cache=cache, sha256=digest)
+    cache.put(fetch.spec, tree(tmp_path / "forged", **{"model.bin": "forgery"}), going)
+    got = await fetch.run()
+    assert (got / "model.bin").read_bytes() == b"content"
+
+
+async def test_a_holder_that_never_ends_is_not_waited_for_without_limit(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.01)
+    monkeypatch.setattr(fetch_module, "LONGEST_WAIT", 0.1)
+    world.put("m", b"content")
+    cache = Cache(tmp_path / "cache")
+    fetch = pull(world, tmp_path / "pod", cache)
+    lock = Cache(tmp_path / "cache").lock(fetch.spec)
+    assert lock is not None
+    got = await fetch.run()
+    assert (got / "model.bin").read_bytes() == b"content"
 
 
 async def test_a_copy_that_does_not_fit_is_refused(world: World, tmp_path: Path) -> None:

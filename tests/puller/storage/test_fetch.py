@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from puller.log import logger
 from puller.spec import ModelSpec
 from puller.storage.base import DiskBudget, StorageError, safe_path
 from puller.storage.fetch import Fetch
@@ -23,7 +24,7 @@ from puller.storage.objects import archive_kind, selected
 from puller.storage.transfer import listing_sha256
 from puller.store import archive_dir
 from tests.puller.errors import refused
-from tests.puller.fakes import FaultStore, tarred
+from tests.puller.fakes import FaultStore, logged, tarred
 from tests.puller.storage.fetching import FILES, LIMITS, MB, fetch_of, fetched, files_of, zipped
 
 
@@ -249,18 +250,22 @@ async def test_max_disk_is_checked_before_the_download(store: FaultStore, tmp_pa
 @pytest.mark.parametrize(
     ("status", "reason"), [(403, "AccessDenied"), (401, "AccessDenied"), (404, "NotFound")]
 )
-async def test_a_refusal_has_its_reason(tmp_path: Path, status: int, reason: str) -> None:
+async def test_a_refusal_has_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, reason: str
+) -> None:
     class Refusing(FaultStore):
         async def handle(self, request: web.Request) -> web.StreamResponse:
-            return web.Response(status=status)
+            return web.Response(status=status, text="<Error><StringToSign>secret</StringToSign></Error>")
 
     store = Refusing()
     await store.start()
+    monkeypatch.setattr(logger, "_level", 0)
     try:
         for uri in ("s3://bucket/m", f"{store.url}/web/m?sig=secret"):
-            with refused(reason) as caught:
+            with logged() as lines, refused(reason) as caught:
                 await fetched(store.env, tmp_path, uri)
             assert "secret" not in str(caught.value)
+            assert "secret" not in str(lines)
     finally:
         await store.stop()
 
