@@ -16,6 +16,7 @@ from pydantic import Field
 from policies.core import data
 from policies.core.settings import Duration, Model
 from policies.kube.images import glob_of
+from policies.probes.life import Cache, LinkVariable, Needs, Reserved, SharedMemory
 
 
 class Protocol(StrEnum):
@@ -305,6 +306,17 @@ class Preset(Model):
     )
     single_state: SingleState | None = Field(
         None, description="state that a second replica could not share; absent: none is known"
+    )
+    cache: Cache | None = Field(None, description="where it stores the models that it downloads, if known")
+    needs: Needs | None = Field(None, description="images that do not start without an accelerator")
+    reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
+    shared_memory: SharedMemory | None = Field(
+        None, description="when its processes exchange data through /dev/shm, besides use of several GPUs"
+    )
+    link_variables: tuple[LinkVariable, ...] = Field(
+        (),
+        description="variables besides `portEnv` that it reads, and that Kubernetes sets for a Service with "
+        "a certain name",
     )
     doubt: str | None = Field(
         None,

@@ -176,6 +176,7 @@ class SecurityContext(Part):
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
+    read_only_root_filesystem: bool | None = None
 
 
 class ContainerSpec(Part):

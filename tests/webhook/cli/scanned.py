@@ -31,7 +31,12 @@ HAZARD: Json = {
     "image": "registry.example/recommender:7",
     "livenessProbe": {"exec": {"command": ["curl", "http://payments/health"]}, "timeoutSeconds": 5},
 }
-SERVER: Json = {"name": "main", "image": "vllm/vllm-openai:v0.11.0", "ports": [{"containerPort": 8000}]}
+SERVER: Json = {
+    "name": "main",
+    "image": "vllm/vllm-openai:v0.11.0",
+    "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],  # needs no device plugin
+    "ports": [{"containerPort": 8000}],
+}
 """A server that gets probes."""
 
 

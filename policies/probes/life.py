@@ -1,0 +1,75 @@
+"""The facts of a server's life besides its endpoints: what it downloads, reads, needs and reserves.
+
+Each fact is a key of a preset. A rule reads it and is silent about servers without it.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from policies.core.settings import Model
+
+
+class Cache(Model):
+    """Where a server stores the models that it downloads."""
+
+    directory: str = Field(pattern=r"^/", description="its default directory in the images below")
+    images: tuple[str, ...] = Field(
+        min_length=1, description="images with this directory, written as those of a preset"
+    )
+    env: tuple[str, ...] = Field((), description="environment variables that move the directory")
+    flags: tuple[str, ...] = Field((), description="flags that move the directory")
+    in_home: bool = Field(
+        False, description="whether it is below the home directory, which is / for a user without one"
+    )
+    always: bool = Field(
+        False, description="whether the server stores models even if its arguments and variables name none"
+    )
+    unless_flags: tuple[str, ...] = Field(
+        (), description="flags with which the model does not come from the directory"
+    )
+    unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class Needs(Model):
+    """Images of a server that do not start without an accelerator."""
+
+    images: tuple[str, ...] = Field(min_length=1, description="these images, written as those of a preset")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it starts without one")
+    unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
+    error: str | None = Field(None, description="its error without an accelerator")
+    source: str = Field(description="the documentation, code or thread that shows it")
+
+
+class Reserved(Model):
+    """An option that takes memory of the node, at the start or under load."""
+
+    flags: tuple[str, ...] = Field((), description="flags that set the amount")
+    env: tuple[str, ...] = Field((), description="environment variables that set the amount")
+    unit: int = Field(description="bytes of 1 in the option's value")
+    each: bool = Field(False, description="whether each accelerator's process reserves this amount")
+    before: str | None = Field(
+        None,
+        pattern=r"^[0-9]+(\.[0-9]+)+$",
+        description="the first version without it, by the tag of the preset's images",
+    )
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class SharedMemory(Model):
+    """When the processes of a server exchange data through /dev/shm."""
+
+    images: tuple[str, ...] = Field(
+        (), description="images whose servers do so, written as those of a preset"
+    )
+    flags: tuple[str, ...] = Field((), description="flags with which it does so")
+    why: str = Field(description="what needs the space: the end of a sentence that begins with `since`")
+    source: str = Field(description="the documentation or thread that shows it")
+
+
+class LinkVariable(Model):
+    """A variable that a server reads, and that Kubernetes sets for a Service with a certain name."""
+
+    name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*_PORT$", description="its name, such as VLLM_PORT")
+    source: str = Field(description="the documentation or code that shows it")

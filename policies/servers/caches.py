@@ -1,0 +1,88 @@
+"""The directory in which a server stores its models, and the volume that is mounted there."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from policies.core.facts import Facts
+from policies.core.target import PodTemplate
+from policies.kube.images import image_matches
+from policies.kube.objects.pods import Volume, VolumeMount
+from policies.kube.pods import Container
+from policies.probes.life import Cache
+from policies.probes.recognition import Server
+from policies.probes.serving import recognised
+from policies.probes.startup_budget import named_models, size_by_name
+
+_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?::[\w.-]+)?")
+"""A model of a hub: `meta-llama/Llama-3.1-8B`. Paths begin with a slash or a dot, URLs have a colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """What a server downloads, and where to."""
+
+    server: Server
+    cache: Cache
+    model: str
+    """The model's name; empty if a client names it later."""
+    size: int
+    """Bytes by the model's name; 0 if unknown."""
+    directory: str
+    """The default directory, or the one that a flag or a variable sets."""
+    moved: bool
+    """Whether a flag or a variable sets it."""
+    mount: VolumeMount | None
+    volume: Volume | None
+    """The volume at the directory or above it. None with a mount: its volume is unknown."""
+
+    @property
+    def named(self) -> str:
+        return self.model or "its models"
+
+
+def download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:
+    """The download of the server in a container; None if it has none, or if something about it is unknown."""
+    server = recognised(container, facts)
+    cache = None if server is None else server.preset.cache
+    if server is None or cache is None or not image_matches(container.image, cache.images):
+        return None
+    if server.conditional or any("$" in word for word in server.argv):
+        return None
+    if server.has_option(*cache.unless_flags) or server.has_variable(*cache.unless_env):
+        return None
+    model = next((name for name in named_models(server) if _HUB.fullmatch(name)), "")
+    if not model and (not cache.always or any(named_models(server))):
+        return None
+    directory = _directory(server, cache)
+    if directory is None:
+        return None
+    mount = max(_covering(directory, container), key=lambda each: len(each.mount_path), default=None)
+    volumes = {each.name: each for each in template.typed.spec.volumes}
+    volume = None if mount is None else volumes.get(mount.name)
+    size = size_by_name(template.pod, container, server)[0] if model else 0
+    moved = directory != cache.directory
+    return Download(server, cache, model, size, directory, moved, mount, volume)
+
+
+def _directory(server: Server, cache: Cache) -> str | None:
+    """The directory in use; None if it is unknown."""
+    value = server.configured(cache.flags, ())
+    for name in cache.env:
+        if value is None and name in server.variables:
+            value = server.variables[name] or ""
+    if value is None:
+        return None if server.has_env_from and cache.env else cache.directory
+    return posixpath.normpath(value) if value.startswith("/") and "$" not in value else None
+
+
+def _covering(directory: str, container: Container) -> Iterator[VolumeMount]:
+    """The mounts at a directory or above it. A mount below it counts, too: the hub's own subdirectory."""
+    for mount in container.typed.volume_mounts:
+        path = posixpath.normpath(mount.mount_path or "/")
+        if f"{directory}/".startswith(f"{path.rstrip('/')}/") or path.startswith(f"{directory}/"):
+            yield mount

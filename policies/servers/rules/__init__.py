@@ -1,0 +1,1 @@
+"""The rules about the life of model servers."""

@@ -1,0 +1,75 @@
+"""model-cache-lost: servers that download a large model again at each start."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.pods import Container, Role
+from policies.servers.caches import Download, download_of
+
+_LARGE: Final = 10 * 10**9
+"""Bytes. A smaller model is downloaded within a minute or two."""
+_FOR_MODELS: Final = re.compile(r"model|cache|hugging|weights|ollama|(?:^|\W)hf", re.IGNORECASE)
+"""Names of volumes and directories that are meant for models."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind.group not in MADE_AS_WRITTEN:
+        return
+    for template in target.templates:
+        if template.completes:
+            continue
+        for container in template.containers(Role.MAIN):
+            found = download_of(template, container, facts)
+            if found is not None:
+                yield from _lost(target, template, container, found)
+
+
+def _lost(target: Target, template: PodTemplate, container: Container, found: Download) -> Findings:
+    name = f"Container {container.name} ({found.server.name})"
+    amount = f" ({found.size / 10**9:.0f} GB)" if found.size else ""
+    hint = f"Mount a volume that outlives the pod at {found.directory}."
+    if found.mount is None:
+        elsewhere = _meant_for_models(template, container)
+        if elsewhere:
+            yield Finding(
+                template.at(container),
+                f"{name} stores {found.named}{amount} in {found.directory}, and the volume for models "
+                f"is mounted at {elsewhere}: each restart downloads again.",
+                hint,
+            )
+        elif found.size >= _LARGE:
+            yield Finding(
+                template.at(container),
+                f"{name} downloads {found.named}{amount} to {found.directory}, where no volume is: each "
+                "restart of the container downloads it again.",
+                hint,
+            )
+    elif found.volume is not None and found.volume.empty_dir is not None:
+        replicas = target.replicas or 1
+        if found.size >= _LARGE and replicas > 1:
+            yield Finding(
+                template.at(container),
+                f"{name} downloads {found.named}{amount} in each of {replicas} replicas, and again in each "
+                "new pod: an emptyDir ends with its pod.",
+                f"Mount one volume that all replicas read at {found.directory}, filled once by a Job.",
+            )
+
+
+def _meant_for_models(template: PodTemplate, container: Container) -> str:
+    """Where a volume for models is mounted; empty if there is none."""
+    kept = {
+        volume.name
+        for volume in template.typed.spec.volumes
+        if volume.persistent_volume_claim is not None or volume.ephemeral is not None
+    }
+    for mount in container.typed.volume_mounts:
+        if mount.name in kept and _FOR_MODELS.search(f"{mount.name} {mount.mount_path}"):
+            return mount.mount_path
+    return ""
+
+
+RULE = rule(__name__, check)

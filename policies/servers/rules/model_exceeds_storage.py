@@ -1,0 +1,107 @@
+"""model-exceeds-storage: models and caches that do not fit where the server puts them."""
+
+from __future__ import annotations
+
+from policies.accelerators.parallelism import on_this_node
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.images import repository_and_tag
+from policies.kube.objects.storage import PersistentVolumeClaim
+from policies.kube.objects.workloads import StatefulSet
+from policies.kube.pods import Container, Role
+from policies.kube.quantities import bytes_or_zero
+from policies.probes.recognition import version_of
+from policies.probes.serving import recognised
+from policies.servers.caches import Download, download_of
+
+_MARGIN = 0.8
+"""A model is at least this part of the size that follows from its name."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind.group not in MADE_AS_WRITTEN:
+        return
+    for template in target.templates:
+        for container in template.containers(Role.MAIN):
+            found = download_of(template, container, facts)
+            if found is not None and found.size:
+                yield from _of_model(target, template, container, found, facts)
+            yield from _of_memory(template, container, facts)
+
+
+def _of_model(
+    target: Target, template: PodTemplate, container: Container, found: Download, facts: Facts
+) -> Findings:
+    model = f"Model {found.model} has about {found.size / 10**9:.0f} GB"
+    room, where = _room(target, template, found, facts)
+    if room and found.size * _MARGIN > room:
+        yield Finding(
+            template.at(container),
+            f"{model}, and {where} holds {room / 10**9:.0f} GB: the download fails or the pod is evicted, "
+            "and the next one begins again.",
+            "Give the volume room for the model.",
+        )
+    limit = bytes_or_zero(container.typed.resources.limits.get("ephemeral-storage"))
+    local = found.mount is None or (found.volume is not None and found.volume.empty_dir is not None)
+    in_memory = (
+        found.volume is not None and found.volume.empty_dir is not None and found.volume.empty_dir.medium
+    )
+    if limit and local and not in_memory and found.size * _MARGIN > limit:
+        yield Finding(
+            template.at(container, "resources.limits"),
+            f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: kubelet evicts the pod "
+            "during the download.",
+            f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
+        )
+
+
+def _room(target: Target, template: PodTemplate, found: Download, facts: Facts) -> tuple[int, str]:
+    """The bytes that the volume of the models holds, and its name in a sentence; 0 if unknown."""
+    if found.volume is None:
+        name = "" if found.mount is None else found.mount.name
+        own = target.read(StatefulSet).spec.volume_claim_templates if target.kind == STATEFUL_SET else ()
+        claims = [each for each in own if each.name == name]
+        return (_requested(claims[0]), f"the claim {name}") if claims else (0, "")
+    if found.volume.empty_dir is not None:
+        return bytes_or_zero(found.volume.empty_dir.size_limit), f"the emptyDir {found.volume.name}"
+    if found.volume.persistent_volume_claim is not None:
+        listed = facts.objects(PersistentVolumeClaim)
+        name = found.volume.persistent_volume_claim.claim_name
+        claim = None if listed is None else listed.named(name)
+        return (0, "") if claim is None else (_requested(claim), f"the claim {name}")
+    return 0, ""
+
+
+def _requested(claim: PersistentVolumeClaim) -> int:
+    return bytes_or_zero(claim.spec.resources.requests.get("storage"))
+
+
+def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Findings:
+    """Options that reserve more memory than the limit."""
+    server = recognised(container, facts)
+    limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
+    if server is None or not limit or server.conditional:
+        return
+    version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
+    for reserved in server.preset.reserves:
+        if reserved.before is not None and not () < version < version_of(reserved.before):
+            continue
+        value = server.configured(reserved.flags, reserved.env)
+        if value is None or not value.replace(".", "", 1).isdigit() or len(value) > 9:
+            continue
+        processes = max(1, on_this_node(server)) if reserved.each else 1
+        amount = int(float(value) * reserved.unit) * processes
+        if amount > limit:
+            names = (*reserved.flags, *reserved.env)
+            option = next(name for name in names if server.has_option(name) or name in server.variables)
+            of = f" in each of {processes} processes" if processes > 1 else ""
+            yield Finding(
+                template.at(container, "resources.limits"),
+                f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory "
+                f"({option} {value}{of}), and the limit is {limit / 2**30:.0f} GiB: the kernel kills it.",
+                f"Raise the memory limit, or lower {option}.",
+            )
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,49 @@
+"""server-without-accelerator: images that do not start without a GPU, in pods that request none."""
+
+from __future__ import annotations
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.images import image_matches
+from policies.kube.objects.pods import ContainerSpec
+from policies.kube.pods import Role
+from policies.probes.serving import recognised
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind.group not in MADE_AS_WRITTEN:
+        return
+    for template in target.templates:
+        if template.is_ray or template.typed.spec.runtime_class_name:
+            continue  # a runtime may give all GPUs of the node to each container
+        for container in template.containers(Role.MAIN):
+            server = recognised(container, facts)
+            needs = None if server is None else server.preset.needs
+            if server is None or needs is None or not image_matches(container.image, needs.images):
+                continue
+            if server.has_option(*needs.unless_flags) or any(
+                name in server.variables for name in needs.unless_env
+            ):
+                continue
+            if server.may_have_option(*needs.unless_flags) or server.has_env_from:
+                continue
+            if container.typed.security_context.privileged or container.typed.resources.claims:
+                continue
+            if wants_accelerator(template.pod, facts) or _requests_a_device(template.typed.spec.containers):
+                continue
+            yield Finding(
+                template.at(container, "resources"),
+                f"Container {container.name} runs {server.name} from an image for GPUs and requests none. It "
+                f"sees no GPU and ends with an error{f' ({needs.error})' if needs.error else ''}.",
+                "Request GPUs in resources.limits, or take the server's image for CPUs.",
+            )
+
+
+def _requests_a_device(containers: tuple[ContainerSpec, ...]) -> bool:
+    """Whether a container requests an extended resource of any vendor."""
+    given = [(*each.resources.limits, *each.resources.requests) for each in containers]
+    return any("/" in name for names in given for name in names)
+
+
+RULE = rule(__name__, check)

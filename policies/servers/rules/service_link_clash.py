@@ -1,0 +1,51 @@
+"""service-link-clash: Services whose name sets a variable that a server reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.kube.objects.services import Service
+from policies.kube.pods import Role
+from policies.probes.recognition import Server
+from policies.probes.serving import recognised
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    services = facts.objects(Service)
+    if not services:
+        return
+    for template in target.templates:
+        if not template.typed.spec.enable_service_links:
+            continue
+        for container in template.containers(Role.MAIN, Role.SIDECAR):
+            server = recognised(container, facts)
+            for variable in _read(server) if server is not None else ():
+                name = variable.removesuffix("_PORT").lower().replace("_", "-")
+                service = services.named(name)
+                if server is None or service is None or not _has_address(service):
+                    continue
+                yield Finding(
+                    f"{template.spec_path}.enableServiceLinks",
+                    f"For Service {name}, kubelet sets {variable} to a URL such as tcp://10.0.0.1:8000 in "
+                    f"container {container.name}. {server.name} reads a port from this variable, and ends "
+                    "with an error.",
+                    "Set enableServiceLinks: false, or give the Service another name.",
+                )
+
+
+def _read(server: Server) -> Iterator[str]:
+    """The variables that a server reads and that the container does not set."""
+    preset = server.preset
+    names = [each.name for each in preset.link_variables]
+    if not server.has_option(*preset.port_flags):
+        names += [name for name in preset.port_env if name.endswith("_PORT")]
+    return (name for name in dict.fromkeys(names) if name not in server.variables)
+
+
+def _has_address(service: Service) -> bool:
+    """Whether kubelet sets variables for a Service: not for a headless one."""
+    return service.spec.cluster_ip != "None" and service.spec.type != "ExternalName"
+
+
+RULE = rule(__name__, check)
