@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,10 +12,10 @@ from policies import commands
 from policies.commands import Budget, BudgetSpent, CommandSummary, Reach, reach_of
 from policies.containers.bounded_cache import BoundedCache
 from policies.core.target import PodTemplate
-from policies.kube.json import Json, dig, maps, strings, text
+from policies.kube.json import Json, strings
+from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.pods import Container
 
-_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _SUMMARY_BYTES: Final = 64
 """Approximate size of a summary for each step that reading took."""
 _KEY_BYTES: Final = 32
@@ -31,13 +31,13 @@ def container_command(template: PodTemplate, container: Container) -> CommandSum
 
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
     if _is_pod_dependent(template):
-        return _read(container, container.argv, template, static=False)
+        return _read(container, container.typed.argv, template, static=False)
     return command_without_pod(container)
 
 
 def _is_pod_dependent(template: PodTemplate) -> bool:
     """Whether a name or an address has another meaning than in other pods."""
-    return template.spec.get("hostNetwork") is True or bool(_local_names(template))
+    return template.typed.spec.host_network or bool(_local_names(template))
 
 
 def exec_command(template: PodTemplate, container: Container, *handler: str) -> CommandSummary:
@@ -50,7 +50,7 @@ def _exec_command(template: PodTemplate, container: Container, handler: tuple[st
     return _read(container, argv, template, static=True)
 
 
-def handler_command(container: Container, argv: list[str]) -> CommandSummary:
+def handler_command(container: Container, argv: Sequence[str]) -> CommandSummary:
     """The command of a handler of a container in any pod: its host names and addresses are not the pod's."""
     return _read(container, argv, None, static=True)
 
@@ -71,12 +71,12 @@ def commands_fit(template: PodTemplate, review: ReviewBudget) -> bool:
     try:
         pod_dependent = _is_pod_dependent(template)
         for container in template.containers():
-            argv = container.argv
+            argv = container.typed.argv
             if argv and not command_without_pod(container, review).complete:
                 return False
             if pod_dependent and not _read(container, argv, template, static=False, review=review).complete:
                 return False
-            for words in _handler_commands(container.spec):
+            for words in _handler_commands(container.typed):
                 if not _read(container, words, template, static=True, review=review).complete:
                     return False
     except BudgetSpent:
@@ -84,20 +84,19 @@ def commands_fit(template: PodTemplate, review: ReviewBudget) -> bool:
     return True
 
 
-def _handler_commands(container: Json) -> Iterator[list[str]]:
+def _handler_commands(container: ContainerSpec) -> Iterator[tuple[str, ...]]:
     """The commands of a container's probes and hooks."""
-    for probe in _PROBES:
-        if probe in container and (words := strings(container[probe], "exec", "command")):
-            yield words
-    if "lifecycle" in container and (words := strings(container["lifecycle"], "preStop", "exec", "command")):
-        yield words
+    hook = None if container.lifecycle is None else container.lifecycle.pre_stop
+    for handler in (container.liveness_probe, container.readiness_probe, container.startup_probe, hook):
+        if handler is not None and handler.exec is not None and handler.exec.command:
+            yield handler.exec.command
 
 
 def command_without_pod(container: Container, review: ReviewBudget | None = None) -> CommandSummary:
     """The `command` and `args` of a container in any pod: its host names and addresses are not the pod's."""
     known: CommandSummary | None = container.cache.get(command_without_pod)
     if known is None or review is not None:
-        known = _read(container, container.argv, None, static=False, review=review)
+        known = _read(container, container.typed.argv, None, static=False, review=review)
         if known.complete:
             container.cache[command_without_pod] = known
     return known
@@ -105,26 +104,25 @@ def command_without_pod(container: Container, review: ReviewBudget | None = None
 
 def environment_of(container: Json) -> tuple[list[Any], list[Any]]:
     """`env` and `envFrom` of a container."""
-    env, env_from = dig(container, "env"), dig(container, "envFrom")
-    return env if isinstance(env, list) else [], env_from if isinstance(env_from, list) else []
+    return container.get("env") or [], container.get("envFrom") or []
 
 
 def _local_names(template: PodTemplate) -> tuple[str, ...]:
     """The pod's own names: its `hostname`, and `hostAliases` of a loopback address."""
-    return template.cache.once(_read_local_names, template.spec)
+    return template.cache.once(_read_local_names, template.typed.spec)
 
 
-def _read_local_names(spec: Json) -> tuple[str, ...]:
-    names = [name] if (name := text(spec, "hostname")) else []
-    for alias in maps(spec, "hostAliases"):
-        if reach_of(text(alias, "ip")) is Reach.LOCAL:
-            names += strings(alias, "hostnames")
+def _read_local_names(pod: PodSpec) -> tuple[str, ...]:
+    names = [pod.hostname] if pod.hostname else []
+    for alias in pod.host_aliases:
+        if reach_of(alias.ip) is Reach.LOCAL:
+            names += alias.hostnames
     return tuple(names)
 
 
 def _read(
     container: Container,
-    argv: list[str],
+    argv: Sequence[str],
     template: PodTemplate | None,
     *,
     static: bool,
@@ -133,7 +131,7 @@ def _read(
     """The summary of a command of a container, which does not depend on the pod without a template."""
     if not argv:
         return CommandSummary()
-    on_host = template is not None and template.spec.get("hostNetwork") is True
+    on_host = template is not None and template.typed.spec.host_network
     names = () if template is None else _local_names(template)
     key = cache_key(container, argv, static, on_host, names)
     budget = _charged(key, review) if review is not None else None

@@ -11,8 +11,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from policies.commands import SHELLS, is_python, parse_options, valued
-from policies.containers.commands import cache_key, command_without_pod, environment_of
-from policies.kube.json import strings
+from policies.containers.commands import cache_key, command_without_pod
 from policies.kube.pods import Container
 
 _ENTRYPOINTS: Final = frozenset(
@@ -42,11 +41,9 @@ class Launch:
     """The fields of a container that decide how it starts. Immutable."""
 
     def __init__(self, container: Container) -> None:
-        spec = container.spec
-        self.command, self.args = tuple(strings(spec, "command")), tuple(strings(spec, "args"))
-        self.env, env_from = environment_of(spec)
-        """The container's own variables, as JSON."""
-        self.has_env_from = bool(env_from)
+        typed = container.typed
+        self.command, self.args, self.env = typed.command, typed.args, typed.env
+        self.has_env_from = bool(typed.env_from)
         """Whether `envFrom` may set further variables."""
         self.key = cache_key(container, self.command, self.args)
         """Equal for equal launches; None for values that JSON cannot contain."""
@@ -54,15 +51,7 @@ class Launch:
     @cached_property
     def variables(self) -> dict[str, str | None]:
         """The container's own variables; None for values of `valueFrom`."""
-        found: dict[str, str | None] = {}
-        for item in self.env:  # 100 variables are usual: `text` would cost a review 4 %
-            if isinstance(item, dict):
-                name, value = item.get("name"), item.get("value")
-                plain = value if isinstance(value, str) else ""
-                found[name if isinstance(name, str) else ""] = (
-                    plain if item.get("valueFrom") is None else None
-                )
-        return found
+        return {each.name: each.value if each.value_from is None else None for each in self.env}
 
 
 def launch_of(container: Container) -> Launch:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from policies.core.facts import Facts, find_by_name
-from policies.core.resources import Resource
+from policies.core.facts import Facts
 from policies.kube.group_kinds import LEADER_WORKER_SET, kind_of
 from policies.kube.json import Json, dig, integer, text
-from policies.kube.metadata import annotations_of, controller, labels_of
+from policies.kube.objects.metadata import ObjectMeta
+from policies.kube.objects.services import Service
+from policies.kube.objects.workloads import LeaderWorkerSet, StatefulSet
 
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 LWS_WORKER: Final = "leaderworkerset.sigs.k8s.io/worker-index"
@@ -39,52 +40,52 @@ class Waits(Enum):
     """The settings that decide it are unknown."""
 
 
-def in_leader_worker_set(pod: Json) -> bool:
+def in_leader_worker_set(pod: ObjectMeta) -> bool:
     """Whether a restart of any container of the pod, init containers included, may recreate its whole group
     (`ContainerRestarted` in pkg/utils/pod)."""
-    owner = controller(pod)
-    return LWS_NAME in labels_of(pod) or (owner is not None and STARTUP_POLICY in owner)
+    owner = pod.controller
+    return LWS_NAME in pod.labels or (owner is not None and bool(owner.startup_policy))
 
 
 def leads(pod: Json, facts: Facts) -> Waits | None:
     """Whether the workers of a LeaderWorkerSet wait for the pod; None if the pod is not a leader of one."""
-    owner = controller(pod)
-    if owner is not None and STARTUP_POLICY in owner:  # the template of the LeaderWorkerSet under review
-        alone = integer(owner, SIZE, default=1) == 1
-        return Waits.NO if alone or owner[STARTUP_POLICY] != LEADER_READY else Waits.YES
-    labels = labels_of(pod)
+    metadata = facts.view(pod).typed.metadata
+    owner, labels = metadata.controller, metadata.labels
+    if owner is not None and owner.startup_policy:  # the template of the LeaderWorkerSet under review
+        return Waits.NO if owner.size == 1 or owner.startup_policy != LEADER_READY else Waits.YES
     if LWS_NAME not in labels or labels.get(LWS_WORKER) != "0":
         return None
-    if annotations_of(pod).get(LWS_SIZE) == "1":
+    if metadata.annotations.get(LWS_SIZE) == "1":
         return Waits.NO
-    group = find_by_name(facts.listing(Resource.GROUPS), labels[LWS_NAME])
+    groups = facts.objects(LeaderWorkerSet)
+    group = None if groups is None else groups.named(labels[LWS_NAME])
     if group is None:
         return Waits.UNKNOWN
-    return Waits.YES if text(group, "spec", STARTUP_POLICY) == LEADER_READY else Waits.NO
+    return Waits.YES if group.spec.startup_policy == LEADER_READY else Waits.NO
 
 
 def peers_wait(pod: Json, facts: Facts) -> Waits:
     """Whether the other members of a StatefulSet are created, or find this pod by the headless Service, only
     after it is Ready. NO for other pods."""
-    if leads(pod, facts) is not None or LWS_NAME in labels_of(pod):
+    metadata = facts.view(pod).typed.metadata
+    if leads(pod, facts) is not None or LWS_NAME in metadata.labels:
         return Waits.NO  # its Service publishes unready addresses
-    owner = controller(pod)
-    sets, services = facts.listing(Resource.WORKLOADS), facts.listing(Resource.SERVICES)
-    if owner is None or text(owner, "kind") != "StatefulSet":
+    owner = metadata.controller
+    if owner is None or owner.kind != "StatefulSet":
         return Waits.NO
-    if sets is None or services is None:
+    workloads, services = facts.objects(StatefulSet), facts.objects(Service)
+    if workloads is None or services is None:
         return Waits.UNKNOWN
-    name = text(owner, "name")
-    named = (each for each in sets if text(each, "metadata", "name") == name)
-    found = next((each for each in named if each.get("kind") == "StatefulSet"), None)
+    named = workloads.all_named(owner.name)
+    found = next((each for each in named if each.kind == "StatefulSet"), None)
     if found is None:
         return Waits.UNKNOWN
-    if text(found, "spec", "podManagementPolicy") != "Parallel":
+    if found.spec.pod_management_policy != "Parallel":
         return Waits.YES
-    service = find_by_name(services, text(found, "spec", "serviceName"))
+    service = services.named(found.spec.service_name)
     if service is None:
         return Waits.UNKNOWN
-    return Waits.NO if dig(service, "spec", "publishNotReadyAddresses") is True else Waits.YES
+    return Waits.NO if service.spec.publish_not_ready_addresses else Waits.YES
 
 
 def leader_of(obj: Json, path: str) -> Json:

@@ -7,10 +7,8 @@ hazard. A test compares the requirements of every rule with the corpus.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
-from policies.kube.json import Json, dig, mapping, maps
-from policies.kube.pods import Container, Role
+from policies.kube.objects.pods import ContainerSpec, PodSpec, Probe
 
 
 class PodFeature(Enum):
@@ -35,60 +33,55 @@ class PodFeature(Enum):
     COMPLETES = "an end: by its restartPolicy, or as a Job's"
 
 
-_PROBES = (
-    ("livenessProbe", PodFeature.LIVENESS),
-    ("readinessProbe", PodFeature.READINESS),
-    ("startupProbe", PodFeature.STARTUP),
-)
-_HANDLERS = (("httpGet", PodFeature.HTTP), ("tcpSocket", PodFeature.TCP))
-
-
-def features_of(pod: Json, containers: tuple[Container, ...], *, completes: bool) -> set[PodFeature]:
+def features_of(pod: PodSpec, *, completes: bool) -> set[PodFeature]:
     """The features of a pod."""
     found: set[PodFeature] = set()
     if completes:
         found.add(PodFeature.COMPLETES)
-    for container in containers:
-        spec = container.spec
-        if container.role is Role.INIT:
+    for container in pod.containers:
+        _add_features(container, found)
+    for container in pod.init_containers:
+        if not container.is_sidecar:
             found.add(PodFeature.INIT)
-        for field, feature in _PROBES:
-            probe = spec.get(field)
-            if probe:
-                found.add(feature)
-                found.add(PodFeature.PROBE)
-                _add_handlers(probe, found)
-        if "command" in spec or "args" in spec:
-            found.add(PodFeature.COMMAND)
-        if "lifecycle" in spec:
-            found.add(PodFeature.LIFECYCLE)
-        resources = spec.get("resources")
-        if resources and _names_extended(resources):
-            found.add(PodFeature.EXTENDED)
-        for port in maps(spec, "ports"):
-            if "hostPort" in port:
-                found.add(PodFeature.HOST_PORT)
-    if dig(pod, "spec", "hostNetwork") is True:
+        _add_features(container, found)
+    if pod.host_network:
         found.add(PodFeature.HOST_PORT)
-    for volume in maps(pod, "spec", "volumes"):
-        if "persistentVolumeClaim" in volume:
+    for volume in pod.volumes:
+        if volume.persistent_volume_claim is not None:
             found.add(PodFeature.CLAIM)
     return found
 
 
-def _names_extended(resources: Any) -> bool:
-    return any("/" in name for kind in ("limits", "requests") for name in mapping(resources, kind))
+def _add_features(container: ContainerSpec, found: set[PodFeature]) -> None:
+    for probe, feature in (
+        (container.liveness_probe, PodFeature.LIVENESS),
+        (container.readiness_probe, PodFeature.READINESS),
+        (container.startup_probe, PodFeature.STARTUP),
+    ):
+        if probe is not None:
+            found.add(feature)
+            found.add(PodFeature.PROBE)
+            _add_handlers(probe, found)
+    if container.command or container.args:
+        found.add(PodFeature.COMMAND)
+    if container.lifecycle is not None:
+        found.add(PodFeature.LIFECYCLE)
+    for amounts in (container.resources.limits, container.resources.requests):
+        for name in amounts:
+            if "/" in name:
+                found.add(PodFeature.EXTENDED)
+    for port in container.ports:
+        if port.host_port is not None:
+            found.add(PodFeature.HOST_PORT)
 
 
-def _add_handlers(probe: Any, found: set[PodFeature]) -> None:
+def _add_handlers(probe: Probe, found: set[PodFeature]) -> None:
     """Add the features of a probe's handler."""
-    if type(probe) is not dict:
-        return
-    if "exec" in probe:
+    if probe.exec is not None:
         found.add(PodFeature.EXEC)
         found.add(PodFeature.OTHER_HOST)
-    for handler, feature in _HANDLERS:
-        if handler in probe:
+    for action, feature in ((probe.http_get, PodFeature.HTTP), (probe.tcp_socket, PodFeature.TCP)):
+        if action is not None:
             found.add(feature)
-            if dig(probe, handler, "host"):
+            if action.host:
                 found.add(PodFeature.OTHER_HOST)

@@ -13,8 +13,8 @@ from typing import Final
 from policies.core.annotations import DOMAIN
 from policies.core.pod_features import PodFeature, features_of
 from policies.core.workloads import known_workloads
-from policies.kube.json import Json, text
-from policies.kube.metadata import annotations_of, controller
+from policies.kube.json import Json
+from policies.kube.objects.metadata import OwnerReference
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.reading import read
 from policies.kube.pods import Container, Role, container_specs, is_ray_node
@@ -27,27 +27,13 @@ class PodView:
 
     __slots__ = (
         "_before",
+        "_chassis_annotations",
         "_containers",
         "_features",
         "_running",
         "_typed",
-        "annotations",
-        "chassis_annotations",
-        "completes",
-        "is_ray",
-        "owner",
         "pod",
     )
-
-    annotations: Mapping[str, str]
-    chassis_annotations: Mapping[str, str]
-    """The annotations of `mlchassis.dev`."""
-    owner: Json | None
-    """The owner reference marked as controller."""
-    is_ray: bool
-    """Whether KubeRay made the pod as a Ray head or worker."""
-    completes: bool
-    """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
 
     def __init__(self, pod: Json, before: PodView | None = None) -> None:
         """`pod`: a map with `metadata` and `spec`. `before`: the view of the pod that it was copied from."""
@@ -57,19 +43,7 @@ class PodView:
         self._running: tuple[Container, ...] | None = None
         self._features: frozenset[PodFeature] | None = None
         self._typed: Pod | None = None
-        if before is not None and before.pod.get("metadata") is pod.get("metadata"):
-            self.annotations, self.chassis_annotations = before.annotations, before.chassis_annotations
-            self.owner, self.is_ray = before.owner, before.is_ray
-        else:
-            self.annotations = annotations_of(pod)
-            self.chassis_annotations = {
-                key: value for key, value in self.annotations.items() if key.startswith(_OURS)
-            }
-            self.owner = controller(pod)
-            self.is_ray = is_ray_node(pod)
-        self.completes = text(pod, "spec", "restartPolicy") in ("Never", "OnFailure") or (
-            self.owner is not None and text(self.owner, "kind") in _completing_owners()
-        )
+        self._chassis_annotations: Mapping[str, str] | None = None
 
     @property
     def typed(self) -> Pod:
@@ -78,6 +52,34 @@ class PodView:
         if found is None:
             found = self._typed = read(self.pod, Pod)
         return found
+
+    @property
+    def chassis_annotations(self) -> Mapping[str, str]:
+        """The annotations of `mlchassis.dev`."""
+        found = self._chassis_annotations
+        if found is None:
+            annotations = self.typed.metadata.annotations
+            found = {key: value for key, value in annotations.items() if key.startswith(_OURS)}
+            self._chassis_annotations = found
+        return found
+
+    @property
+    def owner(self) -> OwnerReference | None:
+        """The owner reference that is marked as controller."""
+        return self.typed.metadata.controller
+
+    @property
+    def is_ray(self) -> bool:
+        """Whether KubeRay made the pod as a Ray head or worker."""
+        return is_ray_node(self.typed.metadata)
+
+    @property
+    def completes(self) -> bool:
+        """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
+        if self.typed.spec.restart_policy in ("Never", "OnFailure"):
+            return True
+        owner = self.owner
+        return owner is not None and owner.kind in _completing_owners()
 
     @property
     def containers(self) -> tuple[Container, ...]:
@@ -107,9 +109,7 @@ class PodView:
     def features(self) -> frozenset[PodFeature]:
         found = self._features
         if found is None:
-            found = self._features = frozenset(
-                features_of(self.pod, self.containers, completes=self.completes)
-            )
+            found = self._features = frozenset(features_of(self.typed.spec, completes=self.completes))
         return found
 
 

@@ -18,9 +18,8 @@ from policies.core.annotations import TERMINATION_MESSAGE
 from policies.core.facts import Facts
 from policies.core.reasons import Reasons
 from policies.jobs.jobs import JobRetries, has_label
-from policies.kube.group_kinds import JOB, GroupKind, kind_of
+from policies.kube.group_kinds import JOB, GroupKind
 from policies.kube.json import Json
-from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.pods import Role, with_container
 
 FIELD: Final = "terminationMessagePolicy"
@@ -35,7 +34,8 @@ KEEPS: Final = "file"
 
 def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     """The pod with `FallbackToLogsOnError`, if a Job owns it or it is training."""
-    if not settings.logs_on_error or annotations_of(pod).get(TERMINATION_MESSAGE) == KEEPS:
+    annotations = facts.view(pod).typed.metadata.annotations
+    if not settings.logs_on_error or annotations.get(TERMINATION_MESSAGE) == KEEPS:
         return pod
     if not _needs_fallback(pod, settings, facts):
         return pod
@@ -56,9 +56,9 @@ def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reason
 def _needs_fallback(pod: Json, settings: JobRetries, facts: Facts) -> bool:
     """Whether the pod runs to completion, for a Job or training, and no operator reads its messages."""
     view = facts.view(pod)
-    owner = None if view.owner is None else kind_of(view.owner)
+    owner = None if view.owner is None else view.owner.group_kind
     if not view.completes or owner in _READ:
         return False
     if owner == JOB:
         return True
-    return wants_accelerator(pod, facts) or has_label(labels_of(pod), settings.training_labels)
+    return wants_accelerator(pod, facts) or has_label(view.typed.metadata.labels, settings.training_labels)

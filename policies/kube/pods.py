@@ -8,12 +8,9 @@ from typing import Final
 
 from policies.kube.cache import Cache
 from policies.kube.json import Json, indexed_maps, maps, replaced, strings, text
-from policies.kube.metadata import controller, labels_of
+from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.reading import read
-
-DEFAULT_GRACE: Final = 30
-"""The API server's default of `terminationGracePeriodSeconds`."""
 
 
 class Role(Enum):
@@ -123,12 +120,12 @@ def mounted_volumes(pod: Json, container: Container) -> list[Json]:
     return [volume for volume in maps(pod, "spec", "volumes") if text(volume, "name") in names]
 
 
-def is_ray_node(pod: Json) -> bool:
+def is_ray_node(pod: ObjectMeta) -> bool:
     """Whether KubeRay made the pod as a Ray head or worker, and adds the probes itself."""
-    owner = controller(pod)
-    if owner is not None and owner.get("kind") == "RayCluster":
-        return labels_of(pod).get("ray.io/node-type") != "redis-cleanup"
-    return labels_of(pod).get("ray.io/is-ray-node") == "yes"
+    owner = pod.controller
+    if owner is not None and owner.kind == "RayCluster":
+        return pod.labels.get("ray.io/node-type") != "redis-cleanup"
+    return pod.labels.get("ray.io/is-ray-node") == "yes"
 
 
 def with_container(pod: Json, container: Container, spec: Json) -> Json:

@@ -17,7 +17,7 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
-from policies.kube.pods import Container, containers, is_ray_node
+from policies.kube.pods import Container, containers
 from policies.kube.probe_defaults import timed
 from policies.kube.quantities import parse_quantity
 from policies.models.existing_puller import models_mount, running_puller
@@ -89,7 +89,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     models = models_of(facts, pull.config)
     place = ("spec", "initContainers" if native else "containers")
     # Both Ray autoscalers expect Ray's container to be the first by name, so an ordinary sidecar is the last.
-    name = f"zz-{settings.name}" if is_ray_node(pod) and not native else settings.name
+    name = f"zz-{settings.name}" if facts.view(pod).is_ray and not native else settings.name
     name = free_name(name, {container.name for container in containers(pod)})
     why.give(
         f"spec.{place[1]}[{name}]",
@@ -302,7 +302,8 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     """Liveness checks the puller's loop; readiness, or a Job's startupProbe, checks the models."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
-    factor = GROUP_FACTOR if in_leader_worker_set(pod) else 1  # a restart recreates the whole group
+    grouped = in_leader_worker_set(facts.view(pod).typed.metadata)
+    factor = GROUP_FACTOR if grouped else 1  # a restart recreates the whole group
     probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * factor)}
     if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers exist, and they wait for this pod

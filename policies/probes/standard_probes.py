@@ -104,7 +104,7 @@ def _with_missing_probes(
         endpoint = found.live if found.live_source.startswith("preset ") else None
         check = progress_check(pod, container, endpoint, facts, budget.seconds if watches_start else 0)
         program = check.handler if check else None
-        grouped = group_waits or in_leader_worker_set(pod)
+        grouped = group_waits or in_leader_worker_set(facts.view(pod).typed.metadata)
         if grouped:
             live = _with_more_failures(live)
         if group_waits and startup is None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from policies.kube.pods import DEFAULT_GRACE
+from policies.kube.objects.pods import DEFAULT_GRACE
 from tests.vllm.server import Vllm
 from tests.vllm.stopping import end, traffic
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.base import EMPTY, Part
 
 
@@ -17,6 +18,10 @@ class OwnerReference(Part):
     """Of a LeaderWorkerSet, if the pod is one of its templates (`policies.core.groups.leader_of`)."""
     size: int = 1
     """The same."""
+
+    @property
+    def group_kind(self) -> GroupKind:
+        return GroupKind(self.api_version.rpartition("/")[0], self.kind)
 
 
 class ManagedFields(Part):

@@ -1,5 +1,5 @@
-from policies.core.pod_view import completes
-from policies.kube.pods import Role, containers, is_ray_node, with_container
+from policies.core.pod_view import PodView, completes
+from policies.kube.pods import Role, containers, with_container
 
 
 def test_containers_and_their_roles() -> None:
@@ -28,8 +28,8 @@ def test_who_completes_and_who_is_ray() -> None:
     assert completes({"spec": {"restartPolicy": "Never"}})
     assert not completes({"spec": {"restartPolicy": "Always"}})
     owner = {"kind": "RayCluster", "controller": True}
-    assert is_ray_node({"metadata": {"ownerReferences": [owner]}})
-    assert is_ray_node({"metadata": {"labels": {"ray.io/is-ray-node": "yes"}}})
+    assert PodView({"metadata": {"ownerReferences": [owner]}}).is_ray
+    assert PodView({"metadata": {"labels": {"ray.io/is-ray-node": "yes"}}}).is_ray
     cleanup = {"metadata": {"ownerReferences": [owner], "labels": {"ray.io/node-type": "redis-cleanup"}}}
-    assert not is_ray_node(cleanup)
-    assert not is_ray_node({"metadata": {"ownerReferences": [owner | {"controller": False}]}})
+    assert not PodView(cleanup).is_ray
+    assert not PodView({"metadata": {"ownerReferences": [owner | {"controller": False}]}}).is_ray
