@@ -38,7 +38,7 @@ OTHERS: Final[dict[type[msgspec.Struct], set[str]]] = {
     AutoscalerSpec: {"targetCPUUtilizationPercentage"},  # of autoscaling/v1
     ResourceMetric: {"container"},  # of containerResource
     LocalReference: {"key"},  # of a key, not of a whole ConfigMap or Secret
-    SecurityContext: {"privileged", "read_only_root_filesystem"},  # of a container, not of a pod
+    SecurityContext: {"privileged", "readOnlyRootFilesystem"},  # of a container, not of a pod
     DeviceSubRequest: {"adminAccess"},  # of `exactly`, not of `firstAvailable`
     DeviceRequest: {"deviceClassName", "count", "allocationMode", "adminAccess", "selectors"},  # of v1beta1
 }
