@@ -3,21 +3,23 @@
 Observations apply to containers with the same run. A run is a digest of the fields that decide how long a
 start takes: image, arguments, model, limits, volumes. They are the same at admission and in the running pod.
 If one of them changes, there are no observations until new pods have started. A start that a probe ended
-never makes a budget shorter.
+never makes a budget shorter, and nor do the starts of other workloads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from policies.core.facts import Facts, find_by_name
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json, mapping, maps, text
+from policies.kube.metadata import controller, labels_of
 from policies.kube.pods import Container, mounted_volumes
 
 OBSERVED: Final = "mlchassis-observed"
@@ -35,13 +37,22 @@ _OWN: Final = ("ephemeral", "image", *_IRRELEVANT)
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observed starts of one run."""
+    """The observed starts of one run, of all workloads in the namespace."""
 
     seconds: int
     """The slowest start. It changes only if a new observation differs by more than 25 %."""
     starts: int
     killed: int = 0
     """Seconds of the longest start that a probe ended; 0 without one."""
+    own: bool = False
+    """Whether the workload's own pods show enough starts. Without them a budget may only become longer:
+    anybody who may make pods in the namespace can show quick starts."""
+
+    @property
+    def may_shorten(self) -> bool:
+        """Whether a budget may be shorter than the estimate. A start that a probe ended may take longer than
+        the observed ones."""
+        return self.own and not self.killed
 
 
 def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observed | None:
@@ -51,12 +62,18 @@ def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observ
     """
     listing = facts.listing(Resource.OBSERVED)
     starts = listing.derive(_starts) if listing else None
-    found = starts.get(run_of(pod, container, size)) if starts else None
-    return found if found is not None and found.starts >= MIN_STARTS else None
+    if not starts:
+        return None
+    run = run_of(pod, container, size)
+    found = starts.get(run)
+    if found is None or found.starts < MIN_STARTS:
+        return None
+    own = (starts.get(f"{workload}/{container.name}@{run}") for workload in _workloads(pod))
+    return replace(found, own=any(each is not None and each.starts >= MIN_STARTS for each in own))
 
 
 def _starts(listing: Listing) -> Mapping[str, Observed]:
-    """The observed starts of a namespace, by run."""
+    """The observed starts of a namespace, by run, and by container and run."""
     found = find_by_name(listing, OBSERVED) or {}
     return {run: Observed(*numbers) for run, numbers in mapping(found, "starts").items()}
 
@@ -64,8 +81,9 @@ def _starts(listing: Listing) -> Mapping[str, Observed]:
 def trimmed(namespace: str, value: object) -> Json | None:
     """The starts of one namespace, from a value of the ConfigMap; None without valid entries.
 
-    The starts of workloads with the same run are added up, and the slowest one counts. Invalid entries are
-    ignored, because anybody with the right to edit the ConfigMap may have written them.
+    The starts of workloads with the same run are added up, and the slowest one counts; those of each
+    container stand next to them. Invalid entries are ignored, because anybody with the right to edit the
+    ConfigMap may have written them.
     """
     starts: dict[str, tuple[int, int, int]] = {}
     for key, entry in _entries(value):
@@ -75,9 +93,9 @@ def trimmed(namespace: str, value: object) -> Json | None:
         seconds, count = map(_number, basis)
         if not seconds or not count:
             continue
-        run = key.rpartition("@")[2]
-        slowest, total, longest_killed = starts.get(run, (0, 0, 0))
-        starts[run] = (max(slowest, seconds), total + count, max(longest_killed, killed))
+        for group in (key.rpartition("@")[2], key):
+            slowest, total, longest_killed = starts.get(group, (0, 0, 0))
+            starts[group] = (max(slowest, seconds), total + count, max(longest_killed, killed))
     if not starts:
         return None
     return {"metadata": {"name": OBSERVED, "namespace": namespace}, "starts": starts}
@@ -95,6 +113,34 @@ def _entries(value: object) -> Iterator[tuple[str, Json]]:
 def _number(value: object) -> int:
     """A whole number of seconds or starts, between 0 and `MAX_LENGTH`."""
     return min(max(value, 0), MAX_LENGTH) if type(value) is int else 0
+
+
+# --- workloads -----------------------------------------------------------------------------------
+
+
+_CRON_JOBS: Final = re.compile(r"(.+)-[0-9]{8}")
+"""Names of a CronJob's Jobs end with the scheduled minute."""
+
+
+def workload_of(pod: Json) -> str:
+    """The workload of a pod, as `Deployment/llm`, as far as the pod's own metadata shows it."""
+    owner = controller(pod)
+    if owner is None:
+        generated = text(pod, "metadata", "generateName").rstrip("-")
+        return f"Pod/{generated or text(pod, 'metadata', 'name')}"
+    kind, name = text(owner, "kind"), text(owner, "name")
+    digest = labels_of(pod).get("pod-template-hash", "")
+    if kind == "ReplicaSet" and digest and name.endswith(f"-{digest}"):
+        return f"Deployment/{name[: -len(digest) - 1]}"
+    cron = _CRON_JOBS.fullmatch(name) if kind == "Job" else None
+    return f"CronJob/{cron[1]}" if cron else f"{kind}/{name}"
+
+
+def _workloads(pod: Json) -> tuple[str, ...]:
+    """The workload of a pod, or of the template of a Deployment, whose ReplicaSets have no name yet."""
+    workload = workload_of(pod)
+    kind, _, name = workload.partition("/")
+    return (workload, f"Deployment/{name}") if kind == "ReplicaSet" else (workload,)
 
 
 # --- runs ----------------------------------------------------------------------------------------

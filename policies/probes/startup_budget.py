@@ -85,8 +85,7 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     if start is None or start.annotated:
         return start
     found = _observed(pod, container, facts)
-    # If a probe ended a start, a start may take longer than the observed ones.
-    if found is None or (found.killed and start.seconds > found.seconds):
+    if found is None or (start.seconds > found.seconds and not found.may_shorten):
         return start
     reason = f"the slowest of {found.starts} observed starts"
     return replace(start, seconds=found.seconds, reason=reason, loading=found.seconds)
@@ -156,8 +155,7 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     if found is None:
         return estimated
     learned = _learned(found, settings)
-    # If a probe ended a start, a start may take longer than the observed ones.
-    return estimated if found.killed and estimated.seconds > learned.seconds else learned
+    return estimated if estimated.seconds > learned.seconds and not found.may_shorten else learned
 
 
 def _observed(pod: Json, container: Container, facts: Facts) -> Observed | None:

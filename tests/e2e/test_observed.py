@@ -52,11 +52,19 @@ def test_a_budget_follows_from_observed_starts(
     found = control_plane.api.wait("configmaps", OBSERVED, learned, namespace=NAMESPACE, timeout=180)
     assert "kube-system" not in found["data"]
 
-    def created(name: str) -> JSON:
-        return control_plane.api.create(pod(name, server()), namespace=namespace, dry_run=True).body
+    [owned, *_] = control_plane.api.wait_for("pods", bool, labels="app=llm", namespace=namespace)
 
-    chassis.process.wait_until(lambda: budget(created("after")) == 600)
-    assert "observed starts" in created("after")["metadata"]["annotations"]["mlchassis.dev/changed"]
+    def created(**metadata: JSON) -> JSON:
+        made = pod("after", server())
+        made["metadata"] |= metadata
+        return control_plane.api.create(made, namespace=namespace, dry_run=True).body
+
+    def next_replica() -> JSON:
+        return created(**{key: owned["metadata"][key] for key in ("labels", "ownerReferences")})
+
+    chassis.process.wait_until(lambda: budget(next_replica()) == 600)
+    assert "observed starts" in next_replica()["metadata"]["annotations"]["mlchassis.dev/changed"]
+    assert budget(created()) > 3 * 3600, "another workload's starts shorten nothing"
 
     # The Deployment's pods keep the estimate, so a hang would last for hours: chassis tune says so.
     tune = ["tune", "--kubeconfig", str(control_plane.kubeconfig), "-n", namespace, "-o", "json"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import structlog
@@ -30,7 +31,7 @@ from webhook.kube.rate_limit import Clock, Sleep
 from webhook.kube.reflector import Lister, Reflector
 from webhook.kube.watch_health import WatchHealth
 from webhook.observed.model_events import ModelEvents
-from webhook.observed.pods import PodTracker
+from webhook.observed.pods import PodTracker, Unread
 from webhook.observed.record import Observation, Record, as_config_map
 
 log = structlog.get_logger()
@@ -42,6 +43,8 @@ MAX_PAUSE: Final = 900.0
 """The longest pause between two writes while the API server returns errors."""
 MAX_PENDING: Final = 20_000
 """Unwritten observations, of a few hundred bytes each."""
+MAX_UNREAD: Final = 2_000
+"""Pods with news that wait to be read; then the oldest is dropped."""
 SCHEDULED: Final = {"fieldSelector": "spec.nodeName!="}
 """Pods without a node have no containers: the API server sends no events about them."""
 
@@ -96,6 +99,7 @@ class Collector:
         path = paths.collection("v1", "pods")
         reflector = Reflector(self._api, path, sink, query=SCHEDULED, health=self._health)
         watching = asyncio.create_task(reflector.run())
+        reading = asyncio.create_task(sink.read())
         due = self._clock()
         try:
             while self._enabled() and self._leads():
@@ -105,7 +109,8 @@ class Collector:
                 await self._sleep(POLL_SECONDS)
         finally:
             watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(watching, reading, return_exceptions=True)
             self._models.clear()
             self._pending.take()  # the next leader finds the same in the statuses
         log.info("no longer observing starts and ends of pods")
@@ -186,13 +191,26 @@ class Pending:
 
 
 class PodSink:
-    """The sink of the pods' reflector: passes each pod to `ModelEvents` and to `PodTracker`."""
+    """The sink of the pods' reflector: passes each pod to `ModelEvents` and to `PodTracker`.
+
+    The containers of a pod with news are read later, by `read`: one pod at a time, each on a budget, and
+    reviews are answered in between.
+    """
 
     def __init__(self, tracker: PodTracker, pending: Pending, models: ModelEvents) -> None:
         self._tracker, self._pending, self._models = tracker, pending, models
         self._listed: set[str] | None = None
         """The uids of a list, until it is complete."""
         self._failed = False
+        self._unread: asyncio.Queue[Unread] = asyncio.Queue(MAX_UNREAD)
+
+    async def read(self) -> None:
+        """Read pods with news, without end."""
+        while True:
+            unread = await self._unread.get()
+            with self._reported(unread.pod):
+                self._pending.add(unread.observations())
+            await asyncio.sleep(0)
 
     def begin(self) -> None:
         self._listed = set()
@@ -200,12 +218,21 @@ class PodSink:
     def put(self, item: Json) -> None:
         if self._listed is not None:
             self._listed.add(text(item, "metadata", "uid"))
-        try:
+        with self._reported(item):
             self._models.put(item)
-            self._pending.add(self._tracker.observe(item))
-        except Exception:  # a bug must not make the reflector list all pods repeatedly
+            if (news := self._tracker.observe(item)) is not None:
+                if self._unread.full():
+                    self._unread.get_nowait()
+                self._unread.put_nowait(news)
+
+    @contextmanager
+    def _reported(self, pod: Json) -> Iterator[None]:
+        """Log the first bug: it must not make the reflector list all pods repeatedly."""
+        try:
+            yield
+        except Exception:
             if not self._failed:
-                log.exception("a pod can't be observed", pod=text(item, "metadata", "name"))
+                log.exception("a pod can't be observed", pod=text(pod, "metadata", "name"))
             self._failed = True
 
     def commit(self) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from policies.kube.json import Json
-from webhook.observed.pods import workload_of
+from policies.probes.observed import workload_of
 
 DAYS: Final = 7
 """The window."""

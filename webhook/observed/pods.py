@@ -8,25 +8,27 @@ come from one node's clock; a clock that jumped back gives a negative time, whic
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from policies.core.facts import Cluster, Facts, find_by_name
+from policies.core.pod_view import PodViews
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube import probe_defaults
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.metadata import controller, labels_of
-from policies.kube.pods import Container, Role
+from policies.kube.metadata import labels_of
+from policies.kube.pods import Container, Role, port_number
 from policies.kube.times import seconds_of
+from policies.probes.endpoints import server_port
 from policies.probes.liveness_program import watched_start
-from policies.probes.observed import place_of, run_of
+from policies.probes.observed import place_of, run_of, workload_of
 from policies.probes.serving import serving_containers
 from policies.probes.standard_probes_settings import Learning, StandardProbes
 from policies.probes.startup_budget import declared_size
+from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.observed.record import Ended, Observation, Started
@@ -51,8 +53,6 @@ _DISRUPTIONS: Final[Mapping[str, str]] = {
     "DeletionByPodGC": "NodeLost",
 }
 """Reasons of the condition DisruptionTarget."""
-_CRON_JOBS: Final = re.compile(r"(.+)-[0-9]{8}")
-"""Names of a CronJob's Jobs end with the scheduled minute."""
 _SLACK_SECONDS: Final = 60
 """Kubelet's delays: a start that a probe ends may last so much longer than its budget and grace period."""
 
@@ -87,11 +87,12 @@ class PodTracker:
         """All other pods are deleted."""
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in uids}
 
-    def observe(self, pod: Json) -> list[Observation]:
-        """The starts and ends of a pod that were not yet recorded."""
+    def observe(self, pod: Json) -> Unread | None:
+        """The starts and ends of a pod that were not yet recorded, if there are any. Only its status is
+        read."""
         uid, namespace = text(pod, "metadata", "uid"), text(pod, "metadata", "namespace")
         if not uid or not namespace or not self._config().webhook.namespaces.covers(namespace):
-            return []
+            return None
         first = uid not in self._pods
         known = self._pods.setdefault(uid, _Pod())
         started: list[tuple[str, Json, float]] = []
@@ -109,9 +110,9 @@ class PodTracker:
         if first and disrupted and (_ended_at(pod) or 0) < self._since:
             disrupted = False
         if not (started or ended or disrupted):
-            return []
-        observed = _Observations(pod, namespace, self._config(), self._cluster)
-        return list(observed.all(started, ended, disruption if disrupted else ""))
+            return None
+        reason = disruption if disrupted else ""
+        return Unread(pod, namespace, self._config(), self._cluster, started, ended, reason)
 
     def _start(self, known: _Pod, first: bool, pod: Json, status: Json) -> float | None:
         """When a container became ready, if that start was not yet recorded."""
@@ -144,12 +145,36 @@ class PodTracker:
                 yield {**end, "wasReady": known.started.get(name) == _run_id(end, end)}
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """New starts and ends of a pod whose containers were not read yet."""
+
+    pod: Json
+    namespace: str
+    config: Config
+    cluster: Cluster
+    started: list[tuple[str, Json, float]]
+    ended: list[tuple[str, Json]]
+    disruption: str
+
+    def observations(self) -> list[Observation]:
+        """What they mean. One budget pays for the whole pod, as in a review; a pod that exceeds it, or that
+        has a value of a wrong type, has no observations."""
+        pod = {"apiVersion": "v1", "kind": "Pod", **self.pod}
+        bounds = bounded(pod, {}, allowance())
+        if bounds.undecided:
+            return []
+        views = PodViews(template.view for template in bounds.templates)
+        facts = Context.of(pod, self.namespace, self.config, self.cluster, views).facts
+        found = _Observations(pod, self.namespace, facts)
+        return list(found.all(self.started, self.ended, self.disruption))
+
+
 class _Observations:
-    def __init__(self, pod: Json, namespace: str, config: Config, cluster: Cluster) -> None:
-        self._pod, self._namespace = pod, namespace
-        self._facts = Context.of(pod, namespace, config, cluster).facts
-        self._view = self._facts.view(pod)
-        self._node_type = node_type(text(pod, "spec", "nodeName"), cluster)
+    def __init__(self, pod: Json, namespace: str, facts: Facts) -> None:
+        self._pod, self._namespace, self._facts = pod, namespace, facts
+        self._view = facts.view(pod)
+        self._node_type = node_type(text(pod, "spec", "nodeName"), facts.cluster)
 
     def all(
         self, started: list[tuple[str, Json, float]], ended: list[tuple[str, Json]], disruption: str
@@ -162,11 +187,24 @@ class _Observations:
             if name in counted:
                 yield self._ended(counted[name], end)
         for name, status, at in started:
-            if name in mains and readiness_ends_start(mains[name]):
+            if name in mains and readiness_ends_start(mains[name]) and self._asks_itself(mains[name]):
                 yield self._started(mains[name], status, at)
         if disruption and counted:
             container, at = next(iter(counted.values())), int(_ended_at(self._pod) or 0)
             yield Ended(self._namespace, self._key(container), at, self._node_type, disruption)
+
+    def _asks_itself(self, container: Container) -> bool:
+        """Whether the probe that ends its start asks the container's own server, as far as ports show it: a
+        probe may ask every port of the pod."""
+        probe = start_probe(container)
+        action = next((mapping(probe, kind) for kind in ("httpGet", "grpc") if kind in (probe or {})), {})
+        port = port_number(container.spec, action.get("port"))
+        server = self._facts.settings(StandardProbes).recogniser.server(container)
+        known = server_port(container, server) if server is not None else None
+        others = (each.tcp_ports for each in self._view.containers if each.name != container.name)
+        if any(port in ports for ports in others):
+            return False
+        return known in (None, port) or port in container.tcp_ports
 
     def _key(self, container: Container) -> str:
         return record_key(self._pod, container, self._facts)
@@ -237,10 +275,16 @@ def readiness_ends_start(container: Container) -> bool:
 
     An open port or a successful command may come long before.
     """
+    return needs_answer(start_probe(container))
+
+
+def start_probe(container: Container) -> Json | None:
+    """The probe that ends a container's start: the startupProbe, or readiness if liveness watches the
+    start."""
     probe = container.spec.get("startupProbe")
     if probe is None and watched_start(container.spec.get("livenessProbe")):
         probe = container.spec.get("readinessProbe")
-    return needs_answer(probe)
+    return probe if isinstance(probe, dict) else None
 
 
 def needs_answer(probe: object) -> bool:
@@ -254,20 +298,6 @@ def start_limit(container: Container) -> int:
     if startup is not None:
         return probe_defaults.startup_deadline(startup)
     return watched_start(container.spec.get("livenessProbe"))
-
-
-def workload_of(pod: Json) -> str:
-    """The workload of a pod, as `Deployment/llm`, as far as the pod's own metadata shows it."""
-    owner = controller(pod)
-    if owner is None:
-        generated = text(pod, "metadata", "generateName").rstrip("-")
-        return f"Pod/{generated or text(pod, 'metadata', 'name')}"
-    kind, name = text(owner, "kind"), text(owner, "name")
-    digest = labels_of(pod).get("pod-template-hash", "")
-    if kind == "ReplicaSet" and digest and name.endswith(f"-{digest}"):
-        return f"Deployment/{name[: -len(digest) - 1]}"
-    cron = _CRON_JOBS.fullmatch(name) if kind == "Job" else None
-    return f"CronJob/{cron[1]}" if cron else f"{kind}/{name}"
 
 
 def node_type(name: str, cluster: Cluster) -> str:

@@ -22,7 +22,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container
 from policies.kube.printable import printable
-from policies.probes.observed import MIN_STARTS
+from policies.probes.observed import MIN_STARTS, workload_of
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
@@ -36,7 +36,6 @@ from webhook.observed.pods import (
     readiness_ends_start,
     record_key,
     start_limit,
-    workload_of,
 )
 from webhook.observed.record import Ends, Entry, Record
 

@@ -32,7 +32,9 @@ def pod(volumes: tuple[Json, ...] = (), **container: Any) -> Json:
         "volumeMounts": mounts,
         **container,
     }
-    return {"metadata": {}, "spec": {"containers": [server], "volumes": list(volumes)}}
+    owner = {"kind": "ReplicaSet", "name": "llm-5d4f", "controller": True}
+    metadata = {"labels": {"pod-template-hash": "5d4f"}, "ownerReferences": [owner]}
+    return {"metadata": metadata, "spec": {"containers": [server], "volumes": list(volumes)}}
 
 
 def only(of: Json) -> Container:
@@ -42,8 +44,15 @@ def only(of: Json) -> Container:
 class Seen:
     """A cluster in which starts of one pod were seen."""
 
-    def __init__(self, of: Json, basis: tuple[int, int], killed: int = 0, namespace: str = "default") -> None:
-        key = f"Deployment/llm/server@{run_of(of, only(of), 0)}"
+    def __init__(
+        self,
+        of: Json,
+        basis: tuple[int, int],
+        killed: int = 0,
+        namespace: str = "default",
+        workload: str = "Deployment/llm",
+    ) -> None:
+        key = f"{workload}/server@{run_of(of, only(of), 0)}"
         found = trimmed(namespace, json.dumps({key: {"basis": basis, "killed": killed}}))
         self._namespace, self._found = namespace, Listing([found] if found else [])
 
@@ -79,10 +88,13 @@ ESTIMATE = "140 GB at 64 MiB/s"
         (Seen(pod(), (312, 41)), {"learning": Learning.OFF}, ESTIMATED, ESTIMATE),
         (Seen(pod(), (312, 41), namespace="other"), {}, ESTIMATED, ESTIMATE),
         (Seen(pod(), (312, 41), killed=900), {}, ESTIMATED, ESTIMATE),
+        (Seen(pod(), (1, 6), workload="Pod/forged"), {}, ESTIMATED, ESTIMATE),
+        (Seen(pod(), (9_000, 6), workload="Pod/x"), {}, 27_000, "the slowest of 6 observed starts"),
     ],
     ids=[
         *("observed", "short", "setting", "slow, and a probe ended one"),
         *("too few", "off", "another namespace's", "a probe ended one"),
+        *("another workload's shorten nothing", "another workload's may lengthen"),
     ],
 )
 def test_budgets_and_rules_use_the_observed_starts(
@@ -108,6 +120,14 @@ def test_a_budget_has_a_reason_and_is_injected(basis: tuple[int, int], why: str,
     assert (found.why(), found.setting) == (why, setting)
     probe = mutate(pod(), StandardProbes(), facts(seen))["spec"]["containers"][0]["startupProbe"]
     assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - found.seconds < 5
+
+
+def test_the_template_of_a_deployment_has_the_starts_of_its_pods() -> None:
+    template = pod()
+    template["metadata"] = {"ownerReferences": [{"kind": "ReplicaSet", "name": "llm", "controller": True}]}
+    assert budget(template, Seen(pod(), (312, 41))).seconds == 936
+    template["metadata"]["ownerReferences"][0]["name"] = "other"
+    assert budget(template, Seen(pod(), (312, 41))).seconds == ESTIMATED
 
 
 def test_the_annotation_wins() -> None:
@@ -198,4 +218,5 @@ def test_values_have_a_maximum_and_equal_runs_are_added_up() -> None:
     text = json.dumps({"x@1": {"basis": [10**12, 3]}, "y@1": {"basis": [5, 4], "killed": 9}, "z@2": {}})
     found = trimmed("ml", text)
     assert found is not None
-    assert found["starts"] == {"1": (7 * 24 * 3600, 7, 9)}
+    longest = 7 * 24 * 3600
+    assert found["starts"] == {"1": (longest, 7, 9), "x@1": (longest, 3, 0), "y@1": (5, 4, 9)}

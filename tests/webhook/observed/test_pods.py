@@ -10,9 +10,11 @@ from policies.core.facts import NoCluster
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from policies.probes.observed import workload_of
+from tests.calls import calls
 from webhook.admission.configuration import Config
 from webhook.config.load import load
-from webhook.observed.pods import PodTracker, workload_of
+from webhook.observed.pods import PodTracker
 from webhook.observed.record import Ended, Observation, Started
 
 BEGAN = 1_800_000_000
@@ -85,7 +87,12 @@ def watched(config: Config = CONFIG, since: float = BEGAN - 100) -> PodTracker:
 
 def observed(*pods: Json, **how: Any) -> list[Observation]:
     watching = watched(**how)
-    return [each for pod in pods for each in watching.observe(pod)]
+    return [each for pod in pods for each in read(watching, pod)]
+
+
+def read(watching: PodTracker, pod: Json) -> list[Observation]:
+    news = watching.observe(pod)
+    return [] if news is None else news.observations()
 
 
 def test_a_start_has_its_times() -> None:
@@ -184,7 +191,7 @@ def test_a_pod_that_flaps_a_thousand_times_is_counted_each_time() -> None:
     for number in range(2, 1_002):
         last = ended(number - 1, number * 10, number * 10 + 5, 1)
         crashed = status(pod, ready=None, number=number, began=number * 10 + 8, lastState=last)
-        found += [*watching.observe(crashed), *watching.observe(crashed)]
+        found += [*read(watching, crashed), *read(watching, crashed)]
     assert len(found) == 1_000
     assert len(watching) == 1
 
@@ -256,7 +263,7 @@ def test_the_workload_of_a_pod(owner: Json, workload: str) -> None:
     ],
 )
 def test_statuses_of_wrong_types_are_nothing(spoilt: Json) -> None:
-    assert PodTracker(lambda: CONFIG, NoCluster(), 0).observe({**made(), **spoilt}) == []
+    assert read(PodTracker(lambda: CONFIG, NoCluster(), 0), {**made(), **spoilt}) == []
 
 
 def test_pods_that_are_gone_are_forgotten() -> None:
@@ -266,3 +273,36 @@ def test_pods_that_are_gone_are_forgotten() -> None:
     watching.forget("a")
     watching.keep_only({"b"})
     assert len(watching) == 1
+
+
+def test_a_pod_is_read_on_one_budget() -> None:
+    """Each command alone fits into the budget of a review; read one by one, they take a million calls."""
+    script = "a=" + "x" * 100 + ";" + "".join(f"a=$a$a;b{n}=$a;" for n in range(12)) + " exec vllm serve"
+    pod = status(made(), ready=None)
+    pod["spec"]["containers"] += [
+        {"name": f"c{number}", "image": "vllm/vllm-openai", "command": ["sh", "-c", f"{script} #{number}"]}
+        for number in range(200)
+    ]
+    watching = watched()
+    watching.observe(pod)
+    news = watching.observe(status(pod, ready=312))
+    assert news is not None
+    assert calls(news.observations) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("probe", "counted"),
+    [
+        ({"httpGet": {"path": "/health", "port": 8000}}, True),
+        ({"httpGet": {"path": "/", "port": 9000}}, False),
+        ({"httpGet": {"path": "/", "port": 9001}}, False),
+    ],
+    ids=["its own", "a sidecar's", "undeclared"],
+)
+def test_a_start_counts_if_the_probe_asks_the_containers_own_server(probe: Json, counted: bool) -> None:
+    pod = made(startupProbe={**HTTP, **probe})
+    pod["spec"]["containers"].append(
+        {"name": "proxy", "image": "proxy:1", "ports": [{"containerPort": 9000}]}
+    )
+    found = observed(status(pod, ready=None), status(pod, ready=5))
+    assert [isinstance(each, Started) for each in found] == ([True] if counted else [])
