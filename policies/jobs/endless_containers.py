@@ -9,8 +9,6 @@ from typing import Final, TypeVar
 from policies.commands import SHELLS, is_python
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import strings
-from policies.kube.metadata import controller
 from policies.kube.pods import Container, Role
 
 P = TypeVar("P")
@@ -27,8 +25,8 @@ _ENDS: Final = re.compile(
 
 def is_of_a_job(template: PodTemplate) -> bool:
     """Whether the pod completes only after all main containers; Kubeflow's operators check only one."""
-    owner = controller(template.pod)
-    return owner is not None and owner.get("kind") == "Job"
+    owner = template.view.owner
+    return owner is not None and owner.kind == "Job"
 
 
 def never_ending_beside_others(
@@ -44,7 +42,7 @@ def never_ending_beside_others(
         others = [each for each in mains if each.name not in known]
         if not others:
             continue
-        stopped = any(_STOPS.search(" ".join(each.argv)) for each in others)
+        stopped = any(_STOPS.search(" ".join(each.typed.argv)) for each in others)
         for each in mains:
             if each.name in known:
                 certainty = Certainty.LIKELY if stopped or may_end(each) else Certainty.CERTAIN
@@ -53,5 +51,5 @@ def never_ending_beside_others(
 
 def may_end(container: Container) -> bool:
     """Whether it runs a script, or has an option that ends it."""
-    first = next(iter(strings(container.spec, "command")), "").rpartition("/")[2]
-    return first in SHELLS or is_python(first) or _ENDS.search(" ".join(container.argv)) is not None
+    first = next(iter(container.typed.command), "").rpartition("/")[2]
+    return first in SHELLS or is_python(first) or _ENDS.search(" ".join(container.typed.argv)) is not None

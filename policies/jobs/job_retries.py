@@ -26,9 +26,10 @@ from policies.jobs.termination_messages import with_log_fallback
 from policies.jobs.training import training_containers
 from policies.kube.field_paths import named_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
-from policies.kube.json import Json, dig, integer, replaced, text
-from policies.kube.metadata import annotations_of
+from policies.kube.json import Json, dig, integer, replaced
 from policies.kube.names import listed
+from policies.kube.objects.metadata import Object, ObjectMeta
+from policies.kube.objects.reading import read
 from policies.kube.pods import Role, containers
 
 _MAX_RULES: Final = 20
@@ -42,7 +43,7 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
         return with_log_fallback(obj, settings, facts, why)
     if is_someone_elses(obj) or is_hook(obj):
         return obj
-    stored = bool(text(obj, "metadata", "uid"))
+    stored = bool(read(obj, Object).metadata.uid)
     if stored and kind_of(obj) != CRON_JOB:
         return obj  # these fields can't be changed after creation
     independent = not (handles_failures_itself(obj) or is_gang(obj, facts))
@@ -60,7 +61,7 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
 
 
 def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
-    never = text(job.template, "spec", "restartPolicy") == "Never"
+    never = job.typed.template.spec.restart_policy == "Never"
     # A default can't be distinguished from a value that the user set.
     replacement = job.spec.get("podReplacementPolicy")
     if job.has_failure_policy or not never or replacement not in (None, "Failed", "TerminatingOrFailed"):
@@ -103,7 +104,12 @@ def _annotation(retryable: list[int]) -> str:
 
 
 def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
-    return any(RETRYABLE_EXIT_CODES in annotations_of(carrier) for carrier in (obj, job.template))
+    return any(RETRYABLE_EXIT_CODES in carrier.annotations for carrier in _carriers(obj, job))
+
+
+def _carriers(obj: Json, job: JobSpec) -> tuple[ObjectMeta, ObjectMeta]:
+    """The metadata that may have the annotation: of the object and of the pod template."""
+    return read(obj, Object).metadata, job.typed.template.metadata
 
 
 def _fail_job_rules(names: list[str], retryable: list[int], *, alone: bool) -> list[Json]:
@@ -130,10 +136,10 @@ def _exit_codes(obj: Json, job: JobSpec, settings: JobRetries) -> list[int]:
 def _annotated(obj: Json, job: JobSpec) -> set[int]:
     """The exit codes in the annotations of the object and the pod template. Raises ValueError."""
     codes: set[int] = set()
-    for carrier in (obj, job.template):
-        written = annotations_of(carrier).get(RETRYABLE_EXIT_CODES)
+    for carrier in _carriers(obj, job):
+        written = carrier.annotations.get(RETRYABLE_EXIT_CODES)
         if written is not None:
-            codes.update(int(code) for code in str(written).split(","))
+            codes.update(int(code) for code in written.split(","))
     if any(not 0 < code < 256 for code in codes) or len(codes) > _MAX_CODES:
         raise ValueError("exit codes are between 1 and 255, 50 of them at most")
     return codes

@@ -17,8 +17,12 @@ from policies.core.settings import Duration, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
-from policies.kube.json import Json, dig, indexed_maps, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of, controller, labels_of, last_applied
+from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.metadata import last_applied
+from policies.kube.objects.jobs import JobSet, ReplicatedJob
+from policies.kube.objects.jobs import JobSpec as TypedSpec
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.reading import read
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition after eviction, preemption, taints and node shutdown.
@@ -93,6 +97,7 @@ class JobSpec:
 
     spec: Json
     steps: tuple[str | int, ...]
+    typed: TypedSpec
 
     def at(self, name: str) -> str:
         """Field path of one of its fields."""
@@ -106,32 +111,34 @@ class JobSpec:
     @property
     def restarts_in_place(self) -> bool:
         """Whether kubelet restarts its containers, so that no podFailurePolicy is allowed."""
-        return text(self.template, "spec", "restartPolicy") == "OnFailure"
+        return self.typed.template.spec.restart_policy == "OnFailure"
 
     @property
     def backoff_limit(self) -> int:
         """Retries for the whole Job."""
-        return integer(self.spec, "backoffLimit", default=_DEFAULT_BACKOFF)
+        written = self.typed.backoff_limit
+        return _DEFAULT_BACKOFF if written is None else written
 
     @property
     def parallelism(self) -> int:
-        return integer(self.spec, "parallelism", default=1)
+        return self.typed.parallelism
 
     @property
     def is_indexed(self) -> bool:
         """Whether its pods have an index, and so names by which they find each other."""
-        return self.spec.get("completionMode") == "Indexed"
+        return self.typed.completion_mode == "Indexed"
 
     @property
     def has_failure_policy(self) -> bool:
-        return self.spec.get("podFailurePolicy") is not None
+        return self.typed.pod_failure_policy is not None
 
     def on_disruption(self) -> str | None:
         """The action of the first podFailurePolicy rule about the condition DisruptionTarget."""
-        for rule in maps(self.spec, "podFailurePolicy", "rules"):
-            for pattern in maps(rule, "onPodConditions"):
-                if pattern.get("type") == DISRUPTION_TARGET and pattern.get("status", "True") == "True":
-                    return text(rule, "action")
+        policy = self.typed.pod_failure_policy
+        for rule in () if policy is None else policy.rules:
+            for pattern in rule.on_pod_conditions:
+                if pattern.type == DISRUPTION_TARGET and pattern.status == "True":
+                    return rule.action
         return None
 
 
@@ -139,20 +146,24 @@ def jobs_in(obj: Json) -> Iterator[JobSpec]:
     """The Jobs of an object: itself, or those that it creates."""
     match kind_of(obj):
         case kind if kind == JOB:
-            yield JobSpec(mapping(obj, "spec"), ("spec",))
+            yield _job(obj, ("spec",))
         case kind if kind == CRON_JOB:
-            yield JobSpec(mapping(obj, "spec", "jobTemplate", "spec"), ("spec", "jobTemplate", "spec"))
+            yield _job(obj, ("spec", "jobTemplate", "spec"))
         case kind if kind == JOB_SET:
-            for index, _ in indexed_maps(obj, "spec", "replicatedJobs"):
-                steps = ("spec", "replicatedJobs", index, "template", "spec")
-                yield JobSpec(mapping(obj, *steps), steps)
+            for index in range(len(read(obj, JobSet).spec.replicated_jobs)):
+                yield _job(obj, ("spec", "replicatedJobs", index, "template", "spec"))
+
+
+def _job(obj: Json, steps: tuple[str | int, ...]) -> JobSpec:
+    spec = mapping(obj, *steps)
+    return JobSpec(spec, steps, read(spec, TypedSpec))
 
 
 def is_someone_elses(obj: Json) -> bool:
     """Whether another controller created the Job, as RayJob creates its submitter, or runs it. The Jobs of a
     CronJob are excluded: the controller does not compare them with their template."""
-    owner = controller(obj)
-    if owner is not None and owner.get("kind") != "CronJob":
+    owner = read(obj, Object).metadata.controller
+    if owner is not None and owner.kind != "CronJob":
         return True
     return text(obj, "spec", "managedBy") not in _BUILT_IN
 
@@ -162,12 +173,13 @@ def handles_failures_itself(obj: Json) -> bool:
     not survive an eviction.
     https://jobset.sigs.k8s.io/docs/concepts/#failure-policy
     """
-    return kind_of(obj) == JOB_SET and dig(obj, "spec", "failurePolicy") is not None
+    return kind_of(obj) == JOB_SET and read(obj, JobSet).spec.failure_policy is not None
 
 
 def is_hook(obj: Json) -> bool:
     """Whether a release of Helm or Argo CD runs and watches the Job."""
-    return any(key in annotations_of(obj) for key in HOOKS)
+    annotations = read(obj, Object).metadata.annotations
+    return any(key in annotations for key in HOOKS)
 
 
 def is_gang(obj: Json, facts: Facts) -> bool:
@@ -178,7 +190,7 @@ def is_gang(obj: Json, facts: Facts) -> bool:
         if not wants_accelerator(job.template, facts):
             continue
         if kind_of(obj) == JOB_SET:
-            pods += job.parallelism * integer(obj, *job.steps[:3], "replicas", default=1)
+            pods += job.parallelism * read(mapping(obj, *job.steps[:3]), ReplicatedJob).replicas
         elif job.is_indexed:
             pods += job.parallelism
     return pods > 1
@@ -186,9 +198,9 @@ def is_gang(obj: Json, facts: Facts) -> bool:
 
 def leaves_retries_open(obj: Json, job: JobSpec) -> bool:
     """Whether the author left the number of retries to the API server's default."""
-    if job.spec.get("backoffLimitPerIndex") is not None:
+    if job.typed.backoff_limit_per_index is not None:
         return False
-    written = job.spec.get("backoffLimit")
+    written = job.typed.backoff_limit
     return written is None or (written == _DEFAULT_BACKOFF and not _wrote(obj, job, "backoffLimit"))
 
 
@@ -217,14 +229,15 @@ def wants_to_finish(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts)
 
 def is_labelled_training(obj: Json, job: JobSpec, settings: JobRetries) -> bool:
     """Whether a label marks a Job as training."""
-    return has_label({**labels_of(obj), **labels_of(job.template)}, settings.training_labels)
+    labels = {**read(obj, Object).metadata.labels, **job.typed.template.metadata.labels}
+    return has_label(labels, settings.training_labels)
 
 
-def has_label(labels: Mapping[str, object], patterns: Iterable[str]) -> bool:
+def has_label(labels: Mapping[str, str], patterns: Iterable[str]) -> bool:
     """Whether a label matches one of the patterns: `key=value`, in which `*` is any text, or `key`."""
     for pattern in patterns:
         key, _, value = pattern.partition("=")
-        if key in labels and fnmatchcase(str(labels[key]), value or "*"):
+        if key in labels and fnmatchcase(labels[key], value or "*"):
             return True
     return False
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, text
 from policies.relations.graph import Blast, graph_of
+from webhook.admission.bounds import allowance, bounded
 from webhook.cli import flags
-from webhook.cli.exit_status import DENIED, OK
-from webhook.cli.inputs import opened
+from webhook.cli.exit_status import BAD_INPUT, DENIED, OK
+from webhook.cli.inputs import Input, opened
 from webhook.cli.output.graph import written
 from webhook.errors import UserError
 
@@ -35,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with opened(args) as given:
-        graph = graph_of(given.objects, given.config.workloads, given.cluster)
+        unread: list[str] = []
+        readable = _readable(given, unread)
+        graph = graph_of(readable, given.config.workloads, given.cluster)
         blasts: list[Blast] = []
         if args.start:
             starts = graph.find(args.start)
@@ -45,4 +51,16 @@ def run(args: argparse.Namespace) -> int:
             blasts = [graph.blast(start) for start in starts]
             graph = graph.connected_to(starts)
         sys.stdout.writelines(written(graph, args.output, blasts))
-        return DENIED if graph.cycles else OK
+        for sentence in unread:
+            print(f"chassis graph: {sentence}", file=sys.stderr)
+        return BAD_INPUT if unread else DENIED if graph.cycles else OK
+
+
+def _readable(given: Input, unread: list[str]) -> Iterator[Json]:
+    """The objects that can be read; for the others a sentence is added to `unread`."""
+    for obj in given.objects:
+        undecided = bounded(obj, given.config.workloads, allowance()).undecided
+        if undecided:
+            unread.append(f"{kind_of(obj).kind} {text(obj, 'metadata', 'name')}: {undecided[0]}")
+        else:
+            yield obj

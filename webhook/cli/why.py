@@ -24,6 +24,7 @@ from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of, last_applied
 from policies.kube.printable import printable
+from webhook.admission.bounds import allowance, bounded
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
@@ -230,6 +231,9 @@ def _manifest_of(pod: Json, top: Json, config: Config) -> Json:
 
 def _workload(document: Document, config: Config, cluster: Cluster, template: PodTemplate) -> Answer:
     obj = document.obj
+    bounds = bounded(obj, config.workloads, allowance())
+    if not bounds.whole:
+        raise UserError(f"{document.source}: {bounds.undecided[0]}")
     written = obj
     if document.runs and kind_of(obj) == JOB:
         written = _as_written(obj)

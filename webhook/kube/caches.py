@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from policies.core.listing import Change, InheritedIndices, Listing
 from policies.core.resources import Resource, ResourceKind, resource_kinds
 from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.objects.reading import WrongTypeError
 from policies.probes.observed import OBSERVED, trimmed
 from policies.relations.devices import OFFER, offer_of
 from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cached_links
@@ -323,7 +324,10 @@ class Store(_Sink):
                 _set(trimmed, path, self._interned(value))
         if self.resource is Resource.WORKLOADS:
             # Items of a list have neither apiVersion nor kind. This parses the commands, once per change.
-            relations = cached_links({**item, **self._type}, self._intern)
+            try:
+                relations = cached_links({**item, **self._type}, self._intern)
+            except WrongTypeError:  # in a field that is not kept
+                relations = None
             if relations is not None:
                 trimmed[CACHED_LINKS] = relations
         elif self.resource is Resource.DEVICE_SLICES:

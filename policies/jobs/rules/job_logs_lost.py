@@ -10,7 +10,8 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, wants_to_finish
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
-from policies.kube.json import dig, integer
+from policies.kube.json import integer
+from policies.kube.objects.jobs import CronJob
 
 LONG_ENOUGH: Final = 3600
 """Seconds: enough for somebody who waits for the Job."""
@@ -34,7 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 "pods.",
                 f"Set ttlSecondsAfterFinished to at least {least}, or leave it out.",
             )
-    if target.kind == CRON_JOB and dig(target.obj, "spec", "failedJobsHistoryLimit") == 0:
+    if target.kind == CRON_JOB and target.read(CronJob).spec.failed_jobs_history_limit == 0:
         yield Finding(
             "spec.failedJobsHistoryLimit",
             "A failed Job is deleted at once, together with the logs that show why it failed.",

@@ -14,7 +14,7 @@ from policies.jobs.jobs import has_label, is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
-from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.objects.metadata import Object
 from policies.kube.pods import Role
 
 _FLEETING: Final = frozenset(
@@ -62,11 +62,13 @@ def check(target: Target, facts: Facts) -> Findings:
     training = [
         t for t in target.templates if t.completes and catalogue.requests(t.typed.spec) and _trains(target, t)
     ]
-    if not training or is_someone_elses(target.obj) or CHECKPOINT in annotations_of(target.obj):
+    if not training or is_someone_elses(target.obj):
+        return
+    if CHECKPOINT in target.read(Object).metadata.annotations:
         return
     # One rank may write for all.
     if any(
-        CHECKPOINT in annotations_of(t.pod) or _has_durable_volume(t) or _names_storage(t)
+        CHECKPOINT in t.typed.metadata.annotations or _has_durable_volume(t) or _names_storage(t)
         for t in target.templates
     ):
         return
@@ -92,10 +94,10 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         programs = programs_of(summary)
         names += [container.name, repository(container.image).rpartition("/")[2], *programs]
         names += summary.scripts
-        words += container.argv
+        words += container.typed.argv
     if not names or any(part in name.lower() for name in names for part in _MEASURES):
         return False
-    if target.kind in KUBEFLOW_JOBS or has_label(labels_of(template.pod), (f"{TRAINING}=true",)):
+    if target.kind in KUBEFLOW_JOBS or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
     return any(_TRAINS.search(word.lower()) for word in (target.name, *names, *words))
 
@@ -105,7 +107,7 @@ def _names_storage(template: PodTemplate) -> bool:
     return any(
         scheme in word
         for container in template.containers()
-        for word in (*container.argv, *(text(entry, "value") for entry in maps(container.spec, "env")))
+        for word in (*container.typed.argv, *(each.value for each in container.typed.env))
         for scheme in _STORAGE
     )
 
@@ -113,9 +115,13 @@ def _names_storage(template: PodTemplate) -> bool:
 def _has_durable_volume(template: PodTemplate) -> bool:
     durable = {text(volume, "name") for volume in maps(template.spec, "volumes") if _is_durable(volume)}
     return any(
-        text(mount, "name") in durable and mount.get("readOnly") is not True
+        mount.name in durable and not mount.read_only
         for container in template.containers()
-        for mount in (*maps(container.spec, "volumeMounts"), *maps(container.spec, "volumeDevices"))
+        for mount in container.typed.volume_mounts
+    ) or any(
+        device.name in durable
+        for container in template.containers()
+        for device in container.typed.volume_devices
     )
 
 

@@ -38,6 +38,19 @@ spec: {selector: {matchLabels: {app: web}}}
 HOSTILE = "\n</script><script>alert(1)</script>\u2028\x1b[31m\"];x-->`'\\"
 
 
+def test_an_object_that_cannot_be_read_is_named(chassis: Chassis, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: odd, labels: {a: 3}}\nspec: {containers: [{name: a}]}\n"
+        + MORE
+    )
+    answer = chassis("graph", wrong)
+    assert answer.status == 2
+    assert "Pod odd: " in answer.err
+    assert "metadata.labels[a]: expected str, got int" in answer.err
+    assert "web" in answer.out
+
+
 @pytest.fixture
 def graph(chassis: Chassis) -> Chassis:
     return partial(chassis, "graph")

@@ -80,6 +80,17 @@ def test_an_object_must_be_named(chassis: Chassis) -> None:
     assert "name an object" in answer.err
 
 
+def test_a_value_of_a_wrong_type_is_named(chassis: Chassis, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: train}\nspec:\n  parallelism: many\n"
+        "  template: {spec: {restartPolicy: Never, containers: [{name: a, image: b}]}}\n"
+    )
+    answer = chassis("why", "-f", wrong)
+    assert answer.status == 2
+    assert "spec.parallelism: expected int, got str" in answer.err
+
+
 def test_the_answer_for_a_job_covers_it_and_its_pods(chassis: Chassis, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -119,6 +119,14 @@ def test_an_object_with_a_wrong_type_is_left_out_and_counted() -> None:
     assert names(store.listing("ml")) == ["a", "c"]
 
 
+def test_a_wrong_type_in_a_field_that_is_not_kept_does_no_harm() -> None:
+    store = stores_of(ClusterCache())["Deployment"]
+    waits = {"name": "i", "command": ["sh", "-c", "until nc -z db 5432; do sleep 1; done"], "env": 3}
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"initContainers": [waits]}}
+    fill(store, {"metadata": {"name": "a", "namespace": "ml"}, "spec": {"template": template}})
+    assert names(store.listing("ml")) == ["a"]
+
+
 def test_an_interrupted_list_keeps_the_last_state(store: Store) -> None:
     fill(store, service("a"))
     store.begin()
