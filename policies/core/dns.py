@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import Cluster, find_by_name
-from policies.core.listing import Index
+from policies.core.facts import Cluster
+from policies.core.listing import Objects, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
-from policies.kube.json import Json, dig, maps, strings, text
+from policies.kube.objects.services import Service
 from policies.kube.pods import Container
 
 _SERVICE_HOST: Final = "_SERVICE_HOST"
@@ -75,34 +75,30 @@ def _is_set_by_kubelet(host: str, template: PodTemplate, container: Container) -
     variable = host.strip("$(){}")
     return (
         variable.upper().endswith(_SERVICE_HOST)
-        and dig(template.spec, "enableServiceLinks") is not False
-        and not dig(container.spec, "envFrom")
-        and not any(text(entry, "name") == variable for entry in maps(container.spec, "env"))
+        and template.typed.spec.enable_service_links
+        and not container.typed.env_from
+        and not any(entry.name == variable for entry in container.typed.env)
     )
 
 
 def _is_own_namespace(label: str, container: Container) -> bool:
     variable = label.strip("$(){}").lower()
     return label == _NAMESPACE_FILE or any(
-        text(entry, "name").lower() == variable
-        and text(entry, "valueFrom", "fieldRef", "fieldPath") == _OWN_NAMESPACE
-        for entry in maps(container.spec, "env")
+        entry.name.lower() == variable and entry.field_path == _OWN_NAMESPACE for entry in container.typed.env
     )
 
 
 def resolves_services(template: PodTemplate) -> bool:
     """Whether names of Services resolve in the pod, which they do not with the node's own resolver."""
-    policy = text(template.spec, "dnsPolicy") or "ClusterFirst"
+    policy = template.typed.spec.dns_policy or "ClusterFirst"
     if policy == "ClusterFirst":
-        return dig(template.spec, "hostNetwork") is not True
+        return not template.typed.spec.host_network
     return policy == "ClusterFirstWithHostNet"
 
 
 def _own_hosts(template: PodTemplate) -> frozenset[str]:
     """The names in the pod's hosts file, which precede DNS."""
-    return frozenset(
-        name.lower() for entry in maps(template.spec, "hostAliases") for name in strings(entry, "hostnames")
-    )
+    return frozenset(name.lower() for entry in template.typed.spec.host_aliases for name in entry.hostnames)
 
 
 # --- from a name to a Service ----------------------------------------------------------------------------
@@ -112,57 +108,63 @@ def _own_hosts(template: PodTemplate) -> frozenset[str]:
 class ResolvedService:
     """The Service of a host name."""
 
-    service: Json
+    service: Service
     namespace: str
     pod: str = ""
     """The pod's name before the name of a headless Service."""
 
     @property
     def name(self) -> str:
-        return text(self.service, "metadata", "name")
+        return self.service.name
 
     @property
     def headless(self) -> bool:
-        return text(self.service, "spec", "clusterIP") == "None"
+        return self.service.spec.cluster_ip == "None"
 
 
 def resolve(host: str, namespace: str, cluster: Cluster) -> ResolvedService | None:
     """The known Service that a pod in `namespace` reaches under a name or an address."""
     found = _resolve_once(host, namespace, cluster)
     for _ in range(_MAX_ALIASES):
-        if found is None or text(found.service, "spec", "type") != "ExternalName":
+        if found is None or found.service.spec.type != "ExternalName":
             return found
         # DNS resolves an alias as a full name, without kubelet's search domains.
-        alias = text(found.service, "spec", "externalName").lower().rstrip(".")
+        alias = found.service.spec.external_name.lower().rstrip(".")
         full = alias.endswith(".svc." + ".".join(_CLUSTER_DOMAIN))
         found = _resolve_once(alias, found.namespace, cluster) if full else None
     return None
 
 
 def _resolve_once(host: str, namespace: str, cluster: Cluster) -> ResolvedService | None:
-    own = cluster.listing(Resource.SERVICES, namespace)
+    own = _services(cluster, namespace)
     if own is None or not host:
         return None
     if host.startswith("$"):
         variable = host.strip("$(){}").upper()
         if not variable.endswith(_SERVICE_HOST):
             return None
-        found = own.by(BY_VARIABLE).one(variable.removesuffix(_SERVICE_HOST))
+        found = own.one(BY_VARIABLE, variable.removesuffix(_SERVICE_HOST))
         return None if found is None else ResolvedService(found, namespace)
     if is_address(host):
-        found = own.by(BY_ADDRESS).one(host)
-        if found is None and (every := cluster.listing(Resource.SERVICES)) is not None:
-            found = every.by(BY_ADDRESS).one(host)
+        found = own.one(BY_ADDRESS, host)
+        if found is None and (every := _services(cluster, None)) is not None:
+            found = every.one(BY_ADDRESS, host)
         if found is None:
             return None
-        return ResolvedService(found, text(found, "metadata", "namespace") or namespace)
+        return ResolvedService(found, found.metadata.namespace or namespace)
     for service, place, pod in possible_services(host, namespace):
-        found = find_by_name(cluster.listing(Resource.SERVICES, place), service)
+        there = _services(cluster, place)
+        found = None if there is None else there.named(service)
         if found is not None:
             meant = ResolvedService(found, place, pod)
             if not pod or meant.headless:
                 return meant
     return None
+
+
+def _services(cluster: Cluster, namespace: str | None) -> Objects[Service] | None:
+    listing = cluster.listing(Resource.SERVICES, namespace)
+    return None if listing is None else listing.objects(Service)
 
 
 def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
@@ -195,17 +197,17 @@ def _is_ordinal(pod: str) -> bool:
     return bool(owner) and number.isascii() and number.isdigit()
 
 
-def _variable_of(service: Json) -> Iterator[str]:
-    yield text(service, "metadata", "name").replace("-", "_").upper()
+def _variable_of(service: Service) -> Iterator[str]:
+    yield service.name.replace("-", "_").upper()
 
 
-def _address_of(service: Json) -> Iterator[str]:
-    address = text(service, "spec", "clusterIP")
+def _address_of(service: Service) -> Iterator[str]:
+    address = service.spec.cluster_ip
     if address not in ("", "None"):
         yield address
 
 
-BY_VARIABLE: Final = Index(_variable_of)
+BY_VARIABLE: Final = TypedIndex(Service, _variable_of)
 """Services by the prefix of their environment variables."""
-BY_ADDRESS: Final = Index(_address_of)
+BY_ADDRESS: Final = TypedIndex(Service, _address_of)
 """Services by their cluster addresses."""

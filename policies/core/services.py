@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 from policies.core.dns import cluster_host, resolve
-from policies.core.facts import BY_NAME, Facts, WholeObjects, find_by_name
+from policies.core.facts import BY_NAME, Facts, WholeObjects
 from policies.core.finding import Certainty
-from policies.core.listing import Index, Listing
+from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import POD, kind_of
-from policies.kube.json import Json, mapping, maps, text
+from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
+from policies.kube.objects.services import Service
+from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
 
 _MAX_SERVICES: Final = 32
@@ -55,9 +57,9 @@ def _own_service(
     if named is None or found is None or found.pod or found.namespace != facts.namespace:
         return None
     service = found.service
-    if not _hides(service) or not selects(service, template.pod):
+    if not _hides(service) or not selects(service, template.typed.metadata.labels):
         return None
-    name = text(service, "metadata", "name")
+    name = service.name
     shared = template.cache.once(_shared_services)
     if name not in shared:
         shared[name] = len(shared) < _MAX_SERVICES and _has_others(service, target, facts)
@@ -75,22 +77,22 @@ def _shared_services() -> dict[str, bool]:
 
 def hides_unready(name: str, facts: Facts) -> bool | None:
     """Whether the Service of a name leaves out unready pods; None if it is unknown."""
-    service = find_by_name(facts.listing(Resource.SERVICES), name)
+    services = facts.objects(Service)
+    service = None if services is None else services.named(name)
     return None if service is None else _hides(service)
 
 
-def _hides(service: Json) -> bool:
-    spec = mapping(service, "spec")
-    return spec.get("publishNotReadyAddresses") is not True and spec.get("type") != "ExternalName"
+def _hides(service: Service) -> bool:
+    return not service.spec.publish_not_ready_addresses and service.spec.type != "ExternalName"
 
 
-def selects(service: Json, pod: Json) -> bool:
-    """Whether a Service selects a pod; without a selector it selects none."""
-    selector, labels = mapping(service, "spec", "selector"), labels_of(pod)
+def selects(service: Service, labels: Mapping[str, str]) -> bool:
+    """Whether a Service selects a pod with these labels; without a selector it selects none."""
+    selector = service.spec.selector
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
 
 
-def _has_others(service: Json, target: Target, facts: Facts) -> bool:
+def _has_others(service: Service, target: Target, facts: Facts) -> bool:
     """Whether the Service also selects pods of another workload, which may be ready first."""
     own = (target.kind.kind, target.name)
     cluster = facts.cluster
@@ -104,15 +106,15 @@ def _has_others(service: Json, target: Target, facts: Facts) -> bool:
     )
 
 
-def selected_workloads(service: Json, workloads: Listing | None) -> Iterator[Json]:
+def selected_workloads(service: Service, workloads: Listing | None) -> Iterator[Json]:
     """The workloads, or pods, whose pods a Service selects."""
-    labels = mapping(service, "spec", "selector").items()
+    labels = service.spec.selector.items()
     if not workloads or not labels:
         return
     by_label = workloads.by(BY_LABEL)
     # Each label of the selector has all selected workloads; the rarest one has the fewest others.
     for workload in min((by_label[str(label)] for label in labels), key=len):
-        if selects(service, _pod_of(workload)):
+        if selects(service, labels_of(_pod_of(workload))):
             yield workload
 
 
@@ -129,7 +131,7 @@ BY_LABEL: Final = Index(_labels_of_pods)
 """Workloads by each label of their pods."""
 
 
-def selects_only(service: Json, target: Target, facts: Facts) -> Certainty | None:
+def selects_only(service: Service, target: Target, facts: Facts) -> Certainty | None:
     """How sure it is that all pods behind a Service are the target's.
 
     CERTAIN if every pod that the Service selects matches the target's own selector; LIKELY if it selects no
@@ -139,10 +141,10 @@ def selects_only(service: Json, target: Target, facts: Facts) -> Certainty | Non
     workloads = facts.listing(Resource.WORKLOADS)
     if workloads is not None and (_has_others(service, target, facts) or _has_variants(target, workloads)):
         return None
-    own = mapping(target.spec, "selector", "matchLabels")
-    if own and mapping(target.spec, "selector").keys() == {"matchLabels"}:
-        asked_for = mapping(service, "spec", "selector")
-        if all(asked_for.get(key) == value for key, value in own.items()):
+    own = target.read(Replicated).spec.selector
+    if own is not None and own.match_labels and not own.match_expressions:
+        asked_for = service.spec.selector
+        if all(asked_for.get(key) == value for key, value in own.match_labels.items()):
             return Certainty.CERTAIN
     return None if workloads is None else Certainty.LIKELY
 
@@ -153,14 +155,14 @@ def _has_variants(target: Target, workloads: Listing) -> bool:
     return any(each != same[0] for each in same)
 
 
-def named_ports(service: Json) -> tuple[str, ...]:
+def named_ports(service: Service) -> tuple[str, ...]:
     """The names of the container ports that a Service sends to; none for a headless Service, whose clients
     choose the port."""
-    spec = mapping(service, "spec")
-    if text(spec, "clusterIP") == "None" or text(spec, "type") == "ExternalName":
+    spec = service.spec
+    if spec.cluster_ip == "None" or spec.type == "ExternalName":
         return ()
     # The API server refuses other texts, such as "80" and the placeholders of templates.
-    names = (text(port, "targetPort") for port in maps(spec, "ports"))
+    names = (port.target_port for port in spec.ports if isinstance(port.target_port, str))
     return tuple(dict.fromkeys(filter(_is_port_name, names)))
 
 
@@ -173,11 +175,11 @@ def _is_port_name(name: str) -> bool:
     return _PORT_NAME.fullmatch(name) is not None and not name.replace("-", "").isdigit()
 
 
-def _label_of_named(service: Json) -> Iterator[str]:
-    selector = mapping(service, "spec", "selector")
+def _label_of_named(service: Service) -> Iterator[str]:
+    selector = service.spec.selector
     if selector and named_ports(service):
         yield str(next(iter(selector.items())))
 
 
-BY_NAMED_PORT: Final = Index(_label_of_named)
+BY_NAMED_PORT: Final = TypedIndex(Service, _label_of_named)
 """The Services that send to named ports, by one label of their selectors."""

@@ -21,9 +21,11 @@ from policies.core.services import selects
 from policies.core.target import PodTemplate, Target, pod_templates
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind, kind_of
-from policies.kube.json import Json, dig, indexed_maps, integer, mapping, text
-from policies.kube.metadata import controller, labels_of
-from policies.kube.selectors import matches
+from policies.kube.json import Json, text
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.reading import read
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
+from policies.kube.objects.services import Ingress, Route, Service
 from policies.relations.links import Relation, all_links
 from policies.relations.reads import objects_read
 from policies.relations.wait_cycles import Cycle, Identity, cycle_through
@@ -210,7 +212,7 @@ class _Builder:
 
     def add(self, obj: Json) -> None:
         kind = kind_of(obj)
-        if controller(obj) is not None:
+        if read(obj, Object).metadata.controller is not None:
             return
         if kind in self._kinds or kind.kind == "Pod":
             target = Target(obj, kind, pod_templates(obj, self._kinds))
@@ -267,62 +269,67 @@ class _Builder:
             self._edges[edge] = None
 
     def _add_workload(self, target: Target) -> None:
-        node = self._node_of(target.obj, target.kind.kind, integer(target.spec, "replicas", default=1))
+        node = self._node_of(target.obj, target.kind.kind, target.replicas)
         self._targets.append((target, node))
         for link in all_links(target):
             other = self._node_of_host(link.host, node.namespace)
             details = link.path, link.who, link.certainty, link.limit, link.tolerates
             self._edge(Edge(node, link.relation, other, *details))
         for template in target.templates:
-            for read in objects_read(template):
-                other = self._node(read.kind.kind, node.namespace, read.name)
-                self._edge(Edge(node, MOUNTS if read.mounted else READS, other, read.path))
-            for label in labels_of(template.pod).items():
+            for each in objects_read(template):
+                other = self._node(each.kind.kind, node.namespace, each.name)
+                self._edge(Edge(node, MOUNTS if each.mounted else READS, other, each.path))
+            for label in template.typed.metadata.labels.items():
                 self._by_label[node.namespace, str(label)].append((node, template))
 
-    def _add_service(self, service: Json) -> None:
-        node = self._node_of(service, "Service")
-        labels = [(node.namespace, str(label)) for label in mapping(service, "spec", "selector").items()]
+    def _add_service(self, obj: Json) -> None:
+        node, service = self._node_of(obj, "Service"), read(obj, Service)
+        labels = [(node.namespace, str(label)) for label in service.spec.selector.items()]
         # A selected workload has every label of the selector: look through the shortest list.
         candidates = min((self._by_label.get(label, []) for label in labels), key=len, default=[])
         for workload, template in candidates:
-            if selects(service, template.pod):
+            if selects(service, template.typed.metadata.labels):
                 self._edge(Edge(node, LEADS_TO, workload, "spec.selector"))
-        external = text(service, "spec", "externalName").lower()
+        external = service.spec.external_name.lower()
         if external:
             other = self._node_of_host(external, node.namespace)
             self._edge(Edge(node, LEADS_TO, other, "spec.externalName"))
 
     def _add_autoscaler(self, obj: Json) -> None:
         namespace = text(obj, "metadata", "namespace") or "default"
-        reference = mapping(obj, "spec", "scaleTargetRef")
-        scaled = self._nodes.get(Node(text(reference, "kind"), namespace, text(reference, "name")).id)
+        reference = read(obj, HorizontalPodAutoscaler).spec.scale_target_ref
+        scaled = self._nodes.get(Node(reference.kind, namespace, reference.name).id)
         if scaled is not None:
             node = self._node_of(obj, "HorizontalPodAutoscaler")
             self._edge(Edge(node, SCALES, scaled, "spec.scaleTargetRef"))
 
     def _add_budget(self, obj: Json) -> None:
         namespace = text(obj, "metadata", "namespace") or "default"
-        selector = dig(obj, "spec", "selector")
+        selector = read(obj, PodDisruptionBudget).spec.selector
+        if selector is None:
+            return
         for target, guarded in self._targets:
-            pods = (labels_of(template.pod) for template in target.templates)
-            if guarded.namespace == namespace and any(matches(selector, labels) for labels in pods):
+            pods = (template.typed.metadata.labels for template in target.templates)
+            if guarded.namespace == namespace and any(map(selector.matches, pods)):
                 node = self._node_of(obj, "PodDisruptionBudget")
                 self._edge(Edge(node, GUARDS, guarded, "spec.selector"))
 
 
 def _backends(obj: Json, namespace: str) -> Iterator[tuple[str, str, str]]:
     """(Service, namespace, field path) of each backend of an Ingress or a Gateway API route."""
-    name = text(obj, "spec", "defaultBackend", "service", "name")
-    if name:
-        yield name, namespace, "spec.defaultBackend.service.name"
-    for number, rule in indexed_maps(obj, "spec", "rules"):
-        for index, path in indexed_maps(rule, "http", "paths"):
-            name = text(path, "backend", "service", "name")
-            if name:
-                yield name, namespace, f"spec.rules[{number}].http.paths[{index}].backend.service.name"
-        for index, reference in indexed_maps(rule, "backendRefs"):
-            name = text(reference, "name")
-            if name and text(reference, "kind") in ("", "Service"):
+    if kind_of(obj).kind == "Ingress":
+        ingress = read(obj, Ingress).spec
+        name = ingress.default_backend.service.name
+        if name:
+            yield name, namespace, "spec.defaultBackend.service.name"
+        for number, rule in enumerate(ingress.rules):
+            for index, path in enumerate(rule.http.paths):
+                name = path.backend.service.name
+                if name:
+                    yield name, namespace, f"spec.rules[{number}].http.paths[{index}].backend.service.name"
+        return
+    for number, routing in enumerate(read(obj, Route).spec.rules):
+        for index, reference in enumerate(routing.backend_refs):
+            if reference.name and reference.kind in ("", "Service"):
                 path_of_name = f"spec.rules[{number}].backendRefs[{index}].name"
-                yield name, text(reference, "namespace") or namespace, path_of_name
+                yield reference.name, reference.namespace or namespace, path_of_name

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from policies.kube.group_kinds import JOB, POD, kind_of
-from policies.kube.json import Json, text
-from policies.kube.metadata import annotations_of
+from policies.kube.group_kinds import JOB, POD
+from policies.kube.objects.metadata import Object
 
 _ARGO_HOOK: Final = "argocd.argoproj.io/hook"
 _ARGO_WAVE: Final = "argocd.argoproj.io/sync-wave"
@@ -51,12 +50,12 @@ class Position:
         return self.phase, self.wave
 
 
-def orders_with_argo(*objects: Json) -> bool:
+def orders_with_argo(*objects: Object) -> bool:
     """Whether one of the objects has an annotation that only Argo CD reads."""
-    return any(key in annotations_of(obj) for obj in objects for key in (_ARGO_HOOK, _ARGO_WAVE))
+    return any(key in obj.metadata.annotations for obj in objects for key in (_ARGO_HOOK, _ARGO_WAVE))
 
 
-def argo_position(obj: Json) -> Position | None:
+def argo_position(obj: Object) -> Position | None:
     """When Argo CD deploys an object; None if it does not on a first sync, or if that is unknown."""
     hooks, phases = _annotation(obj, _ARGO_HOOK), _ARGO_PHASES
     if not hooks:  # Argo CD also reads Helm's hooks
@@ -65,16 +64,16 @@ def argo_position(obj: Json) -> Position | None:
     return None if wave is None else _position(hooks, phases, wave, "in wave", f"in wave {wave}")
 
 
-def helm_position(obj: Json) -> Position | None:
+def helm_position(obj: Object) -> Position | None:
     """When `helm install` deploys an object; None if it does not, or if that is unknown."""
     hooks = _annotation(obj, _HELM_HOOK)
     weight = _number(hooks and _annotation(obj, _HELM_WEIGHT))
     return None if weight is None else _position(hooks, _HELM_PHASES, weight, "of weight", "without a hook")
 
 
-def helm_waits_for(obj: Json) -> bool:
+def helm_waits_for(obj: Object) -> bool:
     """Whether Helm deploys nothing else before the object is complete."""
-    return bool(_annotation(obj, _HELM_HOOK)) and kind_of(obj) in (JOB, POD)
+    return bool(_annotation(obj, _HELM_HOOK)) and obj.group_kind in (JOB, POD)
 
 
 def _position(
@@ -89,8 +88,8 @@ def _position(
     return Position(phases[first], wave, f"as hook {first}{f' {wave_term} {wave}' if wave else ''}")
 
 
-def _annotation(obj: Json, key: str) -> str:
-    return text(obj, "metadata", "annotations", key)
+def _annotation(obj: Object, key: str) -> str:
+    return obj.metadata.annotations.get(key, "")
 
 
 def _number(value: str) -> int | None:

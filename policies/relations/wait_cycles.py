@@ -152,7 +152,7 @@ def cycle_through(target: Target, namespace: str, cluster: Cluster) -> Cycle | N
     known = in_listing(start, cluster)
     if known is not None and known.ready:
         start = replace(start, ready=True)
-    search = _Search(start, target.templates[0].pod, cluster)
+    search = _Search(start, target.templates[0].typed.metadata.labels, cluster)
     if not search.run():
         return None
     return search.cycle(_is_certain) or search.cycle(lambda link: True)
@@ -172,8 +172,9 @@ class _Edge:
 class _Search:
     """The workloads that a workload waits for, directly and through others."""
 
-    def __init__(self, start: Waiter, pod: Json, cluster: Cluster) -> None:
-        self._start, self._pod, self._cluster = start, pod, cluster
+    def __init__(self, start: Waiter, labels: Mapping[str, str], cluster: Cluster) -> None:
+        """`labels`: those of the start's pods."""
+        self._start, self._labels, self._cluster = start, labels, cluster
         self._waiters: dict[Identity, Waiter] = {start.identity: start}
         self._edges: dict[Identity, list[_Edge]] = {}
 
@@ -201,7 +202,7 @@ class _Search:
         """The workloads behind a Service: it answers if one of them is ready."""
         listing = self._cluster.listing(Resource.WORKLOADS, found.namespace)
         providers: list[Waiter] = []
-        if found.namespace == self._start.namespace and selects(found.service, self._pod):
+        if found.namespace == self._start.namespace and selects(found.service, self._labels):
             providers.append(self._start)
         for obj in selected_workloads(found.service, listing):
             waiter = _waiter(obj, found.namespace)
@@ -253,7 +254,7 @@ def _steps_to(last: Step, previous: Mapping[Identity, Step]) -> tuple[Step, ...]
 
 def _needs_ready_pod(found: ResolvedService, link: Link) -> bool:
     """Whether a wait for the Service ends only when a pod behind it is ready."""
-    publishes = mapping(found.service, "spec").get("publishNotReadyAddresses") is True
+    publishes = found.service.spec.publish_not_ready_addresses
     if link.name_lookup:
         return found.headless and not publishes
     # A pod that is published early refuses connections while its own init containers wait.

@@ -65,6 +65,10 @@ class Object(Part):
         return self.metadata.name
 
     @property
+    def group_kind(self) -> GroupKind:
+        return GroupKind(self.api_version.rpartition("/")[0], self.kind)
+
+    @property
     def is_manifest(self) -> bool:
         """Whether an object of a listing comes from a file, so that the cluster may have others."""
         return bool(self.api_version)

@@ -7,12 +7,12 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.dns import resolve
-from policies.core.listing import is_manifest
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
-from policies.kube.json import Json, integer, text
-from policies.kube.metadata import labels_of
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.reading import read
+from policies.kube.objects.services import Service
 from policies.relations.links import Link, blocking_links
 from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
 
@@ -23,16 +23,17 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller or integer(target.spec, "replicas", default=1) == 0:
+    if target.has_controller or not target.replicas:
         return
     for link in blocking_links(target)[:_MAX]:
         found = resolve(link.host, facts.namespace, facts.cluster)
         # Only manifests have annotations; objects in a cluster were deployed before.
-        if found is None or not is_manifest(found.service):
+        if found is None or not found.service.is_manifest:
             continue
         workloads = facts.cluster.listing(Resource.WORKLOADS, found.namespace)
-        providers = list(islice(selected_workloads(found.service, workloads), _MAX + 1))
-        if not providers or len(providers) > _MAX or not all(map(is_manifest, providers)):
+        selected = islice(selected_workloads(found.service, workloads), _MAX + 1)
+        providers = [read(each, Object) for each in selected]
+        if not providers or len(providers) > _MAX or not all(each.is_manifest for each in providers):
             continue
         finding = _compared(target, link, found.service, providers)
         if finding is not None:
@@ -40,15 +41,16 @@ def check(target: Target, facts: Facts) -> Findings:
             return
 
 
-def _compared(target: Target, link: Link, service: Json, providers: list[Json]) -> Finding | None:
-    argo = orders_with_argo(target.obj, service, *providers)
-    if not argo and not helm_waits_for(target.obj):
+def _compared(target: Target, link: Link, service: Service, providers: list[Object]) -> Finding | None:
+    obj = target.read(Object)
+    argo = orders_with_argo(obj, service, *providers)
+    if not argo and not helm_waits_for(obj):
         return None
     tool, position_of = ("Argo CD", argo_position) if argo else ("Helm", helm_position)
-    own, service_position = position_of(target.obj), position_of(service)
+    own, service_position = position_of(obj), position_of(service)
     if own is None or service_position is None:
         return None
-    positions: list[tuple[Position, Json]] = []
+    positions: list[tuple[Position, Object]] = []
     for each in providers:
         position = position_of(each)
         if position is None:
@@ -56,21 +58,21 @@ def _compared(target: Target, link: Link, service: Json, providers: list[Json]) 
         positions.append((position, each))
     first, provider = min(positions, key=lambda item: item[0].rank)
     later, what = max(
-        (service_position, f"Service {_name(service)}"),
-        (first, f"{text(provider, 'kind')} {_name(provider)}"),
+        (service_position, f"Service {service.name}"),
+        (first, f"{provider.kind} {provider.name}"),
         key=lambda item: item[0].rank,
     )
     if later.rank <= own.rank:
         return None
-    return _finding(target, link, tool, own, later, what, _certainty(target.obj, link, service, provider))
+    return _finding(target, link, tool, own, later, what, _certainty(obj, link, service, provider))
 
 
-def _certainty(obj: Json, link: Link, service: Json, provider: Json) -> Certainty:
+def _certainty(obj: Object, link: Link, service: Object, provider: Object) -> Certainty:
     """SURE for the objects of one release or application: only these are deployed in one order."""
     if link.certainty is not Certainty.CERTAIN:
         return Certainty.UNDECIDED
-    instance = labels_of(obj).get(_INSTANCE)
-    others = (labels_of(each).get(_INSTANCE) for each in (service, provider))
+    instance = obj.metadata.labels.get(_INSTANCE)
+    others = (each.metadata.labels.get(_INSTANCE) for each in (service, provider))
     together = instance is not None and all(each == instance for each in others)
     return Certainty.CERTAIN if together and link.limit is None else Certainty.LIKELY
 
@@ -91,10 +93,6 @@ def _finding(
         f"{target.kind.kind} start without it.",
         certainty,
     )
-
-
-def _name(obj: Json) -> str:
-    return text(obj, "metadata", "name")
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB, POD))

@@ -6,12 +6,10 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.resources import Resource
 from policies.core.services import BY_NAMED_PORT, named_ports, selects, selects_only
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
-from policies.kube.json import maps, text
-from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import listed
+from policies.kube.objects.services import Service
 from policies.kube.pods import Role
 
 _MAX: Final = 4
@@ -21,21 +19,21 @@ _INJECTED: Final = ("inject", "sidecar")
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    services = facts.listing(Resource.SERVICES)
+    services = facts.objects(Service)
     if not services or len(target.templates) != 1 or target.has_controller:
         return
     template = target.templates[0]
-    by_label = services.by(BY_NAMED_PORT)
+    labels = template.typed.metadata.labels
     found = (
         (service, port)
-        for label in map(str, labels_of(template.pod).items())
-        for service in by_label[label]
+        for label in map(str, labels.items())
+        for service in services.by(BY_NAMED_PORT, label)
         for port in named_ports(service)
         if port not in _names(template)
-        if selects(service, template.pod) and selects_only(service, target, facts) is not None
+        if selects(service, labels) and selects_only(service, target, facts) is not None
     )
     for service, port in islice(found, _MAX):
-        name, main = text(service, "metadata", "name"), next(iter(template.containers(Role.MAIN)), None)
+        name, main = service.name, next(iter(template.containers(Role.MAIN)), None)
         if main is None:
             return
         sure = selects_only(service, target, facts) is Certainty.CERTAIN and not _is_added_to(template)
@@ -54,15 +52,16 @@ def check(target: Target, facts: Facts) -> Findings:
 def _names(template: PodTemplate) -> frozenset[str]:
     """The port names of the main containers and sidecars."""
     return frozenset(
-        text(port, "name")
+        port.name
         for container in template.containers(Role.MAIN, Role.SIDECAR)
-        for port in maps(container.spec, "ports")
+        for port in container.typed.ports
     )
 
 
 def _is_added_to(template: PodTemplate) -> bool:
     """Whether other webhooks may add containers with further ports to the pods."""
-    keys = (*labels_of(template.pod), *annotations_of(template.pod))
+    metadata = template.typed.metadata
+    keys = (*metadata.labels, *metadata.annotations)
     return any(part in key.lower() for key in keys for part in _INJECTED)
 
 

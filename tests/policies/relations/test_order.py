@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.kube.json import Json
+from policies.kube.objects.metadata import Object, ObjectMeta
 from policies.relations.order import Phase, argo_position, helm_position, helm_waits_for, orders_with_argo
 
 NAMES = {
@@ -15,9 +16,9 @@ NAMES = {
 }
 
 
-def annotated(kind: str = "Deployment", **annotations: object) -> Json:
-    metadata = {"annotations": {NAMES[key]: value for key, value in annotations.items()}}
-    return {"apiVersion": "batch/v1" if kind == "Job" else "apps/v1", "kind": kind, "metadata": metadata}
+def annotated(kind: str = "Deployment", **annotations: str) -> Object:
+    metadata = ObjectMeta(annotations={NAMES[key]: value for key, value in annotations.items()})
+    return Object(api_version="batch/v1" if kind == "Job" else "apps/v1", kind=kind, metadata=metadata)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,6 @@ def annotated(kind: str = "Deployment", **annotations: object) -> Json:
         ({"hook": "Sync"}, (Phase.DURING, 0, "as hook Sync")),
         ({"helm": "pre-upgrade", "weight": "-1"}, (Phase.BEFORE, -1, "as hook pre-upgrade in wave -1")),
         ({"helm": "post-install", "hook": "PreSync"}, (Phase.BEFORE, 0, "as hook PreSync")),
-        ({"wave": 5, "hook": ["PreSync"]}, (Phase.DURING, 0, "in wave 0")),
         ({"hook": "SyncFail"}, None),
         ({"helm": "test"}, None),
         ({"wave": "soon"}, None),
@@ -74,4 +74,4 @@ def test_helm_waits_for_hooks_that_are_jobs() -> None:
 
 def test_only_argo_cds_own_annotations_show_that_it_deploys() -> None:
     assert orders_with_argo(annotated(), annotated(wave="1"))
-    assert not orders_with_argo(annotated(helm="pre-install"), {})
+    assert not orders_with_argo(annotated(helm="pre-install"), Object())
