@@ -86,8 +86,9 @@ def commands_fit(template: PodTemplate, review: ReviewBudget) -> bool:
 
 def _handler_commands(container: ContainerSpec) -> Iterator[tuple[str, ...]]:
     """The commands of a container's probes and hooks."""
-    hook = None if container.lifecycle is None else container.lifecycle.pre_stop
-    for handler in (container.liveness_probe, container.readiness_probe, container.startup_probe, hook):
+    lifecycle = container.lifecycle
+    hooks = () if lifecycle is None else (lifecycle.pre_stop, lifecycle.post_start)
+    for handler in (container.liveness_probe, container.readiness_probe, container.startup_probe, *hooks):
         if handler is not None and handler.exec is not None and handler.exec.command:
             yield handler.exec.command
 

@@ -8,11 +8,13 @@ from typing import Final
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.containers.programs import launch_of
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.images import image_matches
 from policies.kube.objects.pods import Volume
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
+from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
@@ -21,6 +23,12 @@ _SIZED_BY: Final = "io.kubernetes.cri-o.ShmSize"
 """An annotation for another size in CRI-O."""
 _DISABLED_BY: Final = "NCCL_SHM_DISABLE"
 _PLACES: Final = ("/dev/shm", "/dev")  # noqa: S108 a path in the container
+
+_HINT: Final = (
+    "Mount an emptyDir volume with medium Memory at /dev/shm, with a sizeLimit of several GiB. What is "
+    "written "
+    "to it counts against the container's memory limit."
+)
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -34,6 +42,16 @@ def check(target: Target, facts: Facts) -> Findings:
             server = recognised(container, facts)
             if server is None or _DISABLED_BY in launch_of(container).variables:
                 continue
+            if _exchanges(server, container) and _is_small(template, container):
+                needs = server.preset.shared_memory
+                yield Finding(
+                    template.at(container),
+                    f"Container {container.name} runs {server.name} with the default size of /dev/shm, 64 "
+                    "MiB, "
+                    f"and needs more, since {needs.why if needs else ''}.",
+                    _HINT,
+                )
+                continue
             ranks = on_this_node(server)
             if ranks > 1 and devices(container) > 1 and _is_small(template, container):
                 yield Finding(
@@ -41,9 +59,17 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"Container {container.name} runs {server.name} on {ranks} GPUs with the default "
                     "size of /dev/shm, 64 MiB: if NCCL exchanges data through it, the server fails with 'No "
                     "space left on device' at or after its start.",
-                    "Mount an emptyDir volume with medium Memory at /dev/shm, with a sizeLimit of several "
-                    "GiB. What is written to it counts against the container's memory limit.",
+                    _HINT,
                 )
+
+
+def _exchanges(server: Server, container: Container) -> bool:
+    """Whether the server's facts show that its processes exchange data through /dev/shm."""
+    needs = server.preset.shared_memory
+    if needs is None:
+        return False
+    by_flag = any(word.startswith(flag) for flag in needs.flags for word in server.argv)
+    return by_flag or image_matches(container.image, needs.images)
 
 
 def _is_small(template: PodTemplate, container: Container) -> bool:
@@ -69,4 +95,4 @@ def _is_limited(volume: Volume) -> bool:
         return False
 
 
-RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
+RULE = rule(__name__, check)

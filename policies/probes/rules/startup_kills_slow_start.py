@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.probe_defaults import startup_deadline
 from policies.probes.probe import STARTUP, probes
 from policies.probes.startup_budget import start_of
+
+_FAR_BELOW: Final = 8
+"""A budget this many times below a server's usual start is too short for any model."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -14,9 +19,9 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         start = start_of(probe.template.pod, probe.container, facts)
         budget = startup_deadline(probe.spec)
-        # A size gives the amount to load, not the rate. A server's usual start is not enough for a finding.
+        # A size gives the amount to load, not the rate. A server's usual start is for a usual model.
         margin = 1 if start is not None and start.annotated else 2
-        if start is None or budget * margin >= start.loading:
+        if start is None or (budget * margin >= start.loading and budget * _FAR_BELOW >= start.usual):
             continue
         yield Finding(
             probe.at(),

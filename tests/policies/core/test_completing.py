@@ -158,7 +158,9 @@ def test_a_finding_of_the_runtimes_own_review_is_not_repeated() -> None:
 def test_a_hazard_of_both_together_is_named_at_the_runtime() -> None:
     """The probe is sound for the runtime, and too impatient for what the service loads."""
     probe = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 5, "failureThreshold": 3}
-    given = runtime(image="vllm/vllm-openai:v0.11.0", livenessProbe=probe, startupProbe={**probe})
+    given = runtime(
+        image="vllm/vllm-openai:v0.11.0", livenessProbe=probe, startupProbe={**probe, "failureThreshold": 30}
+    )
     judged = service({"args": ["--model=meta-llama/Llama-3.3-70B-Instruct"]})
     every = [each.finding for each in decided(judged, given).results]
     (found,) = (each for each in every if "startupProbe" in each.message)

@@ -1,0 +1,1 @@
+"""The rules about meshes and Services of model servers."""

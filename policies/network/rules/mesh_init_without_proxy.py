@@ -1,0 +1,44 @@
+"""mesh-init-without-proxy: init containers that need the network before the mesh's proxy runs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.commands import Reach
+from policies.containers.commands import container_command
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.kube.pods import Container, Role
+from policies.network.meshes import bypasses, mesh_of
+
+_DOWNLOADERS: Final = frozenset(
+    {"aws", "gsutil", "gcloud", "azcopy", "rclone", "s5cmd", "huggingface-cli", "hf", "mc", "git", "pip"}
+)
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        mesh = mesh_of(template, facts)
+        if mesh is None or bypasses(template, mesh):
+            continue
+        for container in template.containers(Role.INIT):
+            user = container.typed.security_context.run_as_user
+            if user != mesh.proxy_user and _needs_network(template, container):
+                yield Finding(
+                    template.at(container),
+                    f"Init container {container.name} needs the network, and {mesh.name}'s proxy starts only "
+                    "after all init containers: with the mesh's CNI plugin, or for hosts that require mutual "
+                    "TLS, its connections fail.",
+                    f"Let {mesh.name} run its proxy as a native sidecar "
+                    f"({mesh.native[0].replace('=', ': ')}), "
+                    f"exclude the port, or run the container as user {mesh.proxy_user}.",
+                )
+
+
+def _needs_network(template: PodTemplate, container: Container) -> bool:
+    summary = container_command(template, container)
+    return any(host.reach is Reach.EXTERNAL and not host.name_lookup for host in summary.hosts) or any(
+        command.name in _DOWNLOADERS for command in summary.commands
+    )
+
+
+RULE = rule(__name__, check, requires=(PodFeature.INIT,))

@@ -1,0 +1,36 @@
+"""mesh-job-never-ends: Jobs to which a mesh adds a proxy that nothing stops."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
+from policies.kube.pods import Role
+from policies.network.meshes import mesh_of
+
+_STOPS: Final = re.compile(r"quitquitquit|linkerd-await|/shutdown|pilot-agent|istio-proxy|linkerd-proxy")
+_EXITS: Final = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        mesh = mesh_of(template, facts)
+        if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
+            continue
+        words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
+        if any(_STOPS.search(word) for word in words) or not words:
+            continue
+        yield Finding(
+            template.spec_path,
+            f"{mesh.name} adds a proxy to the pods of this Job, and nothing stops it when the work is "
+            "done: the "
+            "Job is never complete, unless the proxy is a native sidecar.",
+            f"Let {mesh.name} run its proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or "
+            "switch "
+            f"it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
+        )
+
+
+RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET), requires=(PodFeature.COMPLETES,))
