@@ -16,9 +16,8 @@ from policies.containers.commands import container_command, exec_command
 from policies.core.dns import cluster_host, is_address
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import maps, strings, text
+from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, Role
-from policies.kube.probe_defaults import give_up
 from policies.startup.waits import init_waits, probe_waits
 
 
@@ -108,7 +107,8 @@ def _blocking(template: PodTemplate) -> Iterator[Link]:
                 continue
             link = partial(_link, template, container, f"the {probe} probe of container {container.name}")
             # kubelet does not repeat the startup probe after the start.
-            tolerates = give_up(container.spec.get("readinessProbe")) if probe == "readiness" else None
+            readiness = container.typed.readiness_probe or Probe()
+            tolerates = readiness.give_up if probe == "readiness" else None
             yield from link(Relation.NEEDS_READY, wait.host, wait.path, wait.certainty, tolerates=tolerates)
 
 
@@ -137,11 +137,13 @@ def _limited_waits(template: PodTemplate, container: Container) -> list[tuple[Ho
 
 def _liveness(template: PodTemplate) -> Iterator[Link]:
     for container in template.containers(Role.MAIN, Role.SIDECAR):
+        probe = container.typed.liveness_probe
+        if probe is None:
+            continue
         who = f"the liveness probe of container {container.name}"
-        tolerates = give_up(container.spec.get("livenessProbe"))
-        link = partial(_link, template, container, who, Relation.NEEDS_ALIVE, tolerates=tolerates)
-        for handler in ("httpGet", "tcpSocket"):
-            name = text(container.spec, "livenessProbe", handler, "host")
+        link = partial(_link, template, container, who, Relation.NEEDS_ALIVE, tolerates=probe.give_up)
+        for handler, action in (("httpGet", probe.http_get), ("tcpSocket", probe.tcp_socket)):
+            name = "" if action is None else action.host
             host = Host(name.lower(), reach_of(name), handler)
             if name and not _is_resolved_on_node(host):
                 path = template.at(container, "livenessProbe", handler, "host")
@@ -155,15 +157,15 @@ def _calls(template: PodTemplate) -> Iterator[Link]:
     """The hosts that a container's environment and arguments name."""
     for container in template.containers():
         link = partial(_link, template, container, f"the environment of container {container.name}")
-        for index, entry in enumerate(maps(container.spec, "env")):
-            value, name = text(entry, "value"), text(entry, "name")
+        for index, entry in enumerate(container.typed.env):
+            value, name = entry.value, entry.name
             if is_url(value) or (value and _URL_VARIABLE.search(name.upper())):
                 path = template.at(container, f"env[{index}]", "value")
                 for host in url_hosts(value, "env"):
                     yield from link(Relation.CALLS, host, path)
         link = partial(_link, template, container, f"the arguments of container {container.name}")
-        for field in ("command", "args"):
-            for index, word in enumerate(strings(container.spec, field)):
+        for field, words in (("command", container.typed.command), ("args", container.typed.args)):
+            for index, word in enumerate(words):
                 value = word.partition("=")[2] if word.startswith("--") and "=" in word else word
                 if is_url(value):
                     path = template.at(container, f"{field}[{index}]")

@@ -36,7 +36,7 @@ def _child(container: Container, facts: Facts) -> str:
         return ""
     server = recognised(container, facts)
     names = {server.argv[0]} if server is not None and server.argv else set(WEB_SERVERS)
-    for words in children(container.argv):
+    for words in children(container.typed.argv):
         program = program_of(words)
         if program and program[0] in names:
             return program[0].partition(".")[0]

@@ -11,11 +11,11 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.dns import is_address, possible_services
-from policies.core.facts import WholeObjects, find_by_name
+from policies.core.facts import BY_NAME, WholeObjects
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
-from policies.kube.json import dig, integer
+from policies.kube.json import dig
 from policies.relations.links import blocking_links
 from policies.relations.reads import objects_read
 
@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.cluster
     if not isinstance(cluster, WholeObjects) or target.has_controller:
         return
-    if integer(target.spec, "replicas", default=1) == 0 or dig(target.spec, "suspend") is True:
+    if not target.replicas or dig(target.spec, "suspend") is True:
         return
     yield from islice(_missing(target, facts.namespace, cluster), _MAX)
 
@@ -68,12 +68,12 @@ def _missing_service(host: str, target: Target, namespace: str, cluster: WholeOb
         return None
     labels = host.rstrip(".").split(".")
     qualified = "svc" in labels[2:4]
-    if len(labels) == 1 and any(dig(each.spec, "dnsConfig") for each in target.templates):
+    if len(labels) == 1 and any(each.typed.spec.dns_config is not None for each in target.templates):
         return None  # the name may be in one of the pod's own search domains
     if not qualified and len(labels) > 1:
         # db.ml may be a host outside the cluster, unless ml is a namespace.
         namespaces = cluster.listing(Resource.NAMESPACES)
-        if len(labels) > 2 or find_by_name(namespaces, labels[1]) is None:
+        if len(labels) > 2 or namespaces is None or namespaces.by(BY_NAME).one(labels[1]) is None:
             return None
     found = list(possible_services(host, namespace))
     if not found or not all(cluster.lacks(SERVICE, place, name) for name, place, _ in found):
