@@ -5,5 +5,5 @@
 | which metrics does an autoscaler use, and what is known about them (`metrics.yaml`) | `metrics` |
 | which workloads belong to an operator (`owners.yaml`) | `owners` |
 
-Imports: `policies.core`, `policies.kube`; for GPUs and servers `policies.accelerators`, `policies.probes`.
+Imports: `policies.accelerators`, `policies.core`, `policies.kube`, `policies.probes`, `policies.rollouts`.
 """

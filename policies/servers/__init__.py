@@ -1,9 +1,11 @@
 """Model servers: the facts about each (`<name>.yaml`), and the rules that read those besides its probes.
 
+The fields of a file are in `policies/probes/preset.py`; those for these rules are in
+`policies/probes/life.py`.
+
 | question | module |
 |---|---|
-| which fields does a file have | `policies.probes.preset`, and `policies.probes.life` for these rules |
 | where does a server store its models, and which volume is there | `caches` |
 
-Imports: `policies.accelerators`, `policies.core`, `policies.kube`, `policies.probes`, `policies.rollouts`.
+Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`.
 """

@@ -16,7 +16,7 @@ from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
 from policies.core.suggestions import closest, containing
-from webhook.cli import flags
+from webhook.cli import flags, server_pages
 from webhook.cli.exit_status import OK
 from webhook.cli.settings_in_words import default_of_field, kind_of_field
 from webhook.cli.terminal import WIDTH, wrapped
@@ -43,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "id",
         nargs="?",
-        metavar="RULE|POLICY|kinds",
-        help="its id, or `kinds` for the kinds whose pods are read; default: a list of all",
+        metavar="RULE|POLICY|SERVER|kinds",
+        help="its id, a model server such as `vllm`, or `kinds` for the kinds whose pods are read; "
+        "default: a list of all rules and policies",
     )
     flags.add_cluster(parser)
     parser.set_defaults(run=run)
@@ -65,19 +66,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explain(name: str) -> str:
-    """The documentation of one rule or policy as text. UserError if there is none with this id."""
+    """The documentation of one rule, policy or model server as text. UserError if the name is unknown."""
     if name in rules():
         return "\n".join(_rule_text(rules()[name]))
     if name in registry.mutators():
         return "\n".join(_policy_text(registry.mutators()[name]))
-    every = [*registry.mutators(), *rules()]
+    if name in server_pages.server_names():
+        return "\n".join(_reflowed(_plain_links(server_pages.server_markdown(name))))
+    every = [*registry.mutators(), *rules(), *server_pages.server_names()]
     part = containing(name, every)
     if len(part) == 1:
         return explain(part[0])
     close = closest(name, every)
     meant = " or ".join(part[:4]) or close
     hint = f", did you mean {meant}?" if meant else "; `chassis explain` lists them all"
-    raise UserError(f"there is no rule or policy {name!r}{hint}")
+    raise UserError(f"there is no rule, policy or server {name!r}{hint}")
 
 
 def overview() -> str:
@@ -201,6 +204,13 @@ def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
         default = _plain(default_of_field(field))
         note = f"{_plain(kind_of_field(field, {}))}{f'; default {default}' if default else ''}"
         yield from _entry(field.alias or name, note, field.description or "")
+
+
+def _plain_links(markdown: str) -> str:
+    """Text with addresses instead of links, and without links within the documentation."""
+    text = re.sub(r"\[source\]\((https://[^)]+)\)", r"\1", markdown)
+    text = re.sub(r" \(\[rule\]\([^)#]*#([\w-]+)\)\)", r" (\1)", text)
+    return re.sub(r"\[([\w.-]+)\]\([^)]+\)", r"\1", text)
 
 
 def _plain(markdown: str) -> str:

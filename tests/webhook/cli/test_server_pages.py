@@ -1,0 +1,39 @@
+"""`chassis explain vllm`, and the pages of docs/servers: every fact of a preset is there with its source."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.probes.preset import known_presets
+from webhook.cli.explain import explain
+from webhook.cli.server_pages import index_markdown, server_markdown, server_names
+from webhook.errors import UserError
+
+
+def test_every_server_but_workers_has_a_page() -> None:
+    workers = {name for name, preset in known_presets().items() if preset.worker}
+    assert set(server_names()) == set(known_presets()) - workers
+    assert len(server_names()) >= 25
+    for name in server_names():
+        assert f"({name}.md)" in index_markdown()
+
+
+@pytest.mark.parametrize("name", server_names())
+def test_a_page_cites_the_source_of_each_fact(name: str) -> None:
+    preset, page = known_presets()[name], server_markdown(name)
+    facts = (preset.cache, preset.needs, preset.shared_memory, preset.single_state)
+    sources = [each.source for each in (*facts, *preset.reserves, *preset.link_variables) if each is not None]
+    assert [source for source in sources if source not in page] == []
+
+
+def test_a_server_is_explained() -> None:
+    text = explain("vllm")
+    assert text.startswith("# vllm on Kubernetes")
+    assert "VLLM_PORT" in text
+    assert "](" not in text, "a terminal shows no links"
+    assert max(len(line) for line in text.splitlines() if "http" not in line) <= 80
+
+
+def test_an_unknown_server_is_an_error() -> None:
+    with pytest.raises(UserError, match="did you mean sglang"):
+        explain("sglan")

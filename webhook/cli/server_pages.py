@@ -1,0 +1,201 @@
+"""The page about one model server, made from its preset for docs/servers and for `chassis explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from policies.core.reasons import in_words
+from policies.probes.preset import Preset, Protocol, known_presets
+
+_RULES: Final = "../rules/servers.md"
+
+
+def server_markdown(name: str) -> str:
+    """The page of a server. KeyError if there is no preset with this name."""
+    preset = known_presets()[name]
+    sections = (
+        ("Recognised by", _recognition(preset)),
+        ("Probes", _probes(preset)),
+        ("Start", _start(preset)),
+        ("Models and their cache", _cache(preset)),
+        ("Accelerators and memory", _memory(preset)),
+        ("Variables", _variables(preset)),
+        ("Stop", _stop(preset)),
+        ("Hangs", _hangs(preset)),
+        ("Replicas", _replicas(preset)),
+    )
+    parts = [f"# {name} on Kubernetes", f"Source: <{preset.source}>"]
+    if preset.checked:
+        parts.append(f"Versions that were read: {preset.checked}.")
+    for title, facts in sections:
+        found = list(facts)
+        if found:
+            parts += [f"## {title}", "\n".join(f"- {fact}" for fact in found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def index_markdown() -> str:
+    """The list of all pages."""
+    rows = [f"- [{name}]({name}.md): {', '.join(_topics(preset))}" for name, preset in _serving()]
+    return "\n".join(
+        [
+            "# Model servers on Kubernetes",
+            "",
+            "A page for each known model server, made of the facts in "
+            "[policies/servers](../../policies/servers). `chassis explain vllm` prints the same. A fact that "
+            "a page lacks is unknown, and no rule judges it.",
+            "",
+            *rows,
+            "",
+        ]
+    )
+
+
+def server_names() -> tuple[str, ...]:
+    """The servers that have a page."""
+    return tuple(name for name, _ in _serving())
+
+
+def _serving() -> Iterator[tuple[str, Preset]]:
+    """The presets of servers; a worker of a group serves nobody."""
+    return ((name, preset) for name, preset in known_presets().items() if not preset.worker)
+
+
+def _topics(preset: Preset) -> Iterator[str]:
+    yield "probes"
+    if preset.cache:
+        yield "cache"
+    if preset.needs or preset.reserves or preset.shared_memory:
+        yield "memory and accelerators"
+    if preset.drain:
+        yield "stop"
+    if preset.progress:
+        yield "hangs"
+
+
+def _recognition(preset: Preset) -> Iterator[str]:
+    if preset.images:
+        yield f"images: {_code(preset.images)}"
+    if preset.commands:
+        yield f"commands: {_code(preset.commands)}"
+    if preset.variables:
+        yield f"variables: {_code(preset.variables)}"
+
+
+def _probes(preset: Preset) -> Iterator[str]:
+    if preset.doubt:
+        yield f"no probe is injected: {preset.doubt}"
+    if preset.port:
+        flags = (*preset.port_flags, *preset.port_env)
+        yield f"port {preset.port}" + (f", set by {_code(flags)}" if flags else "")
+    if preset.protocol is Protocol.GRPC:
+        yield "liveness and readiness: the gRPC health check"
+    elif preset.live_socket:
+        yield "liveness: whether the port is open, since the health endpoint waits behind inferences"
+    elif preset.live_path:
+        yield f"liveness: `GET {preset.live_path}`"
+    if preset.ready_path and preset.protocol is Protocol.HTTP:
+        since = f", since version {preset.since}" if preset.since not in (None, "first") else ""
+        yield f"readiness: `GET {preset.ready_path}`{since}" + _cited(preset.since_source)
+    for older in preset.older:
+        paths = _code(filter(None, (older.live_path, older.ready_path))) or "no endpoint"
+        yield f"before version {older.before}: {paths}"
+    for asks in preset.asks:
+        yield f"not for liveness: `{asks.path}` checks {asks.of}"
+    if preset.loopback:
+        yield f"listens only on 127.0.0.1 by default: set {_code((*preset.host_flags, *preset.host_env))}"
+    if preset.unless_flags or preset.unless_env:
+        yield f"no probe is injected with {_code((*preset.unless_flags, *preset.unless_env))}"
+
+
+def _start(preset: Preset) -> Iterator[str]:
+    if preset.expected_start:
+        yield f"usual start: {in_words(preset.expected_start)} until a usual model is served"
+    if preset.loads_model:
+        yield "loads its model before it serves: the parameters in the model's name give the startup budget"
+    names = (*preset.model_flags, *preset.model_env)
+    if names:
+        yield f"the model is named by {_code(names)}"
+
+
+def _cache(preset: Preset) -> Iterator[str]:
+    cache = preset.cache
+    if cache is None:
+        return
+    yield f"stores models in `{cache.directory}` in images {_code(cache.images)}{_cited(cache.source)}"
+    if cache.env or cache.flags:
+        yield f"the directory is moved by {_code((*cache.env, *cache.flags))}"
+    if cache.in_home:
+        yield f"a user without a home directory cannot write there ([rule]({_RULES}#cache-not-writable))"
+    yield f"without a volume there, each restart downloads again ([rule]({_RULES}#model-cache-lost))"
+
+
+def _memory(preset: Preset) -> Iterator[str]:
+    if preset.needs is not None:
+        error = f" (`{preset.needs.error}`)" if preset.needs.error else ""
+        yield (
+            f"does not start without an accelerator in images {_code(preset.needs.images)}{error}"
+            f"{_cited(preset.needs.source)}"
+        )
+    for reserved in preset.reserves:
+        each = " for each accelerator's process" if reserved.each else ""
+        until = f", before version {reserved.before}" if reserved.before else ""
+        options = _code((*reserved.flags, *reserved.env))
+        yield f"takes memory of the node{each}: {options}{until}{_cited(reserved.source)}"
+    if preset.shared_memory is not None:
+        shared = preset.shared_memory
+        yield (
+            f"needs more than 64 MiB of /dev/shm with {_code((*shared.images, *shared.flags))}, since "
+            f"{shared.why}{_cited(shared.source)}"
+        )
+
+
+def _variables(preset: Preset) -> Iterator[str]:
+    for link in preset.link_variables:
+        name = link.name.removesuffix("_PORT").lower().replace("_", "-")
+        yield f"reads `{link.name}`, which a Service named `{name}` sets to a URL{_cited(link.source)}"
+    for variable in preset.port_env:
+        if variable.endswith("_PORT"):
+            name = variable.removesuffix("_PORT").lower().replace("_", "-")
+            yield f"reads its port from `{variable}`, which a Service named `{name}` sets to a URL"
+
+
+def _stop(preset: Preset) -> Iterator[str]:
+    drain = preset.drain
+    if drain is None:
+        return
+    since = f" since version {drain.since}" if drain.since else ""
+    if drain.seconds == 0:
+        yield f"aborts open requests at SIGTERM by default{since}{_cited(drain.source)}"
+    elif drain.seconds is not None:
+        yield f"finishes open requests for {drain.seconds} s after SIGTERM{since}{_cited(drain.source)}"
+    if drain.flags or drain.env:
+        yield f"the time is set by {_code((*drain.flags, *drain.env))}{_cited(drain.source)}"
+
+
+def _hangs(preset: Preset) -> Iterator[str]:
+    progress = preset.progress
+    if progress is None:
+        return
+    if progress.like:
+        yield f"like [{progress.like}]({progress.like}.md)"
+        return
+    yield (
+        "its liveness endpoint does not notice all hangs; a program in the container checks that work is "
+        f"finished, by `{progress.page}`{_cited(progress.source)}"
+    )
+
+
+def _replicas(preset: Preset) -> Iterator[str]:
+    if preset.single_state is not None:
+        state = preset.single_state
+        yield f"one replica only, since it keeps {state.what}{_cited(state.source)}"
+
+
+def _code(words: Iterable[str | None]) -> str:
+    return ", ".join(f"`{word}`" for word in dict.fromkeys(words) if word)
+
+
+def _cited(source: str | None) -> str:
+    return f" ([source]({source}))" if source and source.startswith("https://") else ""
