@@ -87,7 +87,9 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD
     requests = settings.catalogue.requests(typed.spec)
     if requests:
         return _placed(pod, requests, settings, facts, why)
-    return pod if asks_for_devices(typed) else _off_accelerators(pod, settings, facts, why)
+    if asks_for_devices(typed) or not typed.spec.containers:
+        return pod  # another object, such as a ServingRuntime, writes the containers and what they ask for
+    return _off_accelerators(pod, settings, facts, why)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from typing import Final
 from policies.commands import Host, Reach, reach_of
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.services import own_service
-from policies.core.target import Target
+from policies.core.resources import Resource
+from policies.core.services import own_service, selects
+from policies.core.target import PodTemplate, Target
+from policies.core.workloads import is_builtin
 from policies.kube.json import text
 from policies.probes.liveness_program import is_program
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
@@ -34,9 +36,20 @@ def external_dependencies(field: str, target: Target, facts: Facts) -> Iterator[
     for probe in probes(target, field):
         if (field == STARTUP and _repeats_liveness(probe)) or is_program(probe.spec):
             continue
+        if field == READINESS and not _is_routed_to(target, probe.template, facts):
+            continue
         finding = _handler_finding(probe) or _exec_finding(probe, target, facts)
         if finding is not None and not _is_own_service(probe, target, facts):
             yield finding
+
+
+def _is_routed_to(target: Target, template: PodTemplate, facts: Facts) -> bool:
+    """Whether something may send requests to the pods: a declared port or a Service shows it. Nobody notices
+    the readiness of others, such as a pod that waits for a server to run a test against it."""
+    if not is_builtin(target.kind) or any(container.tcp_ports for container in template.containers()):
+        return True
+    services = facts.listing(Resource.SERVICES)
+    return services is None or any(selects(service, template.pod) for service in services)
 
 
 def _repeats_liveness(probe: Probe) -> bool:

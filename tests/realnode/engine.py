@@ -15,10 +15,12 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 
 START = time.monotonic()
 KEY = os.environ.get("KEY", "")
-PAGE = b'vllm:generation_tokens_total{model_name="toy"} 1\n'
+TOKENS = count(1)
+"""Each answered request for tokens gives one."""
 
 
 def over(name: str) -> bool:
@@ -33,7 +35,11 @@ class Handler(BaseHTTPRequestHandler):
         if over("SILENT") or (body and known and over("HANG")):
             time.sleep(600)
         print(self.command, self.path, "known" if known else "unknown", flush=True)
-        page = PAGE if self.path == "/metrics" else json.dumps({"data": [{"id": "toy"}]}).encode()
+        page = json.dumps({"data": [{"id": "toy"}]}).encode()
+        if body and known:
+            self.server.tokens = next(TOKENS)  # type: ignore[attr-defined]
+        if self.path == "/metrics":
+            page = b'vllm:generation_tokens_total{model_name="toy"} %d\n' % getattr(self.server, "tokens", 0)
         self.send_response(200 if known else 401)
         self.send_header("Content-Length", str(len(page)))
         self.end_headers()

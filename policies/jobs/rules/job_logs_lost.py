@@ -31,8 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if seconds < shortest:
             yield Finding(
                 field_path(steps),
-                f"The {target.kind.kind} is deleted {seconds} s after its end, together with the logs of its "
-                "pods.",
+                f"{_what(target)} is deleted {seconds} s after its end, together with the logs of its pods.",
                 f"Set ttlSecondsAfterFinished to at least {least}, or leave it out.",
             )
     if target.kind == CRON_JOB and target.read(CronJob).spec.failed_jobs_history_limit == 0:
@@ -41,6 +40,10 @@ def check(target: Target, facts: Facts) -> Findings:
             "A failed Job is deleted at once, together with the logs that show why it failed.",
             "Set failedJobsHistoryLimit to at least 1.",
         )
+
+
+def _what(target: Target) -> str:
+    return "A Job of this CronJob" if target.kind == CRON_JOB else f"The {target.kind.kind}"
 
 
 def _matters(target: Target, facts: Facts) -> bool:

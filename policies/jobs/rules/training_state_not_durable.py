@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
+
+from pydantic import Field
 
 from policies.accelerators.requests import GpuAffinity
 from policies.containers.commands import container_command
+from policies.core import data
 from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.settings import Model
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
@@ -68,7 +73,10 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     # One rank may write for all.
     if any(
-        CHECKPOINT in t.typed.metadata.annotations or _has_durable_volume(t) or _names_storage(t)
+        CHECKPOINT in t.typed.metadata.annotations
+        or _has_durable_volume(t)
+        or _names_storage(t)
+        or _uploads(t)
         for t in target.templates
     ):
         return
@@ -109,6 +117,28 @@ def _names_storage(template: PodTemplate) -> bool:
         for container in template.containers()
         for word in (*container.typed.argv, *(each.value for each in container.typed.env))
         for scheme in _STORAGE
+    )
+
+
+class UploadingPrograms(Model):
+    """The table uploading_programs.yaml."""
+
+    uploads: frozenset[str] = Field(description="a program with its first arguments")
+
+
+@cache
+def _uploading() -> UploadingPrograms:
+    return data.load_one(UploadingPrograms, "policies.jobs", "uploading_programs.yaml")
+
+
+def _uploads(template: PodTemplate) -> bool:
+    """Whether a container runs a program that copies files to durable storage."""
+    known = _uploading().uploads
+    return any(
+        f"{command.name} {argument}" in known
+        for container in template.containers()
+        for command in container_command(template, container).commands
+        for argument in [word for word in command.argv[1:] if not word.startswith("-")][:2]
     )
 
 

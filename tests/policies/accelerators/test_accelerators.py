@@ -290,6 +290,16 @@ def test_the_laws_hold_with_accelerator_nodes(data: st.DataObject) -> None:
             assert policy.mutate(after, policy.settings(), known) == after
 
 
+def test_a_pod_whose_containers_another_object_writes_is_not_kept_from_accelerators() -> None:
+    """As the predictor of an InferenceService, whose model asks for its accelerators elsewhere."""
+    known = facts(node("gpu", gpus=8), node("cpu"))
+    model = {"resources": {"limits": {GPU: "1"}}}
+    obj = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"model": model}}
+    assert mutate(obj, GpuAffinity(), known) == obj
+    plain = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    assert mutate(plain, GpuAffinity(), known) != plain
+
+
 # --- the inventory --------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/disruption/single_state.yaml",
         "policies/jobs/training_programs.yaml",
         "policies/network/meshes.yaml",
+        "policies/jobs/uploading_programs.yaml",
         "policies/probes/first_party.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",
