@@ -8,11 +8,11 @@ from typing import Final
 from policies.commands import Host, Reach, reach_of
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.resources import Resource
 from policies.core.services import own_service, selects
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import is_builtin
 from policies.kube.json import text
+from policies.kube.objects.services import Service
 from policies.probes.liveness_program import is_program
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
@@ -48,8 +48,9 @@ def _is_routed_to(target: Target, template: PodTemplate, facts: Facts) -> bool:
     the readiness of others, such as a pod that waits for a server to run a test against it."""
     if not is_builtin(target.kind) or any(container.tcp_ports for container in template.containers()):
         return True
-    services = facts.listing(Resource.SERVICES)
-    return services is None or any(selects(service, template.pod) for service in services)
+    services = facts.objects(Service)
+    labels = template.typed.metadata.labels
+    return services is None or any(selects(service, labels) for service in services)
 
 
 def _repeats_liveness(probe: Probe) -> bool:

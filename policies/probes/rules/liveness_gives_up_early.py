@@ -26,8 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
         loads = f", which usually takes {in_words(start)}" if start else ""
         yield Finding(
             probe.at("failureThreshold"),
-            f"The {probe.name} gives up after {probe.give_up} s: slow answers for so long, as under a burst of "
-            f"requests, restart {server.name}, which then loads its model again{loads}.",
+            f"The {probe.name} gives up after {probe.give_up} s: slow answers for so long, as under a burst "
+            f"of requests, restart {server.name}, which then loads its model again{loads}.",
             f"Give it {LENIENT} s or more: periodSeconds * failureThreshold.",
         )
 
