@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 from policies.kube.cache import Cache
-from policies.kube.json import Json, indexed_maps, maps, replaced, strings, text
+from policies.kube.json import Json, indexed_maps, maps, replaced, text
 from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.reading import read
@@ -58,14 +58,9 @@ class Container:
         return f"spec.{self.list}[{self.name}]"
 
     @property
-    def argv(self) -> list[str]:
-        """Its `command` and `args`."""
-        return [*strings(self.spec, "command"), *strings(self.spec, "args")]
-
-    @property
     def tcp_ports(self) -> dict[int, str]:
         """See `tcp_ports`."""
-        return self.cache.once(tcp_ports, self.spec)
+        return self.cache.once(tcp_ports, self.typed)
 
     def with_spec(self, spec: Json) -> Container:
         """The container with another spec, and the same cache if the fields in `_RUNS` are the same
@@ -79,21 +74,19 @@ class Container:
         return other
 
 
-def tcp_ports(container: Json) -> dict[int, str]:
+def tcp_ports(container: ContainerSpec) -> dict[int, str]:
     """The declared TCP ports in order, each with its name or an empty text."""
     return {
-        port["containerPort"]: text(port, "name")
-        for port in maps(container, "ports")
-        if type(port.get("containerPort")) is int and port.get("protocol") in (None, "TCP")
+        port.container_port: port.name
+        for port in container.ports
+        if port.container_port is not None and port.protocol == "TCP"
     }
 
 
-def port_number(container: Json, port: object) -> int | None:
+def port_number(container: ContainerSpec, port: object) -> int | None:
     """The number of a probe's or annotation's port: a number, its text, or the name of a declared port."""
     if isinstance(port, str):
-        named = next(
-            (item.get("containerPort") for item in maps(container, "ports") if item.get("name") == port), None
-        )
+        named = next((each.container_port for each in container.ports if each.name == port), None)
         port = int(port) if named is None and port.isascii() and port.isdigit() and len(port) < 6 else named
     return port if type(port) is int and 0 < port < 65536 else None
 

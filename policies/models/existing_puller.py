@@ -17,7 +17,7 @@ def status_port(pod: Json) -> int | None:
     """The port of the puller's status; None if the pod has no puller."""
     for container in containers(pod):
         if is_puller(container):
-            return port_number(container.spec, option(tuple(container.argv), "--port")) or _STATUS_PORT
+            return port_number(container.typed, option(container.typed.argv, "--port")) or _STATUS_PORT
     return None
 
 
@@ -29,7 +29,7 @@ def running_puller(pod: Json, config: str) -> Container | None:
         if text(volume, "configMap", "name") == config
     }
     for container in containers(pod):
-        directory = option(tuple(container.argv), "--config-dir")
+        directory = option(container.typed.argv, "--config-dir")
         mount = None if directory is None else mount_at(container.spec, directory.rstrip("/"))
         if mount is not None and text(mount, "name") in volumes:
             return container
@@ -38,5 +38,5 @@ def running_puller(pod: Json, config: str) -> Container | None:
 
 def models_mount(puller: Container) -> Json | None:
     """The volume mount of a puller's `--model-dir`."""
-    directory = option(tuple(puller.argv), "--model-dir") or "/mnt/models"
+    directory = option(puller.typed.argv, "--model-dir") or "/mnt/models"
     return mount_at(puller.spec, directory.rstrip("/"))

@@ -26,6 +26,7 @@ from policies.core.finding import Finding
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_subdomain, listed
+from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Container, Role, containers, port_number
 from policies.probes.endpoints import declared_http_port, server_port
 from policies.probes.recognition import Server
@@ -149,7 +150,7 @@ def _loads_models(server: Server, api: object) -> bool:
 
 def _server_port(pod: Json, container: Container | None, server: Server | None, api: str) -> int:
     annotated = annotations_of(pod).get(MODEL_SERVER_PORT)
-    spec = container.spec if container else {}
+    spec = container.typed if container else ContainerSpec()
     if annotated is not None:
         port = port_number(spec, annotated)
         if port is None:

@@ -61,7 +61,7 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
 def is_sendable(container: Container, probe: Any) -> bool:
     """Whether the kubelet can resolve the port that a probe asks."""
     actions = (mapping(probe, handler) for handler in ("httpGet", "tcpSocket"))
-    return all(port_number(container.spec, action.get("port")) is not None for action in actions if action)
+    return all(port_number(container.typed, action.get("port")) is not None for action in actions if action)
 
 
 def _known_programs(container: Container, facts: Facts) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from policies.containers.programs import has_option, programs
 from policies.kube.json import Json, maps, text
+from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Container, tcp_ports
 from policies.probes.preset import Preset, Protocol
 from policies.probes.recognition import GroupRole, Server
@@ -174,7 +175,7 @@ def _port_may_differ(server: Server) -> bool:
     )
 
 
-def declared_http_port(container: Json) -> int | None:
+def declared_http_port(container: ContainerSpec) -> int | None:
     """The declared HTTP port: the only TCP port, or the only one with a name of HTTP."""
     declared = tcp_ports(container)
     possible = [port for port, name in declared.items() if not _OTHERS[Protocol.HTTP].search(name)]

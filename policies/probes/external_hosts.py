@@ -11,7 +11,6 @@ from policies.core.finding import Certainty, Finding
 from policies.core.services import own_service, selects
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import is_builtin
-from policies.kube.json import text
 from policies.kube.objects.services import Service
 from policies.probes.liveness_program import is_program
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
@@ -65,7 +64,7 @@ def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
     """Whether it only asks its own Service, which `readiness-waits-on-own-service` reports."""
     if probe.field == LIVENESS:
         return False
-    names = [text(probe.spec, handler, "host").lower() for handler in ("httpGet", "tcpSocket")]
+    names = [host.lower() for _, host in _hosts(probe)]
     names += [host.name for host in probe.command.hosts if host.reach is not Reach.LOCAL]
     hosts = [name for name in names if name]
     return bool(hosts) and all(
@@ -74,16 +73,20 @@ def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
 
 
 def _handler_finding(probe: Probe) -> Finding | None:
-    for handler in ("httpGet", "tcpSocket"):
-        host = text(probe.spec, handler, "host")
-        if host:
-            return _host_finding(probe, handler, host)
-    return None
+    handler, host = next(_hosts(probe), ("", ""))
+    return _host_finding(probe, handler, host) if host else None
+
+
+def _hosts(probe: Probe) -> Iterator[tuple[str, str]]:
+    """The handler with a `host`, and the host."""
+    for handler, action in (("httpGet", probe.typed.http_get), ("tcpSocket", probe.typed.tcp_socket)):
+        if action is not None and action.host:
+            yield handler, action.host
 
 
 def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
     """Report a `host` in httpGet or tcpSocket. Kubelet asks from the node, so loopback is the node's."""
-    on_host = probe.template.spec.get("hostNetwork") is True
+    on_host = probe.template.typed.spec.host_network
     reach = reach_of(host)
     path = probe.at(handler, "host")
     if reach is Reach.LOCAL:

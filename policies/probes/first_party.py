@@ -113,7 +113,7 @@ def _runs_code(container: Container) -> bool:
 
 def _has_a_model(container: Container) -> bool:
     """Whether a flag, a variable or a mount gives the container a model."""
-    if any(word.partition("=")[0] in _signs().model_flags for word in container.argv):
+    if any(word.partition("=")[0] in _signs().model_flags for word in container.typed.argv):
         return True
     if any(text(each, "name") in _signs().model_variables for each in maps(container.spec, "env")):
         return True

@@ -89,7 +89,7 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
         for handler in (health.live, health.ready)
         if handler
     }
-    port = port_number(container.spec, asked.get("port"))
+    port = port_number(container.typed, asked.get("port"))
     if path not in known or port in (None, known[path]) or len(programs(container)) > 1:
         return None
     others = (other for other in facts.view(pod).containers if other.name != container.name)
@@ -160,16 +160,16 @@ def _default_container(pod: Json, facts: Facts) -> str | None:
         annotations = annotations_of(pod)
         default, port = annotations.get(DEFAULT_CONTAINER), annotations.get(HEALTH_PORT)
         named = [item for item in serving if item.name == default]
-        declaring = [item for item in serving if port_number(item.spec, port) in item.tcp_ports]
+        declaring = [item for item in serving if port_number(item.typed, port) in item.tcp_ports]
         serving = named or declaring
     return serving[0].name if len(serving) == 1 else None
 
 
 def _annotated_port(container: Container, given: dict[str, tuple[str, str]], server: Server | None) -> int:
     if HEALTH_PORT in given:
-        port = port_number(container.spec, given[HEALTH_PORT][1].strip())
+        port = port_number(container.typed, given[HEALTH_PORT][1].strip())
     else:
-        port = (server and server_port(container, server)) or declared_http_port(container.spec)
+        port = (server and server_port(container, server)) or declared_http_port(container.typed)
     if port is None:
         key, _ = next(iter(given.values()))
         what = f"has no effect: the port on which container {container.name} answers is unknown."
@@ -180,7 +180,7 @@ def _annotated_port(container: Container, given: dict[str, tuple[str, str]], ser
 def _invalid(container: Container, name: str, key: str, value: str) -> Finding | None:
     """The fault in the value of one health annotation."""
     if name == HEALTH_PORT:
-        if port_number(container.spec, value.strip()) is not None:
+        if port_number(container.typed, value.strip()) is not None:
             return None
         return _finding(
             key,
@@ -230,7 +230,7 @@ def _fallback(container: Container, settings: StandardProbes) -> Json | None:
     """The handler that the setting `unknown` gives to a container without a known endpoint."""
     if settings.recogniser.server(container) is not None:
         return None  # the server is recognised and its endpoint is not: a guess could restart it
-    port = declared_http_port(container.spec)
+    port = declared_http_port(container.typed)
     if settings.unknown is Unknown.TCP:
         port = port or next(iter(container.tcp_ports), None)
         return {"tcpSocket": {"port": port}} if port else None
@@ -265,7 +265,7 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
     (kind, action), *_ = handler.items() or [("", None)]
     if settings.mirror is Mirror.OFF or not isinstance(action, dict) or action.get("host"):
         return None
-    if kind in ("httpGet", "tcpSocket") and port_number(container.spec, action.get("port")) is None:
+    if kind in ("httpGet", "tcpSocket") and port_number(container.typed, action.get("port")) is None:
         return None  # the kubelet cannot send it
     if probe_defaults.give_up(readiness) >= _DISABLED:
         return None

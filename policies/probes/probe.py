@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
+from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target
-from policies.kube import probe_defaults
-from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.json import Json
+from policies.kube.objects.pods import ContainerSpec
+from policies.kube.objects.pods import Probe as ProbeFields
 from policies.kube.pods import Container, Role, port_number
 
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"
 STARTUP: Final = "startupProbe"
 _NAMES: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
+_FIELDS: Final[Mapping[str, Callable[[ContainerSpec], ProbeFields | None]]] = {
+    LIVENESS: lambda container: container.liveness_probe,
+    READINESS: lambda container: container.readiness_probe,
+    STARTUP: lambda container: container.startup_probe,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,8 @@ class Probe:
     container: Container
     field: str
     spec: Json
+    """As it is written."""
+    typed: ProbeFields
 
     @property
     def name(self) -> str:
@@ -38,24 +48,24 @@ class Probe:
 
     @property
     def delay(self) -> int:
-        return probe_defaults.initial_delay(self.spec)
+        return self.typed.initial_delay
 
     @property
     def period(self) -> int:
-        return probe_defaults.period(self.spec)
+        return self.typed.period
 
     @property
     def timeout(self) -> int:
-        return probe_defaults.timeout(self.spec)
+        return self.typed.timeout
 
     @property
     def failures(self) -> int:
-        return probe_defaults.failures(self.spec)
+        return self.typed.failures
 
     @property
     def give_up(self) -> int:
         """Seconds of failures after which kubelet acts."""
-        return probe_defaults.give_up(self.spec)
+        return self.typed.give_up
 
     @property
     def command(self) -> CommandSummary:
@@ -81,25 +91,22 @@ class Probe:
 
     def _check(self) -> object:
         """The handler with its defaults; None for an unknown one."""
-        for handler in ("httpGet", "tcpSocket", "grpc"):
-            action = mapping(self.spec, handler)
-            if action:
-                port = port_number(self.container.spec, action.get("port")) or action.get("port")
-                path = action.get("path") or ("/" if handler == "httpGet" else "")
-                scheme = action.get("scheme") or "HTTP"
-                return handler, action.get("host") or "", port, path, scheme, action.get("service") or ""
-        return dig(self.spec, "exec", "command")
+        probe, port = self.typed, partial(port_number, self.container.typed)
+        if (get := probe.http_get) is not None:
+            return get.host, port(get.port) or get.port, get.path or "/", get.scheme or "HTTP"
+        if (socket := probe.tcp_socket) is not None:
+            return socket.host, port(socket.port) or socket.port
+        return probe.grpc or (None if probe.exec is None else probe.exec.command)
 
 
 def _user_written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
     """The list, container and field of each probe before mutation."""
-    spec = mapping(template.unprojected, "spec")
+    written = template.view if template.unprojected is template.pod else PodView(template.unprojected)
     return frozenset(
-        (place, text(each, "name"), field)
-        for place in ("containers", "initContainers")
-        for each in maps(spec, place)
+        (each.list, each.name, field)
+        for each in written.containers
         for field in _NAMES
-        if each.get(field)
+        if each.spec.get(field)
     )
 
 
@@ -114,8 +121,8 @@ def probes(target: Target, *fields: str) -> Iterator[Probe]:
 
 def probe_of(template: PodTemplate, container: Container, field: str) -> Probe | None:
     """The container's probe at a field; None without one."""
-    spec = container.spec.get(field)
-    return Probe(template, container, field, spec) if isinstance(spec, dict) and spec else None
+    spec, typed = container.spec.get(field), _FIELDS[field](container.typed)
+    return Probe(template, container, field, spec, typed) if spec and typed is not None else None
 
 
 def liveness_and_readiness(target: Target) -> Iterator[tuple[Probe, Probe]]:

@@ -198,7 +198,7 @@ class _Observations:
         probe may ask every port of the pod."""
         probe = start_probe(container)
         action = next((mapping(probe, kind) for kind in ("httpGet", "grpc") if kind in (probe or {})), {})
-        port = port_number(container.spec, action.get("port"))
+        port = port_number(container.typed, action.get("port"))
         server = self._facts.settings(StandardProbes).recogniser.server(container)
         known = server_port(container, server) if server is not None else None
         others = (each.tcp_ports for each in self._view.containers if each.name != container.name)

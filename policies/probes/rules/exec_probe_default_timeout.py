@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS, probes
 
@@ -15,7 +14,7 @@ LENIENT: Final = 60
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if not mapping(probe.spec, "exec") or probe.timeout > 1 or probe.give_up >= LENIENT:
+        if probe.typed.exec is None or probe.timeout > 1 or probe.give_up >= LENIENT:
             continue
         if not is_first_party(probe.template, probe.container, facts):
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import Probe, liveness_and_readiness
 
@@ -36,7 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _fails_under_load(probe: Probe) -> bool:
-    if mapping(probe.spec, "tcpSocket"):  # the kernel accepts connections
+    if probe.typed.tcp_socket is not None:  # the kernel accepts connections
         return False
     commands = probe.command.commands
     return not commands or any(command.name not in _FILE_AND_PROCESS_CHECKS for command in commands)

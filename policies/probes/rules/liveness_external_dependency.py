@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import mapping, text
 from policies.probes.endpoints import liveness_advice
 from policies.probes.external_hosts import external_dependencies
 from policies.probes.preset import dependency_of
@@ -21,9 +20,9 @@ def check(target: Target, facts: Facts) -> Findings:
 def _dependent_endpoint(probe: Probe, facts: Facts) -> Finding | None:
     """Report an endpoint of a recognised server that can fail while the process is alive."""
     server = recognised(probe.container, facts)
-    asked = mapping(probe.spec, "httpGet")
-    path = text(asked, "path").partition("?")[0]
-    if server is None or not path or asked.get("host"):
+    asked = probe.typed.http_get
+    path = "" if asked is None else asked.path.partition("?")[0]
+    if server is None or asked is None or not path or asked.host:
         return None
     dependency = dependency_of(server.preset, path)
     if dependency is None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.mode import Mode
-from policies.kube.json import mapping
 from policies.kube.pods import Role
-from policies.kube.probe_defaults import startup_deadline
 from policies.probes.copied import is_sendable
 from policies.probes.liveness_program import watched_start
-from policies.probes.probe import LIVENESS, STARTUP, Probe, probes
+from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import start_of
 
@@ -19,7 +17,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if _is_guarded(probe, facts) or not is_sendable(probe.container, probe.spec):
             continue  # the kubelet ignores a probe that it cannot send
         start = start_of(probe.template.pod, probe.container, facts)
-        budget = startup_deadline(probe.spec)
+        budget = probe.typed.startup_deadline
         if start is None or budget >= start.seconds:
             continue
         killed = "kubelet kills it" + ("" if probe.template.completes else " again and again")
@@ -41,7 +39,7 @@ def _slow_start_hint(probe: Probe, expected: int) -> str:
 def _is_guarded(probe: Probe, facts: Facts) -> bool:
     """Whether a startupProbe delays liveness, or the webhook will add one to pods that are not projected. The
     webhook's own program waits for the start itself."""
-    if mapping(probe.container.spec, STARTUP) or watched_start(probe.spec):
+    if probe.container.typed.startup_probe is not None or watched_start(probe.spec):
         return True
     fills = facts.settings(StandardProbes).mode in (None, Mode.ENFORCE)
     later = probe.template.is_ray or bool(probe.template.container_path)

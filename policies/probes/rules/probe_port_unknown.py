@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
-from policies.kube.json import mapping, maps, text
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
 _CONSEQUENCE = {
@@ -18,14 +17,14 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind.group not in MADE_AS_WRITTEN:
         return
     for probe in probes(target, STARTUP, READINESS, LIVENESS):
-        for handler in ("httpGet", "tcpSocket"):
-            port = mapping(probe.spec, handler).get("port")
+        for handler, action in (("httpGet", probe.typed.http_get), ("tcpSocket", probe.typed.tcp_socket)):
+            port = None if action is None else action.port
             if isinstance(port, str) and port and not port.isdigit() and port not in _names(probe):
                 yield _finding(probe, handler, port)
 
 
 def _names(probe: Probe) -> list[str]:
-    return [text(port, "name") for port in maps(probe.container.spec, "ports")]
+    return [port.name for port in probe.container.typed.ports]
 
 
 def _finding(probe: Probe, handler: str, port: str) -> Finding:
@@ -51,7 +50,7 @@ def _container_with(template: PodTemplate, port: str) -> str:
         (
             container.name
             for container in template.containers()
-            if any(text(each, "name") == port for each in maps(container.spec, "ports"))
+            if any(each.name == port for each in container.typed.ports)
         ),
         "",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.json import text
 from policies.kube.pods import port_number
 from policies.probes.health import right_port, served_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
@@ -28,8 +27,8 @@ def check(target: Target, facts: Facts) -> Findings:
         port, server = right_port(template.pod, container, probe.spec, facts), recognised(container, facts)
         if port is None or server is None:
             continue
-        asked = port_number(container.spec, probe.spec["httpGet"]["port"])
-        path = text(probe.spec, "httpGet", "path")
+        asked = port_number(container.typed, probe.spec["httpGet"]["port"])
+        path = probe.spec["httpGet"].get("path") or ""
         yield Finding(
             probe.at("httpGet", "port"),
             f"The {probe.name} asks GET {path} on port {asked}, and {server.name} answers that on port "

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import mapping
 from policies.kube.pods import Role
 from policies.probes.first_party import is_first_party
 from policies.probes.injected import looks_injected
-from policies.probes.probe import READINESS, STARTUP, Probe, liveness_and_readiness
+from policies.probes.probe import READINESS, Probe, liveness_and_readiness
 from policies.probes.startup_budget import budget_of
 
 SHORTEST_DELAY: Final = 60
@@ -18,7 +17,7 @@ SHORTEST_DELAY: Final = 60
 
 def check(target: Target, facts: Facts) -> Findings:
     for liveness, readiness in liveness_and_readiness(target):
-        if mapping(liveness.container.spec, STARTUP) or readiness.delay >= liveness.delay:
+        if liveness.container.typed.startup_probe is not None or readiness.delay >= liveness.delay:
             continue
         if liveness.delay < SHORTEST_DELAY:
             continue

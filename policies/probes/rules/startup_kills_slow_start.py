@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.probe_defaults import startup_deadline
 from policies.probes.probe import STARTUP, probes
 from policies.probes.startup_budget import start_of
 
@@ -18,7 +17,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if probe.template.completes:
             continue
         start = start_of(probe.template.pod, probe.container, facts)
-        budget = startup_deadline(probe.spec)
+        budget = probe.typed.startup_deadline
         # A size gives the amount to load, not the rate. A server's usual start is for a usual model.
         margin = 1 if start is not None and start.annotated else 2
         if start is None or (budget * margin >= start.loading and budget * _FAR_BELOW >= start.usual):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.json import mapping
 from policies.probes.health import known_health
 from policies.probes.probe import LIVENESS, READINESS, probes
 
@@ -12,7 +11,7 @@ def check(target: Target, facts: Facts) -> Findings:
     reported: set[str] = set()
     for probe in probes(target, LIVENESS, READINESS):
         container = probe.template.at(probe.container)
-        if container in reported or not mapping(probe.spec, "tcpSocket") or not probe.is_user_written:
+        if container in reported or probe.typed.tcp_socket is None or not probe.is_user_written:
             continue
         health = known_health(probe.template.pod, probe.container, facts)
         if health is None:

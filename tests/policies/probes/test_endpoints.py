@@ -165,4 +165,4 @@ def test_doubts(spec: Json, why: str) -> None:
     ],
 )
 def test_declared_http_port(ports: dict[str, int], number: int | None) -> None:
-    assert declared_http_port(container({}, **ports).spec) == number
+    assert declared_http_port(container({}, **ports).typed) == number

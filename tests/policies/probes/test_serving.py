@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from policies.core.facts import Facts
 from policies.kube.images import image_matches, repository
 from policies.kube.json import Json
+from policies.kube.objects.pods import ContainerPort, ContainerSpec
 from policies.kube.pods import containers, port_number, tcp_ports
 from policies.probes.advice import advise
 from policies.probes.serving import recognised, serving_containers
@@ -144,15 +145,21 @@ def test_other_settings_have_other_results() -> None:
 
 
 def test_port_number() -> None:
-    spec = {"ports": [{"name": "api", "containerPort": 8000}, {"name": "80", "containerPort": 81}]}
+    named = ContainerPort(name="api", container_port=8000), ContainerPort(name="80", container_port=81)
+    spec = ContainerSpec(ports=named)
     assert [port_number(spec, port) for port in ("api", "8000", 8000, "80")] == [8000, 8000, 8000, 81]
     invalid = ("web", "0", 0, 65536, True, None, "99999999", "-1")
     assert {port_number(spec, port) for port in invalid} == {None}
 
 
-def test_tcp_ports_of_odd_shapes() -> None:
-    assert tcp_ports({"ports": [{"containerPort": "8000"}, {"containerPort": True}, None, {}]}) == {}
-    assert tcp_ports({"ports": {"containerPort": 1}}) == {}
+def test_tcp_ports() -> None:
+    ports = (
+        ContainerPort(name="api", container_port=8000),
+        ContainerPort(container_port=81),
+        ContainerPort(container_port=53, protocol="UDP"),
+        ContainerPort(name="none"),
+    )
+    assert tcp_ports(ContainerSpec(ports=ports)) == {8000: "api", 81: ""}
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-1, 70000)
