@@ -40,7 +40,7 @@ def script(shell: str) -> str:
     for action in _actions(parser):
         if action.metavar in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
-        elif action.metavar == "RULE|POLICY|kinds":
+        elif action.metavar == "RULE|POLICY|SERVER|kinds":
             action.choices = ["kinds", *rules(), *registry.mutators()]
     return shtab.complete(parser, shell)
 

@@ -207,10 +207,19 @@ def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
 
 
 def _plain_links(markdown: str) -> str:
-    """Text with addresses instead of links, and without links within the documentation."""
-    text = re.sub(r"\[source\]\((https://[^)]+)\)", r"\1", markdown)
-    text = re.sub(r" \(\[rule\]\([^)#]*#([\w-]+)\)\)", r" (\1)", text)
-    return re.sub(r"\[([\w.-]+)\]\([^)]+\)", r"\1", text)
+    """Text with the addresses of sources and the ids of rules instead of links."""
+    first, *others = markdown.split("[")
+    return first + "".join(map(_plain_link, others))
+
+
+def _plain_link(text: str) -> str:
+    """A text that began with `[` in markdown."""
+    label, link, rest = text.partition("](")
+    if not link:
+        return f"[{text}"
+    address, _, rest = rest.partition(")")
+    shown = {"source": address, "rule": address.partition("#")[2]}.get(label, label)
+    return shown + rest
 
 
 def _plain(markdown: str) -> str:
