@@ -57,6 +57,9 @@ ELSEWHERE = {
     "gang-without-queue": (
         "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
     ),
+    "liveness-gives-up-early": (
+        "Not shown by itself: `liveness-as-strict-as-readiness` has the restarts under load."
+    ),
     "liveness-blind": (
         "Shown [with a real vLLM](what-probes-notice.md#vllm-with-liveness-by-progress), which needs no node."
     ),

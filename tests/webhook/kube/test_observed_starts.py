@@ -50,7 +50,10 @@ def test_a_listing_changes_only_with_what_budgets_need(cluster: ClusterCache, st
     store.commit()
     first, other = (cluster.listing(Resource.OBSERVED, namespace) for namespace in ("ml", "other"))
     assert first is not None
-    assert next(iter(first))["starts"] == {"0123456789ab": (300, 5, 0)}
+    assert next(iter(first))["starts"] == {
+        "0123456789ab": (300, 5, 0),
+        "Deployment/a/b@0123456789ab": (300, 5, 0),
+    }
     store.put(observed(ml=entry(300, seen=99, starts=77), other=entry(9)))
     assert cluster.listing(Resource.OBSERVED, "ml") is first
     store.put(observed(ml=entry(600), other=entry(9)))
