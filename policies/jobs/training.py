@@ -67,7 +67,7 @@ def _trains(container: Container) -> bool:
     # A shell script may do anything before it trains.
     names_of_python = (name for name in names if not name.endswith((".sh", ".bash")))
     scripts = {name for name in names_of_python if _words_of(name) & table.words or _SCRIPT.search(name)}
-    if any(_words_of(name) & table.other_words for name in names):
+    if any(prepares(name) for name in names):
         return False
     names -= {words[0] for words in started if _launcher(words)}
     return names <= scripts and (launched or any(_words_of(name) & table.words for name in scripts))
@@ -82,6 +82,12 @@ def _launcher(words: tuple[str, ...]) -> str:
         each for each in (name, f"{name} {words[1]}" if words[1:] else name) if each in _table().launchers
     )
     return next(found, "")
+
+
+def prepares(name: str) -> bool:
+    """Whether a name, as of an image or a script, says that it prepares or uses a training: a conversion, a
+    download, an evaluation."""
+    return bool(_words_of(name) & _table().other_words)
 
 
 def _words_of(name: str) -> frozenset[str]:

@@ -16,6 +16,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.settings import Model
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
+from policies.jobs.training import prepares
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
@@ -107,7 +108,8 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         return False
     if target.kind in KUBEFLOW_JOBS or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
-    return any(_TRAINS.search(word.lower()) for word in (target.name, *names, *words))
+    trains = [word for word in (target.name, *names, *words) if _TRAINS.search(word.lower())]
+    return any(not prepares(word) for word in trains)
 
 
 def _names_storage(template: PodTemplate) -> bool:

@@ -34,8 +34,10 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             yield Finding(
                 template.at(container, "resources"),
-                f"Container {container.name} runs {server.name} from an image for GPUs and requests none. It "
-                f"sees no GPU and ends with an error{f' ({needs.error})' if needs.error else ''}.",
+                f"Container {container.name} runs {server.name} from an image for GPUs and requests none. "
+                "Unless its node gives GPUs to every container, it ends with an error"
+                f"{f' ({needs.error})' if needs.error else ''}; there, it shares them with pods that request "
+                "them.",
                 "Request GPUs in resources.limits, or take the server's image for CPUs.",
             )
 
