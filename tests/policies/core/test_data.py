@@ -50,6 +50,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/probes/first_party.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",
+        "policies/probes/slow_programs.yaml",
         "webhook/cli/output/noticed.yaml",
     }
     assert {name(path) for path in DATA if path.stem not in rules()} == presets | tables
