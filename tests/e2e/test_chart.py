@@ -87,6 +87,8 @@ FREE = (
     "podAnnotations", "serviceAccount.annotations", "certManager.issuerRef", "scan.resources",
 )  # fmt: skip
 """Values that Kubernetes gives a shape, not the chart."""
+REMOVED = {"events"}
+"""Values of earlier versions, still accepted, so that an upgrade with --reuse-values doesn't fail."""
 NAMED = ("image.digest", "puller.image.repository", "puller.image.tag", "puller.image.digest")
 """Values with their own tests."""
 
@@ -209,11 +211,12 @@ def test_every_value_is_known_to_the_schema_and_tried_here() -> None:
     def shaped(values: JSON) -> set[str]:
         return {next((free for free in FREE if name.startswith(f"{free}.")), name) for name in given(values)}
 
-    assert known == shaped(defaults) - {"policy"}
+    assert known - REMOVED == shaped(defaults) - {"policy"}
+    assert known >= REMOVED
     tried = set().union(
         *(shaped(each) for each in (EVERYTHING, OPTIONS, *COMPONENTS.values(), *OVERLAYS.values()))
     )
-    assert known <= tried | set(NAMED)
+    assert known <= tried | set(NAMED) | REMOVED
 
 
 def test_a_component_s_own_values_reach_their_places(helm: Helm) -> None:
