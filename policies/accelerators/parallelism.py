@@ -41,7 +41,7 @@ class Parallelism(Model):
     """Options that move processes to other nodes or off the accelerators."""
 
 
-@cache
+@data.table
 def _servers() -> Mapping[str, Parallelism]:
     return data.load_map(Parallelism, __package__, "parallelism.yaml")
 

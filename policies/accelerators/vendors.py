@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cached_property
 
 from pydantic import Field
 
@@ -125,6 +125,6 @@ class Pool(Model):
     )
 
 
-@cache
+@data.table
 def known_vendors() -> Mapping[str, Vendor]:
     return data.load_map(Vendor, __package__, "vendors.yaml")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from typing import Final
 
 from pydantic import Field
@@ -96,7 +95,7 @@ def _plain(name: str) -> str:
     return name.replace(":", "_")
 
 
-@cache
+@data.table
 def _by_name() -> Mapping[str, KnownMetric]:
     known = data.load_list(KnownMetric, __package__, "metrics.yaml")
     return {_plain(name): metric for metric in known for name in metric.names}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from pydantic import Field
 
@@ -64,6 +63,6 @@ def _possible(owner: Owner, workload: str) -> Iterator[str]:
             yield workload[len(prefix) : len(workload) - len(suffix)]
 
 
-@cache
+@data.table
 def _owners() -> tuple[Owner, ...]:
     return data.load_list(Owner, __package__, "owners.yaml")

@@ -9,7 +9,7 @@ from functools import cache
 
 from pydantic import Field
 
-from policies.core.data import load_list
+from policies.core.data import load_list, table
 from policies.core.settings import Model
 from policies.kube.images import image_matches
 
@@ -23,7 +23,7 @@ class Sidecar(Model):
     also_called: tuple[str, ...] = Field((), description="further images and names; `*` is anything but `/`")
 
 
-@cache
+@table
 def known_sidecars() -> tuple[Sidecar, ...]:
     """The table."""
     return load_list(Sidecar, __package__, "sidecars.yaml")

@@ -1,16 +1,18 @@
 """Loading tables of facts: YAML files in the packages of the code that uses them.
 
 A pydantic model checks each entry, as it checks a user's settings, and raises ValidationError. `package` is
-the package that contains the file. Law: files are read at first use, never at import.
+the package that contains the file. Law: files are read at first use, never at import; a server reads all of
+them before it forks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
@@ -21,7 +23,23 @@ try:
 except ImportError:  # PyYAML built without libyaml is slower
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
+T = TypeVar("T")
+
 _ENDING: Final = ".yaml"
+_TABLES: Final[list[Callable[[], object]]] = []
+
+
+def table(load: Callable[[], T]) -> Callable[[], T]:
+    """Makes a function that loads a table do so once, at its first call or by `load_tables`."""
+    once = cache(load)
+    _TABLES.append(once)
+    return once
+
+
+def load_tables() -> None:
+    """Load the tables of all modules imported so far."""
+    for each in _TABLES:
+        each()
 
 
 def load_one(model: type[S], package: str, name: str) -> S:

@@ -104,7 +104,7 @@ class ResourceKind(Model):
         return self.controlled or controller(obj) is None
 
 
-@cache
+@data.table
 def resource_kinds() -> tuple[ResourceKind, ...]:
     return data.load_list(ResourceKind, __package__, "resources.yaml")
 

@@ -150,7 +150,7 @@ class Workload(Model):
         return not (self.containers or self.composed or self.overrides or self.unread)
 
 
-@cache
+@data.table
 def _table() -> tuple[Workload, ...]:
     return data.load_list(Workload, __package__, "workloads.yaml")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from functools import cache
 
 from policies.core import data
 from policies.core.facts import Facts
@@ -27,7 +26,7 @@ class _StatePart(Model):
     source: str
 
 
-@cache
+@data.table
 def _state_parts() -> tuple[str, ...]:
     return tuple(each.part for each in data.load_list(_StatePart, __package__, "single_state.yaml"))
 

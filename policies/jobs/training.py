@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Final
 
 from pydantic import Field
@@ -39,7 +38,7 @@ class TrainingPrograms(Model):
     harmless: frozenset[str] = Field(description="programs whose failures no retry heals")
 
 
-@cache
+@data.table
 def _table() -> TrainingPrograms:
     return data.load_one(TrainingPrograms, __package__, "training_programs.yaml")
 

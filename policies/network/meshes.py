@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 
 from pydantic import Field
 
@@ -53,6 +52,6 @@ def _has(given: Mapping[str, str], wanted: Iterable[str]) -> bool:
     )
 
 
-@cache
+@data.table
 def _meshes() -> tuple[Mesh, ...]:
     return data.load_list(Mesh, __package__, "meshes.yaml")

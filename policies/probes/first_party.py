@@ -7,13 +7,13 @@ is first-party only if the manifest shows a model or an interpreted program.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Final
 
 from pydantic import Field
 
 from policies.containers.commands import command_without_pod
-from policies.core.data import load_one
+from policies.core.data import load_one, table
 from policies.core.facts import Facts
 from policies.core.settings import Model
 from policies.core.target import PodTemplate
@@ -44,7 +44,7 @@ class Signs(Model):
     public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
 
 
-@cache
+@table
 def _signs() -> Signs:
     return load_one(Signs, __package__, "first_party.yaml")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from typing import Final, Literal
 
 from pydantic import Field
@@ -58,7 +57,7 @@ class Published(Model):
     source: str = Field(description="the page that shows the number of parameters and how they are written")
 
 
-@cache
+@data.table
 def published() -> tuple[tuple[str, bool, Published], ...]:
     """Each published model with its name between hyphens, and whether the name has a number of parameters."""
     found = data.load_list(Published, __package__, "published.yaml")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
 
 from pydantic import Field
 
@@ -405,7 +404,7 @@ def dependency_of(preset: Preset, path: str) -> str | None:
     return next((each.of for each in preset.asks if glob_of(each.path).fullmatch(path)), None)
 
 
-@cache
+@data.table
 def known_presets() -> Mapping[str, Preset]:
     """The built-in presets by name: a file for each in `policies/servers/`."""
     return data.load_folder(Preset, "policies", "servers")

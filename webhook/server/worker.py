@@ -23,6 +23,7 @@ from typing import Final, cast
 import structlog
 import uvloop
 
+from policies.core.data import load_tables
 from policies.core.facts import Cluster, NoCluster
 from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
@@ -99,6 +100,7 @@ def _preload(options: Options) -> None:
     """Load all tables and modules before the first fork, so that a restarted worker serves at once."""
     _kinds()
     rules()
+    load_tables()
     engine.decide(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), load({}), NoCluster())
     if options.uses_cluster:
         load_client()
@@ -129,7 +131,7 @@ _SAMPLE: Final = {
         }
     },
 }
-"""Its review loads every table."""
+"""Its review loads what is not a table, such as compiled patterns."""
 
 
 def _kinds() -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import Final
 
 from pydantic import Field
@@ -128,7 +127,7 @@ class UploadingPrograms(Model):
     uploads: frozenset[str] = Field(description="a program with its first arguments")
 
 
-@cache
+@data.table
 def _uploading() -> UploadingPrograms:
     return data.load_one(UploadingPrograms, "policies.jobs", "uploading_programs.yaml")
 

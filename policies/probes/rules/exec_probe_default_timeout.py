@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 from pydantic import Field
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.data import load_one
+from policies.core.data import load_one, table
 from policies.core.settings import Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
@@ -32,7 +31,7 @@ class SlowPrograms(Model):
     slow: tuple[SlowProgram, ...]
 
 
-@cache
+@table
 def _table() -> dict[str, float]:
     table = load_one(SlowPrograms, "policies.probes", "slow_programs.yaml")
     return {program.run: program.seconds for program in table.slow}

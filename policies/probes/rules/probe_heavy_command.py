@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from itertools import takewhile
 from typing import Final
 
@@ -12,7 +11,7 @@ from pydantic import Field
 
 from policies.commands import Command, CommandSummary
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.data import load_one
+from policies.core.data import load_one, table
 from policies.core.settings import Model
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
@@ -48,7 +47,7 @@ class HeavyCommands(Model):
     tree_tests: frozenset[str] = Field(description="tests of find on each file of a tree")
 
 
-@cache
+@table
 def _table() -> HeavyCommands:
     return load_one(HeavyCommands, "policies.probes", "heavy_commands.yaml")
 

@@ -109,6 +109,25 @@ def test_the_command_line_starts_without_reading_them() -> None:
     assert "servers/vllm.yaml" in reviewed, "the hook sees what is opened"
 
 
+def test_a_server_reads_every_table_before_it_forks() -> None:
+    program = (
+        "import sys\n"
+        "from policies.core.data import load_tables\n"
+        "from webhook.config.load import rules\n"
+        "sys.addaudithook(lambda event, args: event == 'open' and print(args[0]))\n"
+        "rules()\n"
+        "load_tables()\n"
+    )
+    read = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    tables = {
+        str(path) for path in DATA if path.stem not in rules() and path.is_relative_to(ROOT / "policies")
+    }
+    by_another_reader = {str(ROOT / "policies" / "commands" / "clients.yaml")}
+    assert tables - by_another_reader <= set(read.stdout.splitlines())
+
+
 def test_the_wheel_holds_them() -> None:
     builder = WheelBuilder(str(ROOT))
     shipped = {file.distribution_path for file in builder.recurse_included_files()}
