@@ -15,6 +15,7 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from webhook.admission import envelope as review
 from webhook.admission import messages as answer
+from webhook.admission.answer_encoding import render
 from webhook.admission.configuration import Config
 from webhook.admission.engine import mutate, validate
 
@@ -95,7 +96,7 @@ def main() -> None:
 
     def whole() -> bytes:
         parsed = review.parse(sent)
-        return review.render(parsed.uid, answer.respond(mutate(parsed, config, cluster)))
+        return render(parsed.uid, answer.respond(mutate(parsed, config, cluster)))
 
     def usual() -> object:
         return jsonpatch.make_patch(copy.deepcopy(POD), final)

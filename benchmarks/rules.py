@@ -18,7 +18,7 @@ from policies.core.target import pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.admission.context import Context
-from webhook.admission.mutation import project
+from webhook.admission.projection import project
 from webhook.config.load import load, rules
 from webhook.manifests.files import Document, ManifestCluster
 

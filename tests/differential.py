@@ -31,8 +31,9 @@ from tests.webhook.fast_path.test_plain import Wire
 from tests.webhook.fast_path.test_replicas import written
 from webhook import fast_path
 from webhook.admission import engine
+from webhook.admission.answer_encoding import Response, allowed, render
 from webhook.admission.canonical import CONSTANT, CONSTANTS, TOKEN_PREFIX
-from webhook.admission.envelope import BadReview, Request, Response, allowed, parse, render
+from webhook.admission.envelope import BadReview, Request, parse
 from webhook.admission.messages import respond
 from webhook.config.source import LivePolicy
 from webhook.server import endpoints, http, journal, log

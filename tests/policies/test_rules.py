@@ -30,7 +30,7 @@ from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from webhook.admission.context import Context
-from webhook.admission.mutation import project
+from webhook.admission.projection import project
 from webhook.config.load import load, rules
 from webhook.manifests import files
 

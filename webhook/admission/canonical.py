@@ -15,7 +15,8 @@ import orjson
 
 from policies.kube.group_kinds import POD, GroupKind
 from policies.kube.json import Json, text
-from webhook.admission.envelope import Request, Response
+from webhook.admission.answer_encoding import Response
+from webhook.admission.envelope import Request
 
 CONSTANTS: Final[Mapping[str, Any]] = {
     "uid": "00000000-0000-0000-0000-000000000000",

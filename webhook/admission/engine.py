@@ -10,16 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from policies.core.annotations import OVERRIDE, POLICY_LABEL
 from policies.core.completing import Base
-from policies.core.coverage import Coverage, not_reviewed
 from policies.core.facts import Cluster, WholeObjects
 from policies.core.mode import Mode
 from policies.core.pod_view import PodViews
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
-from policies.kube.json import dig
-from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import allowance, bounded, most_important
 from webhook.admission.changed_annotation import annotated
 from webhook.admission.configuration import Config
@@ -29,24 +26,12 @@ from webhook.admission.envelope import Request
 from webhook.admission.exemptions import may_exempt
 from webhook.admission.json_patch import diff
 from webhook.admission.misspelt_annotations import misspelt_annotations
-from webhook.admission.mutation import fold, mutators_of, project
+from webhook.admission.mutation import fold, mutators_of
+from webhook.admission.projection import project
 from webhook.admission.ratcheting import OldObject, as_warnings, ratchet, with_known_reasons
-from webhook.admission.replacements import is_mirror_pod, owner_behind
+from webhook.admission.replacements import owner_behind
+from webhook.admission.scope import in_scope, left_alone
 from webhook.admission.validation import exemption_reason, exemptions_of, findings
-
-
-def in_scope(request: Request, config: Config) -> bool:
-    """Whether the request is reviewed. Subresources, objects that are being deleted and mirror pods are
-    not."""
-    if request.object is None or request.subresource or request.operation not in ("CREATE", "UPDATE"):
-        return False
-    deleted = dig(request.object, "metadata", "deletionTimestamp") is not None
-    if deleted and not (request.operation == "CREATE" and request.username):  # a user may write the field
-        return False
-    if is_mirror_pod(request):
-        return False
-    own_policy = labels_of(request.object).get(POLICY_LABEL) in ("true", OVERRIDE)
-    return own_policy or config.webhook.namespaces.covers(request.namespace)
 
 
 def decide(request: Request, config: Config, cluster: Cluster) -> Decision:
@@ -99,7 +84,7 @@ def validate(request: Request, config: Config, cluster: Cluster) -> Decision:
     """All findings about the object, each with its mode."""
     obj = request.object or {}
     if not in_scope(request, config):
-        return Decision(obj, coverage=_left_alone(request, config))
+        return Decision(obj, coverage=left_alone(request, config))
     allowed = allowance()
     find = cluster.named if isinstance(cluster, WholeObjects) else None
     bounds = bounded(obj, config.workloads, allowed, find, request.namespace)
@@ -169,14 +154,6 @@ def _found_in(base: Base, context: Context) -> frozenset[tuple[str, str]]:
     templates = bounded(base.obj, context.config.workloads, allowance()).templates
     found, _ = findings(project(base.obj, templates, context).target, context)
     return frozenset((rule.id, finding.path) for rule, finding in found)
-
-
-def _left_alone(request: Request, config: Config) -> Coverage:
-    """The coverage of an object that is not reviewed, with the reason."""
-    kind = kind_of(request.object or {})
-    if not config.webhook.namespaces.covers(request.namespace):
-        return not_reviewed(kind, f"the policy leaves namespace {request.namespace} alone")
-    return not_reviewed(kind, "it is a mirror pod, a subresource or an object that is being deleted")
 
 
 def _not_reported(advice: Sequence[Result], results: Sequence[Result]) -> list[Result]:

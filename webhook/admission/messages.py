@@ -16,8 +16,8 @@ from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import shortened
 from policies.kube.printable import printable
+from webhook.admission.answer_encoding import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
 from webhook.admission.decision import Change, Crash, Decision, Result
-from webhook.admission.envelope import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
 from webhook.admission.json_patch import steps_of
 
 MESSAGE_WIDTH = 78

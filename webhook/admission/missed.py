@@ -22,7 +22,7 @@ from webhook.admission import engine
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
-from webhook.admission.replacements import MIRROR
+from webhook.admission.scope import MIRROR
 
 Fields = Mapping[str, tuple[str, ...]]
 """Field paths by the id of the policy that adds them."""

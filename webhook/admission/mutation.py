@@ -1,9 +1,8 @@
-"""Applying mutators to an object, and to the pods that a workload will create from its templates."""
+"""Applying mutators to an object."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,16 +11,14 @@ from policies.core.annotations import EXEMPT
 from policies.core.contracts import Mutator
 from policies.core.finding import Finding
 from policies.core.mode import Mode
-from policies.core.pod_view import PodView
 from policies.core.reasons import Reasons
-from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import with_short_texts
 from webhook.admission.configuration import Effective
 from webhook.admission.context import Context
-from webhook.admission.decision import Change, Crash, Decision, Result, crash_from
+from webhook.admission.decision import Change, Decision, Result, crash_from
 from webhook.admission.exemptions import Exemptions
 from webhook.admission.json_patch import diff
 
@@ -80,65 +77,3 @@ def _reported_by_a_rule(finding: Finding, effective: Effective) -> bool:
 def _exempted(policy_id: str, reason: str) -> Result:
     path = f"metadata.annotations[{EXEMPT}]"
     return Result(policy_id, Finding(path, "The policy was not applied.", ""), Mode.AUDIT, exempted=reason)
-
-
-FoldTemplate = Callable[[PodTemplate, Context], tuple[Decision, PodView]]
-
-
-def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-    """The pod of a template after the mutators that are in force for it, and its view."""
-    folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
-    return folded, context.facts.view(folded.object)
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """A workload with its pods as they will be created."""
-
-    target: Target
-    """`obj` is the original object; `templates` are the projected ones."""
-    obj: Json
-    """The object with projected pod templates; the original object if no mutator changed them."""
-    changes: tuple[Change, ...] = ()
-    advice: tuple[Result, ...] = ()
-    """The mutators' findings about the pods. Nobody sees warnings about pods that a controller creates."""
-    crashes: tuple[Crash, ...] = ()
-
-
-def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
-    """Apply the mutators in force to a copy of each pod template.
-
-    A Pod is not projected: `mutate` has changed it before.
-    """
-    # The memo's cluster (`webhook.fast_path.folds.Recorder`) remembers results.
-    fold_or_recall: FoldTemplate = getattr(context.facts.cluster, "fold", fold_template)
-    projected = obj
-    judged: list[PodTemplate] = []
-    changes: list[Change] = []
-    advice: list[Result] = []
-    crashes: list[Crash] = []
-    for template in templates:
-        if template.workload is None or not template.workload.projected or template.container_path:
-            judged.append(template)
-            continue
-        folded, view = fold_or_recall(template, context)
-        judged.append(template.with_view(context.facts.views.add(view)))
-        if template.by_shape:  # the pods may differ, so the answer promises no additions
-            continue
-        if folded.object is not template.pod:
-            projected = with_template(projected, template, folded.object)
-        changes += [
-            replace(change, template=template.path, why=change.why.placed(template.path_in_object))
-            for change in folded.changes
-        ]
-        if template.base is None:  # else the review of the object that completes the pods reports it
-            advice += [_at_template(template, result) for result in folded.results]
-        crashes += folded.crashes
-    target = Target(obj, kind_of(obj), tuple(judged))
-    return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
-
-
-def _at_template(template: PodTemplate, result: Result) -> Result:
-    """A finding about a pod, with its path in the workload."""
-    finding = result.finding
-    return replace(result, finding=replace(finding, path=template.path_in_object(finding.path)))

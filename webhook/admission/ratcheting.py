@@ -20,7 +20,7 @@ from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Result, not_denying
 from webhook.admission.envelope import Request
 from webhook.admission.json_patch import same
-from webhook.admission.mutation import Projection, project
+from webhook.admission.projection import Projection, project
 from webhook.admission.replacements import owner_behind
 from webhook.admission.validation import findings
 

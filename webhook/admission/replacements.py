@@ -11,22 +11,14 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from policies.kube.json import Json
-from policies.kube.metadata import annotations_of, controller
+from policies.kube.metadata import controller
 from webhook.admission.envelope import Request
 
-MIRROR: Final = "kubernetes.io/config.mirror"
 _NODE: Final = "system:node:"
 _NODES: Final = "system:nodes"
 _CONTROLLERS: Final = ("system:serviceaccount:", _NODE, "system:kube-")
 """Prefixes of the account names of controllers: Kubernetes' own and operators'. A person who may use an
 operator's service account is not told apart."""
-
-
-def is_mirror_pod(request: Request) -> bool:
-    """Whether a node reports a static pod, which no patch or refusal affects."""
-    if MIRROR not in annotations_of(request.object or {}):
-        return False
-    return not request.username or (request.username.startswith(_NODE) and _NODES in request.groups)
 
 
 def owner_behind(request: Request, accounts: Iterable[str] = ()) -> Json | None:

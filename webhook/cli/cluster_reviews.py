@@ -21,7 +21,8 @@ from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, SECRET, GroupKind, k
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
-from webhook.admission.engine import decide, in_scope
+from webhook.admission.engine import decide
+from webhook.admission.scope import in_scope
 from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
 from webhook.cli.reviewing import Review

@@ -19,7 +19,7 @@ from policies.core.target import PodTemplate
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.decision import Decision
-from webhook.admission.mutation import fold_template
+from webhook.admission.projection import fold_template
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
@@ -116,7 +116,7 @@ class Recorder:
         )
 
     def fold(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-        """Called by `webhook.admission.mutation.project` instead of `fold_template`."""
+        """Called by `webhook.admission.projection.project` instead of `fold_template`."""
         return self._folds.of(template, context, self)
 
 

@@ -21,10 +21,11 @@ from typing import Final
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
 from policies.core.reasons import UNREAD
+from webhook.admission.answer_encoding import Prepared, Response, prepared
 from webhook.admission.canonical import Canonical, name_of_replica, shows_constants
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
-from webhook.admission.envelope import Prepared, Request, Response, prepared
+from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled, respond
 from webhook.fast_path.folds import Consulted, Folds, Recorder, current
 from webhook.fast_path.replicas import Bodies, Form, Own, Place

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from policies.core.facts import Cluster
 from webhook.admission import engine
+from webhook.admission.answer_encoding import Response, allowed, denied
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
-from webhook.admission.envelope import Request, Response, allowed, denied
+from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled, respond
 from webhook.admission.ratcheting import never_refused
 from webhook.config.source import LivePolicy

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import structlog
 
-from webhook.admission import envelope as review
-from webhook.admission.envelope import MAX_VALUES, BadReview, Request, Response, allowed, too_many_values
+from webhook.admission.answer_encoding import Response, allowed, prepared, render
+from webhook.admission.envelope import MAX_VALUES, BadReview, Request, parse, too_many_values
 from webhook.admission.messages import Answer, Recalled
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
@@ -128,12 +128,12 @@ class Reviews:
             else:
                 async with asyncio.timeout_at(deadline):
                     answer = await answered
-            rendered = (answer.ready or review.prepared(answer.response)).to(request.uid)
+            rendered = (answer.ready or prepared(answer.response)).to(request.uid)
             outcome = _outcome(answer.response)
         except Exception:
             log.exception("admission failed", **fields)
             answer = Answer(self._on_error(name, request))
-            rendered = review.render(request.uid, answer.response)
+            rendered = render(request.uid, answer.response)
             outcome = "failed"
         try:
             self._journal.record(name, request, answer, outcome, fields)
@@ -153,7 +153,7 @@ class Reviews:
             raise Refusal(HTTPStatus.BAD_REQUEST, "a review that is not read needs a uid to be answered")
         self._metrics.request(name, "undecidable", m.OTHER)
         log.warning("review not read", endpoint=name, why=why, review=identity.decode())
-        return review.render(uid, allowed([why]))
+        return render(uid, allowed([why]))
 
 
 def _uid(body: bytes) -> str:
@@ -164,7 +164,7 @@ def _uid(body: bytes) -> str:
 
 def _parse(body: bytes) -> Request:
     try:
-        return review.parse(body)
+        return parse(body)
     except BadReview as error:
         raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
     except Exception as error:

@@ -42,11 +42,13 @@ from policies.worker_names.workers import (
     existing_pod,
     worker_of,
 )
-from webhook.admission import engine, exemptions
+from webhook.admission import exemptions
+from webhook.admission.answer_encoding import Response, allowed, denied, patched
 from webhook.admission.changed_annotation import annotated
 from webhook.admission.configuration import Config
-from webhook.admission.envelope import Request, Response, allowed, denied, patched
+from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff
+from webhook.admission.scope import in_scope
 from webhook.kube import events
 from webhook.kube.calls import Writes
 from webhook.kube.errors import ApiError
@@ -179,7 +181,7 @@ class Namer:
         if pod is None or request.kind != POD or request.operation != "CREATE" or request.name:
             return allowed()
         worker = worker_of(pod, request.namespace)
-        if worker is None or not engine.in_scope(request, config):
+        if worker is None or not in_scope(request, config):
             return allowed()
         facts = Facts(request.namespace, self._facts) if self._facts else Facts(request.namespace)
         effective = config.effective(pod, request.namespace, facts.namespace_labels())

@@ -21,7 +21,7 @@ from tests.webhook.fast_path.test_memo import corpus, judged
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
-from webhook.admission.mutation import project
+from webhook.admission.projection import project
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster
 

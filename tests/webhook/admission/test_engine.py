@@ -22,11 +22,12 @@ from policies.kube.json import Json, dig, replaced, text
 from policies.kube.pods import Role
 from tests.calls import calls
 from tests.manifests import manifest
-from webhook.admission import bounds, engine
+from webhook.admission import bounds
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
+from webhook.admission.scope import in_scope
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 
@@ -447,7 +448,7 @@ def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
         namespace="mlchassis-system",
         labels={"mlchassis.dev/policy": "true"},
     )
-    assert engine.in_scope(request(config_map), Config())
+    assert in_scope(request(config_map), Config())
 
 
 def test_validate_does_not_mutate_a_pod() -> None:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from policies.kube.group_kinds import GroupKind
 from webhook.admission import envelope as review
-from webhook.admission.envelope import BadReview, allowed, denied, fitted, parse, patched, render
+from webhook.admission.answer_encoding import (
+    WARNING_LENGTH,
+    Response,
+    allowed,
+    denied,
+    fitted,
+    patched,
+    render,
+)
+from webhook.admission.envelope import BadReview, parse
 
 
 def body(**changes: Any) -> bytes:
@@ -101,7 +110,7 @@ def test_nothing_but_bad_review_is_raised(garbage: bytes) -> None:
         parse(garbage)
 
 
-def answer(response: review.Response) -> dict[str, Any]:
+def answer(response: Response) -> dict[str, Any]:
     rendered = orjson.loads(render("u-1", response))
     assert rendered["apiVersion"] == "admission.k8s.io/v1"
     assert rendered["kind"] == "AdmissionReview"
@@ -191,7 +200,7 @@ WORDS = st.lists(st.text("ab-—é.�", min_size=1, max_size=65), max_size=40)
 @given(WORDS)
 def test_lines_are_filled_as_textwrap_fills_them(words: list[str]) -> None:
     indented = {"subsequent_indent": "  ", "break_on_hyphens": False}
-    lines = textwrap.wrap(" ".join(words), review.WARNING_LENGTH, **indented)  # type: ignore[arg-type]
+    lines = textwrap.wrap(" ".join(words), WARNING_LENGTH, **indented)  # type: ignore[arg-type]
     assert fitted([" ".join(words)]) == lines
 
 

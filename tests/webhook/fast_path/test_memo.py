@@ -33,10 +33,11 @@ from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.names import listed
 from webhook.admission import engine
+from webhook.admission.answer_encoding import prepared, render
 from webhook.admission.canonical import Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
-from webhook.admission.envelope import Request, parse, prepared, render
+from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Answer, respond
 from webhook.config.load import load
 from webhook.fast_path.memo import DEFAULT_BYTES, Decide, Memo, summary

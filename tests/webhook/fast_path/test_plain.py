@@ -12,7 +12,7 @@ import pytest
 
 from tests.webhook.server.running import HEAD, Running, serving
 from tests.webhook.server.test_connections import BODY, WHOLE, acceptor_of, callers, in_flight, settled
-from webhook.admission.envelope import allowed
+from webhook.admission.answer_encoding import allowed
 from webhook.admission.messages import Answer
 from webhook.server import connections
 from webhook.server import http as module

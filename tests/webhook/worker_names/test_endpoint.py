@@ -23,9 +23,10 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
+from webhook.admission.answer_encoding import Response
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
-from webhook.admission.envelope import Request, Response
+from webhook.admission.envelope import Request
 from webhook.kube.api import ApiServer
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.steady import pass_over
 from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, worker
+from webhook.admission.answer_encoding import Response
 from webhook.admission.configuration import Config
-from webhook.admission.envelope import Response
 from webhook.manifests.files import ManifestCluster
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers

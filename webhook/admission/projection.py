@@ -1,0 +1,75 @@
+"""The pods that a workload will create: its templates after the mutators that are in force for pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from policies.core.pod_view import PodView
+from policies.core.target import PodTemplate, Target, with_template
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json
+from webhook.admission.context import Context
+from webhook.admission.decision import Change, Crash, Decision, Result
+from webhook.admission.mutation import fold, mutators_of
+
+FoldTemplate = Callable[[PodTemplate, Context], tuple[Decision, PodView]]
+
+
+def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
+    """The pod of a template after the mutators that are in force for it, and its view."""
+    folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
+    return folded, context.facts.view(folded.object)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A workload with its pods as they will be created."""
+
+    target: Target
+    """`obj` is the original object; `templates` are the projected ones."""
+    obj: Json
+    """The object with projected pod templates; the original object if no mutator changed them."""
+    changes: tuple[Change, ...] = ()
+    advice: tuple[Result, ...] = ()
+    """The mutators' findings about the pods. Nobody sees warnings about pods that a controller creates."""
+    crashes: tuple[Crash, ...] = ()
+
+
+def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
+    """Apply the mutators in force to a copy of each pod template.
+
+    A Pod is not projected: `mutate` has changed it before.
+    """
+    # The memo's cluster (`webhook.fast_path.folds.Recorder`) remembers results.
+    fold_or_recall: FoldTemplate = getattr(context.facts.cluster, "fold", fold_template)
+    projected = obj
+    judged: list[PodTemplate] = []
+    changes: list[Change] = []
+    advice: list[Result] = []
+    crashes: list[Crash] = []
+    for template in templates:
+        if template.workload is None or not template.workload.projected or template.container_path:
+            judged.append(template)
+            continue
+        folded, view = fold_or_recall(template, context)
+        judged.append(template.with_view(context.facts.views.add(view)))
+        if template.by_shape:  # the pods may differ, so the answer promises no additions
+            continue
+        if folded.object is not template.pod:
+            projected = with_template(projected, template, folded.object)
+        changes += [
+            replace(change, template=template.path, why=change.why.placed(template.path_in_object))
+            for change in folded.changes
+        ]
+        if template.base is None:  # else the review of the object that completes the pods reports it
+            advice += [_at_template(template, result) for result in folded.results]
+        crashes += folded.crashes
+    target = Target(obj, kind_of(obj), tuple(judged))
+    return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
+
+
+def _at_template(template: PodTemplate, result: Result) -> Result:
+    """A finding about a pod, with its path in the workload."""
+    finding = result.finding
+    return replace(result, finding=replace(finding, path=template.path_in_object(finding.path)))
