@@ -41,6 +41,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/autoscaling/owners.yaml",
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
+        "policies/core/lives.yaml",
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
         "policies/disruption/single_state.yaml",

@@ -1,0 +1,312 @@
+"""How workloads start, retry and end, from `lives.yaml`: facts about each kind's controller, so that checks
+and mutators about retries, ends and evictions name no kind.
+
+Paths are relative to the `spec` of the kind, with the wildcards of `policies.kube.field_paths`. The spec of a
+kind may be part of another object, as a Job's is of a CronJob's: `runs_in` finds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import Field, model_validator
+
+from policies.core import data
+from policies.core.settings import Model
+from policies.core.target import PodTemplate
+from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
+from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.json import Json, dig, integer, text
+
+
+class Unit(StrEnum):
+    """The part of a workload that is started again."""
+
+    CONTAINER = "container"
+    """The kubelet restarts a container in its pod."""
+    POD = "pod"
+    """The failed pod is replaced."""
+    ROLE = "role"
+    """All pods of the role are replaced."""
+    RUN = "run"
+    """All pods of the workload are replaced."""
+
+
+class Evictions(StrEnum):
+    """What an eviction, a preemption or a drained node does to a workload."""
+
+    FREE = "free"
+    """The pod is replaced, and no retry is used."""
+    COUNTED = "counted"
+    """It uses a retry, as an error of the program does."""
+    FATAL = "fatal"
+    """It is never retried."""
+
+
+class Count(Model):
+    """A factor of the number of a role's pods."""
+
+    field: str = Field(description="path relative to the role's `at`")
+    default: int = Field(1, ge=0, description="the number if the field is absent")
+
+
+class Role(Model):
+    """A group of pods with the same template and the same part in a workload."""
+
+    name: str = Field(min_length=1, description="the controller's name for it, or `each`: the user's names")
+    at: str = Field(description="path of the map with its number of pods and its template; empty: the spec")
+    count: tuple[Count, ...] = Field((), description="the factors of the number of its pods; none: 1 pod")
+    waits_for: str = Field("", description="the role that must be ready before its pods are created")
+    needs: str = Field("", description="the role that must be ready before its program succeeds")
+    ends: bool = Field(False, description="whether its success ends the workload")
+    endless: bool = Field(False, description="whether its programs run until the pod is deleted")
+    irreplaceable: bool = Field(False, description="whether the loss of its pod loses the whole run")
+    container: str = Field("", description="name of its main container, if the operator sets it")
+
+
+class Retry(Model):
+    """What starts again after a failure, and the limit of that."""
+
+    unit: Unit
+    fields: tuple[str, ...] = Field((), description="paths of the setting; none: it always applies")
+    default: str | None = Field(None, description="the setting's value if it is absent; null: no retry")
+    unless: str = Field("", description="a field next to the setting that changes its default")
+    values: tuple[str, ...] = Field((), description="the values with which this entry applies; none: any")
+    limit: str = Field(
+        "", description="path of the maximum number, next to the setting if it begins with a dot; empty: none"
+    )
+    limit_default: int | None = Field(None, description="the maximum if that field is absent; null: none")
+    evictions: Evictions
+    exit_codes: str = Field("", description="the exit codes that count, in words, if not all but 0")
+    why: str = Field("", description="why it has no limit, in words, as half a sentence")
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Retry:
+        if self.limit_default is not None and not self.limit:
+            raise ValueError("limitDefault needs limit, the path of the field")
+        if (self.values or self.default or self.limit.startswith(".")) and not self.fields:
+            raise ValueError("values, default and a limit next to the setting need fields, its paths")
+        return self
+
+
+class Ending(Model):
+    """What happens to the running pods of a workload after its end."""
+
+    fields: tuple[str, ...] = Field(min_length=1, description="paths of the setting, the usual one first")
+    default: str | bool = Field(description="its value if it is absent")
+    keeps: tuple[str | bool, ...] = Field(min_length=1, description="values with which running pods stay")
+    instead: str | bool = Field(description="the value that deletes them")
+    unless: tuple[str, ...] = Field((), description="paths of fields that decide it otherwise")
+
+
+class Start(Model):
+    """Whether the controller waits for a role before it creates the pods of another one, which needs it."""
+
+    field: str = Field(description="path of the setting")
+    default: str = Field(description="its value if it is absent")
+    early: tuple[str, ...] = Field(min_length=1, description="values with which it does not wait")
+    instead: str = Field(description="the value with which it waits")
+
+
+class Embedded(Model):
+    """The spec of another kind inside a spec."""
+
+    api_group: str = ""
+    kind: str = Field("", description="empty: a whole object is at the path, of any kind")
+    at: str = Field(description="path of the embedded spec, or of the whole object")
+
+
+class Life(Model):
+    """How the workloads of a kind start, retry and end."""
+
+    api_group: str
+    kind: str
+    api_versions: tuple[str, ...] = Field((), description="the API versions that it is about; none: all")
+    trains: bool = Field(False, description="whether its pods train, whatever they request")
+    labels: tuple[str, ...] = Field(
+        (), description="labels of its pods, if another object owns them: `key=value`, or `key` for any value"
+    )
+    roles: tuple[Role, ...] = ()
+    retries: tuple[Retry, ...] = ()
+    ending: Ending | None = None
+    start: Start | None = None
+    ttl: str = Field("", description="path of the seconds after which a finished workload is deleted")
+    deadline: str = Field("", description="path of the seconds after which a running workload is ended")
+    elastic: tuple[str, ...] = Field((), description="paths of fields with which pods may come and go")
+    embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
+    misplaced: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="paths at which people write a field that the API server drops there, with the right "
+        "one, or with words for it",
+    )
+    adds: tuple[str, ...] = Field((), description="what the operator adds to the pods, in words")
+    versions: tuple[str, ...] = Field(min_length=1, description="the releases that were read")
+    source: str = Field(pattern=r"\S", description="where the facts were read")
+
+    @model_validator(mode="after")
+    def _roles_exist(self) -> Life:
+        names = {role.name for role in self.roles}
+        for role in self.roles:
+            for other in filter(None, (role.waits_for, role.needs)):
+                if other not in names:
+                    raise ValueError(f"role {role.name} names {other}, which is no role of {self.kind}")
+        return self
+
+    @property
+    def gk(self) -> GroupKind:
+        return GroupKind(self.api_group, self.kind)
+
+
+@data.table
+def _table() -> tuple[Life, ...]:
+    return data.load_list(Life, __package__, "lives.yaml")
+
+
+@cache
+def known_lives() -> Mapping[GroupKind, tuple[Life, ...]]:
+    """The entries of lives.yaml by kind; a kind has several if its API versions differ."""
+    found: dict[GroupKind, tuple[Life, ...]] = {}
+    for life in _table():
+        found[life.gk] = (*found.get(life.gk, ()), life)
+    return MappingProxyType(found)
+
+
+def life_of(obj: Json) -> Life | None:
+    """The life of an object's kind, in its API version."""
+    version = text(obj, "apiVersion").rpartition("/")[2]
+    lives = known_lives().get(kind_of(obj), ())
+    return next((each for each in lives if not each.api_versions or version in each.api_versions), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleAt:
+    """A role of a workload, with the map that describes it."""
+
+    role: Role
+    steps: Steps
+    """Of that map, in the whole object."""
+    pods: int
+    name: str
+    """Of the role: the controller's name, or the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAt:
+    """A retry of a workload, with its setting."""
+
+    retry: Retry
+    steps: Steps
+    """Of the setting, in the whole object; of the spec if it always applies."""
+    value: object
+    """Of the setting, or its default."""
+    limit: int | None
+    """The maximum number; None: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The spec of a workload with a known life: of the object, or embedded in it."""
+
+    life: Life
+    spec: Json
+    steps: Steps
+    """Of the spec, in the whole object."""
+
+    def at(self, path: str) -> str:
+        """Field path of a path without wildcards."""
+        return field_path((*self.steps, *path.split(".")))
+
+    def value(self, path: str) -> Any:
+        """The value at a path without wildcards, or None."""
+        return dig(self.spec, *path.split("."))
+
+    def has(self, path: str) -> bool:
+        """Whether there is a value at a path, which may have wildcards."""
+        return any(value is not None for _, value in every_value_at(self.spec, path))
+
+    @property
+    def is_elastic(self) -> bool:
+        return any(map(self.has, self.life.elastic))
+
+    def roles(self) -> Iterator[RoleAt]:
+        for role in self.life.roles:
+            for steps, node in _maps(self.spec, role.at):
+                pods = 1
+                for factor in role.count:
+                    pods *= integer(node, *factor.field.split("."), default=factor.default)
+                name = node.get("name") if role.name == EACH else role.name
+                yield RoleAt(role, (*self.steps, *steps), max(0, pods), name if isinstance(name, str) else "")
+
+    def role_of(self, template: PodTemplate) -> RoleAt | None:
+        """The role whose pods a template of the object describes."""
+        found = [each for each in self.roles() if template.steps[: len(each.steps)] == each.steps]
+        return max(found, key=lambda each: len(each.steps), default=None)
+
+    def retries(self) -> Iterator[RetryAt]:
+        """What is retried, by each of its settings."""
+        for retry in self.life.retries:
+            if not retry.fields:
+                yield RetryAt(retry, self.steps, None, _limit(retry, self.spec, {}))
+            for path in retry.fields:
+                above, _, name = path.rpartition(".")
+                for steps, node in _maps(self.spec, above):
+                    value = node.get(name)
+                    if value is None and not (retry.unless and retry.unless in node):
+                        value = retry.default
+                    if value is not None and (not retry.values or value in retry.values):
+                        limit = _limit(retry, self.spec, node)
+                        yield RetryAt(retry, (*self.steps, *steps, name), value, limit)
+
+
+EACH: Final = "each"
+"""The name of roles that the user names."""
+
+
+def _limit(retry: Retry, spec: Json, node: Json) -> int | None:
+    """The maximum number of retries; None if there is none."""
+    if not retry.limit:
+        return None
+    found = dig(node, retry.limit[1:]) if retry.limit.startswith(".") else dig(spec, *retry.limit.split("."))
+    if isinstance(found, str) and found.isdecimal() and len(found) < _DIGITS:  # Argo takes both
+        return int(found)
+    return found if isinstance(found, int) and not isinstance(found, bool) else retry.limit_default
+
+
+_DIGITS: Final = 10
+
+
+def _maps(spec: Json, path: str) -> Iterator[tuple[Steps, Json]]:
+    return maps_at(spec, path) if path else iter([((), spec)])
+
+
+def runs_in(obj: Json) -> Iterator[Run]:
+    """The workloads of an object whose lives are known: itself, and those that it will create."""
+    life = life_of(obj)
+    if life is not None:
+        yield from _runs(life, obj, ("spec",), _MAX_DEPTH)
+
+
+def _runs(life: Life, obj: Json, steps: Steps, depth: int) -> Iterator[Run]:
+    spec = dig(obj, *steps)
+    if not isinstance(spec, dict):
+        return
+    yield Run(life, spec, steps)
+    if not depth:
+        return
+    for embedded in life.embeds:
+        for at, node in _maps(spec, embedded.at):
+            if not embedded.kind:
+                inner, at = life_of(node), (*at, "spec")
+            else:
+                inner = next(iter(known_lives()[GroupKind(embedded.api_group, embedded.kind)]))
+            if inner is not None:
+                yield from _runs(inner, obj, (*steps, *at), depth - 1)
+
+
+_MAX_DEPTH: Final = 3
+"""The deepest nesting of workloads in workloads."""
