@@ -76,7 +76,7 @@ class Mutator(Generic[S]):
 
 
 class Family(StrEnum):
-    """A group of rules; each has a page in docs/rules."""
+    """A group of rules: a heading of docs/rules/README.md."""
 
     DEADLOCK = "deadlock"
     CASCADE = "cascade"
@@ -117,6 +117,12 @@ class RuleDocument(Model):
     why: Text = Field(description="why it hangs, cascades or loses work; names the mechanism")
     remediation: Text = Field(description="what to do, in general; a finding's own hint is more specific")
     source: Text = Field(description="the documentation, issue or incident behind it, for a reader to find")
+    evidence: Text | None = Field(
+        None,
+        description="Markdown below docs/: where the hazard was shown, or why it was not; unset if an "
+        "experiment on the real node has a row in docs/evidence.md",
+    )
+    since: Text = Field("0.1.0", description="the first release that has the rule")
     bad: Text = Field(description="smallest YAML that the rule flags")
     good: Text = Field(description="the same YAML after the remediation")
 

@@ -32,46 +32,6 @@ PICTURES = REPOSITORY / "docs" / "evidence"
 FIGURES = PICTURES / "figures.json"
 NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
 """Figures of other shapes."""
-ELSEWHERE = {
-    "model-exceeds-gpu-memory": "Not shown: it needs an accelerator, and this node has none.",
-    "rollout-node-deadlock": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "node-selector-unmatched": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "rollout-quota-deadlock": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
-    "quota-exceeded": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
-    "limit-range-conflict": "Shown with the API server's own admission (`tests/e2e/test_quotas.py`).",
-    "shared-memory-too-small": "Not shown: it needs several accelerators, and this node has none.",
-    "dependency-missing": "Shown for a claim with the real scheduler (`tests/e2e/test_relations.py`).",
-    "device-claim-shared": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "device-claim-unmet": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "priority-class-missing": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
-    "autoscaler-exceeds-room": "Shown with the API server's own admission (`tests/e2e/test_relations.py`).",
-    "autoscaler-never-scales": (
-        "Shown with Kubernetes' own controller and metrics of the test (`tests/e2e/test_relations.py`)."
-    ),
-    "queue-never-admits": "Shown with Kueue's own controllers (`tests/e2e/test_kueue.py`).",
-    "volume-out-of-reach": "Shown with KWOK's nodes (`tests/e2e/test_relations.py`).",
-    "deploy-order-deadlock": "Shown with Helm's hooks (`tests/e2e/test_relations.py`).",
-    "parallelism-exceeds-gpus": "Not shown: it needs an accelerator, and this node has none.",
-    "gang-size-mismatch": "Not shown: it needs a gang scheduler, such as Volcano.",
-    "partial-group-restart": "Not shown: it needs a model server on several nodes with accelerators.",
-    "gang-without-queue": (
-        "Not shown: the profile `standard` only audits it, and what helps is another program, such as Kueue."
-    ),
-    "liveness-gives-up-early": (
-        "Not shown by itself: `liveness-as-strict-as-readiness` has the restarts under load."
-    ),
-    "liveness-blind": (
-        "Shown [with a real vLLM](what-probes-notice.md#vllm-with-liveness-by-progress), which needs no node."
-    ),
-    "grace-shorter-than-drain": (
-        "Shown [with a real vLLM](jobs.md#measured-with-a-real-vllm), which needs no node."
-    ),
-    "shell-keeps-sigterm": "Shown [with three shells](jobs.md#behind-a-shell), as first processes.",
-    "policy-config-invalid": (
-        "Ten bad edits of the policy, each refused: see [under fire](#the-webhook-under-fire)."
-    ),
-}
-"""The rules that have no experiment with and without the webhook, and why."""
 REACTIONS = {"refuses": "refused; ", "warns": "warned about; ", "": ""}
 
 
@@ -139,12 +99,12 @@ def rule_rows(family: Family, found: dict[str, Any]) -> Iterator[str]:
             name, experiment = shown[rule.id]
             yield f"| {_link(rule)} | {experiment.hazard} | {_cells(experiment, found[name])} |\n"
         else:
-            yield f"| {_link(rule)} | {ELSEWHERE[rule.id]} | | |\n"
+            yield f"| {_link(rule)} | {rule.document.evidence} | | |\n"
 
 
 def _link(rule: Rule) -> str:
     """A rule's name, to be linked to and linked to its own page."""
-    return f'<a id="{rule.id}"></a>[{rule.id}](rules/{rule.document.family}.md#{rule.id})'
+    return f'<a id="{rule.id}"></a>[{rule.id}](rules/{rule.id}.md)'
 
 
 def _cells(experiment: Experiment, figures: dict[str, Any]) -> str:

@@ -25,11 +25,14 @@ def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "policies.md").read_text() == "changed by hand"
 
 
-def test_every_rule_has_its_anchor_on_its_familys_page() -> None:
+def test_every_rule_has_its_page() -> None:
     pages = docs.pages()
     for rule in rules().values():
-        assert f"\n## {rule.id}\n" in pages[f"rules/{rule.document.family}.md"]
-        assert f"{rule.document.family}.md#{rule.id}" in pages["rules/README.md"]
+        page = pages[f"rules/{rule.id}.md"]
+        assert f"\n# {rule.id}\n" in page
+        assert f"\n\n{rule.document.what}\n\n" in page
+        assert rule.document.good.strip() in page
+        assert f"]({rule.id}.md)" in pages["rules/README.md"]
 
 
 def test_every_policy_has_its_anchor_and_its_key() -> None:

@@ -74,7 +74,8 @@ def warnings_of(decision: Decision) -> Iterator[str]:
         return
     for result in decision.results:
         if result.exempted is None and result.mode is Mode.WARN:
-            yield sentence(result)
+            cited = f" See {reference(result, decision.docs_url)}" if decision.docs_url else ""
+            yield sentence(result) + cited
     if decision.lists_changes:
         yield from filter(None, map(warning_line, listed_changes(decision.changes)))
 
@@ -241,12 +242,12 @@ def reference(result: Result, docs_url: str = "") -> str:
     """The documentation of a rule: the URL if the docs are published, else the command."""
     if docs_url:
         return page_of(result.rule, result.family, docs_url)
-    return f"chassis explain {result.rule} ({page_of(result.rule, result.family, 'docs')})"
+    return f"chassis explain {result.rule}"
 
 
 def page_of(name: str, family: Family | None, docs: str) -> str:
-    """The page and anchor of a rule, or of a mutator, which has no family."""
-    page = f"rules/{family}.md#{name}" if family else f"policies.md#{name}"
+    """The page of a rule, or the section of a mutator, which has no family."""
+    page = f"rules/{name}.md" if family else f"policies.md#{name}"
     return f"{docs.rstrip('/')}/{page}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from policies.core import registry
@@ -35,8 +35,7 @@ FAMILIES: Final = {
 }
 """The heading of each family, and the hazard of its rules."""
 ON_A_NODE: Final = (Family.DEADLOCK, Family.CASCADE)
-"""The families whose rules all have a section in docs/evidence.md."""
-EVIDENCE: Final = "../evidence.md"
+"""The families whose rules all have a row in docs/evidence.md."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +185,7 @@ def _rule_text(rule: Rule) -> Iterator[str]:
         yield "\nExempt an object by the annotation"
         yield f'  mlchassis.dev/exempt: "{rule.id}=<reason>"'
     yield f"\nSource\n  {rule.document.source}"
+    yield f"\nSince\n  {rule.document.since}"
 
 
 def _doubt(rule: Rule) -> str:
@@ -218,7 +218,7 @@ def _plain_link(text: str) -> str:
     if not link:
         return f"[{text}"
     address, _, rest = rest.partition(")")
-    shown = {"source": address, "rule": address.partition("#")[2]}.get(label, label)
+    shown = {"source": address, "rule": address.rpartition("/")[2].removesuffix(".md")}.get(label, label)
     return shown + rest
 
 
@@ -230,20 +230,26 @@ def _plain(markdown: str) -> str:
 # --- markdown ----------------------------------------------------------------------------------
 
 
-def rule_markdown(rule: Rule) -> str:
-    """A section of docs/rules/<family>.md, with the rule's id as its anchor."""
+def rule_markdown(rule: Rule, further: Iterable[str] = ()) -> str:
+    """docs/rules/<id>.md, with further paragraphs before the examples."""
+    document = rule.document
+    evidence = document.evidence or f"[On a real node](evidence.md#{rule.id})."
     parts = [
-        f"## {rule.id}",
-        rule.document.what,
+        f"# {rule.id}",
+        document.what,
         f"**Mode:** {mode_under(rule, strict=False)} in the profile `standard`, "
         f"{mode_under(rule, strict=True)} in `strict`. {_doubt(rule)}".strip(),
         f"**Looks at:** {kinds(rule)}.",
-        f"**Why.** {rule.document.why}",
-        f"**Fix.** {rule.document.remediation}",
-        f"**Seen.** [On a real node]({EVIDENCE}#{rule.id})." if rule.document.family in ON_A_NODE else "",
-        f"Flagged:\n\n```yaml\n{rule.document.bad.strip()}\n```",
-        f"Fixed:\n\n```yaml\n{rule.document.good.strip()}\n```",
-        f"Source: {_link(rule.document.source)}",
+        f"**Why.** {document.why}",
+        f"**Fix.** {document.remediation}",
+        f"**Shown.** {_from_rules(evidence)}" if document.evidence or document.family in ON_A_NODE else "",
+        *further,
+        f"Flagged:\n\n```yaml\n{document.bad.strip()}\n```",
+        f"Fixed:\n\n```yaml\n{document.good.strip()}\n```",
+        f'Exempt one object with the annotation `mlchassis.dev/exempt: "{rule.id}=<reason>"`.'
+        if document.exemptable
+        else "It has no exemption.",
+        f"Source: {_link(document.source)}. Since {document.since}. [All rules](README.md).",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -259,6 +265,11 @@ def policy_markdown(policy: Mutator[Any]) -> str:
         rest.strip(),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _from_rules(markdown: str) -> str:
+    """Markdown below docs/ as it is written below docs/rules/."""
+    return re.sub(r"\]\((?!https?:)", "](../", markdown)
 
 
 def _link(source: str) -> str:

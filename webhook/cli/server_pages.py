@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.reasons import in_words
 from policies.probes.preset import Preset, Protocol, known_presets
 
-_RULES: Final = "../rules/servers.md"
+_RULES: Final = "../rules"
 
 
 def server_markdown(name: str) -> str:
@@ -127,8 +127,8 @@ def _cache(preset: Preset) -> Iterator[str]:
     if cache.env or cache.flags:
         yield f"the directory is moved by {_code((*cache.env, *cache.flags))}"
     if cache.in_home:
-        yield f"a user without a home directory cannot write there ([rule]({_RULES}#cache-not-writable))"
-    yield f"without a volume there, each restart downloads again ([rule]({_RULES}#model-cache-lost))"
+        yield f"a user without a home directory cannot write there ([rule]({_RULES}/cache-not-writable.md))"
+    yield f"without a volume there, each restart downloads again ([rule]({_RULES}/model-cache-lost.md))"
 
 
 def _memory(preset: Preset) -> Iterator[str]:

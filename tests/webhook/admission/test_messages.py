@@ -124,7 +124,7 @@ def test_a_denial_lists_every_finding_and_fits_a_terminal() -> None:
     for expected in (
         "1. policy-config-invalid\n   at data[rules.yaml]\n   The policy does not load",
         "   Fix: Mend the key.",
-        "   See: chassis explain policy-config-invalid\n   (docs/rules/deadlock.md#policy-config-invalid)",
+        "   See: chassis explain policy-config-invalid\n",
         '  mlchassis.dev/exempt: "<rule>=<reason>; <rule>=<reason>"',
     ):
         assert expected in message
@@ -139,7 +139,14 @@ def test_a_denial_shows_the_way_out_where_there_is_one(exemptable: bool) -> None
 
 def test_published_docs_are_linked() -> None:
     decision = Decision({}, results=(result(),), docs_url="https://docs.example/chassis/")
-    assert "https://docs.example/chassis/rules/deadlock.md#policy-config-invalid" in answer.denial(decision)
+    assert "https://docs.example/chassis/rules/policy-config-invalid.md" in answer.denial(decision)
+
+
+def test_warnings_cite_published_docs_only() -> None:
+    found = (result("tcp-probe", mode=Mode.WARN, family=Family.CASCADE),)
+    published = Decision({}, results=found, docs_url="https://docs.example/chassis")
+    (cited,), (plain,) = answer.warnings_of(published), answer.warnings_of(Decision({}, results=found))
+    assert cited == f"{plain} See https://docs.example/chassis/rules/tcp-probe.md"
 
 
 def test_a_denial_fits_a_condition_of_the_controller_that_meets_it() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from jsonschema import Draft4Validator, FormatChecker
@@ -80,7 +79,7 @@ def test_sarif_passes_the_schema_and_github_s_rules(chassis: Chassis, manifests:
     assert driver["version"] == version()
     assert [rule["id"] for rule in driver["rules"]] == [*rules(), *registry.mutators()]
     for rule in driver["rules"]:
-        assert urlsplit(rule["helpUri"]).fragment == rule["id"]
+        assert rule["id"] in rule["helpUri"]
     first = next(result for result in results if result["ruleId"] == RULE)
     place = first["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": "a%20dir/hazards.yaml", "uriBaseId": "%SRCROOT%"}
@@ -94,7 +93,8 @@ def test_help_leads_to_the_documentation_s_pages() -> None:
     docs = Path(__file__).parents[3] / "docs"
     for rule in sarif._rules("https://docs.example/chassis/"):
         page, _, anchor = rule["helpUri"].removeprefix("https://docs.example/chassis/").partition("#")
-        assert f"## {anchor}\n" in (docs / page).read_text()
+        heading = f"## {anchor}\n" if anchor else f"# {rule['id']}\n"
+        assert heading in (docs / page).read_text()
 
 
 def test_fingerprints_stay_where_lines_move(chassis: Chassis, manifests: Path) -> None:
