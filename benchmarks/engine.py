@@ -18,6 +18,7 @@ from webhook.admission import messages as answer
 from webhook.admission.answer_encoding import render
 from webhook.admission.configuration import Config
 from webhook.admission.engine import mutate, validate
+from webhook.admission.review import Review
 
 POD: Json = {
     "apiVersion": "v1",
@@ -92,11 +93,11 @@ def main() -> None:
     config, cluster = Config(), NoCluster()
     sent = body(POD)
     request = review.parse(sent)
-    final = mutate(request, config, cluster).object
+    final = mutate(Review(request, config, cluster)).object
 
     def whole() -> bytes:
         parsed = review.parse(sent)
-        return render(parsed.uid, answer.respond(mutate(parsed, config, cluster)))
+        return render(parsed.uid, answer.respond(mutate(Review(parsed, config, cluster))))
 
     def usual() -> object:
         return jsonpatch.make_patch(copy.deepcopy(POD), final)
@@ -107,7 +108,7 @@ def main() -> None:
         {
             "orjson.loads": best(lambda: orjson.loads(sent)),
             "review.parse": best(lambda: review.parse(sent)),
-            "engine.mutate": best(lambda: mutate(request, config, cluster)),
+            "engine.mutate": best(lambda: mutate(Review(request, config, cluster))),
             "bytes to bytes": best(whole),
             "only deepcopy and jsonpatch.make_patch": best(usual),
         },
@@ -119,7 +120,7 @@ def main() -> None:
         "orjson.loads",
         {
             "orjson.loads": best(lambda: orjson.loads(judged_body)),
-            "engine.validate": best(lambda: validate(judged, config, cluster)),
+            "engine.validate": best(lambda: validate(Review(judged, config, cluster))),
         },
     )
 

@@ -37,6 +37,7 @@ from policies.kube.json import Json
 from webhook.admission import bounds
 from webhook.admission.engine import decide
 from webhook.admission.messages import respond
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.kube.caches import ClusterCache
 
@@ -88,14 +89,14 @@ def _after_a_change(grown: Grown, kind: str, changed: Callable[[int], Json]) -> 
     for number in range(20):
         store.put(changed(number))
         began = time.process_time()
-        respond(decide(grown.request, config, grown.cluster))
+        respond(decide(Review(grown.request, config, grown.cluster)))
         seconds.append(time.process_time() - began)
     return min(seconds)
 
 
 def _seconds(grown: Grown) -> float:
     config = load(grown.policy)
-    return best(lambda: respond(decide(grown.request, config, grown.cluster)), rounds=3, seconds=0.05)
+    return best(lambda: respond(decide(Review(grown.request, config, grown.cluster))), rounds=3, seconds=0.05)
 
 
 if __name__ == "__main__":

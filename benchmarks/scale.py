@@ -23,6 +23,7 @@ from policies.kube.json import Json
 from webhook.admission.engine import decide
 from webhook.admission.envelope import parse
 from webhook.admission.messages import respond
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.kube.api import LIST_PAGE
 from webhook.kube.caches import ClusterCache
@@ -161,10 +162,10 @@ def _one(size: int) -> None:
         ("Deployment", Workloads(1).deployments(REVIEWS // 2, 0).measured),
     ):
         requests = [parse(review) for review in reviews]
-        decide(requests[0], config, cache)  # builds the indices
+        decide(Review(requests[0], config, cache))  # builds the indices
         began = time.process_time()
         for request in requests:
-            respond(decide(request, config, cache))
+            respond(decide(Review(request, config, cache)))
         costs.append(f"{name} {(time.process_time() - began) / len(requests) * 1e6:.0f}")
     services = next(store for _, _, store in cache.sources if store.resource is Resource.SERVICES)
     request = parse(Workloads(2).deployments(1, 0).measured[0])
@@ -174,7 +175,7 @@ def _one(size: int) -> None:
         changed["spec"]["clusterIP"] = f"10.255.0.{number}"
         began = time.process_time()
         services.put(changed)
-        decide(request, config, cache)
+        decide(Review(request, config, cache))
         spent += time.process_time() - began
     nodes, found = COUNTS[Resource.NODES] * size, COUNTS[Resource.SERVICES] * size
     print(

@@ -32,7 +32,7 @@ STEPS: Final = (
     "webhook.admission.engine:validate",
     "webhook.admission.bounds:bounded",
     "webhook.admission.mutation:fold",
-    "webhook.admission.mutation:project",
+    "webhook.admission.projection:project",
     "webhook.admission.json_patch:diff",
     "webhook.admission.validation:findings",
     "webhook.admission.ratcheting:ratchet",

@@ -35,6 +35,7 @@ from webhook.admission.answer_encoding import Response, allowed, render
 from webhook.admission.canonical import CONSTANT, CONSTANTS, TOKEN_PREFIX
 from webhook.admission.envelope import BadReview, Request, parse
 from webhook.admission.messages import respond
+from webhook.admission.review import Review
 from webhook.config.source import LivePolicy
 from webhook.server import endpoints, http, journal, log
 from webhook.server.connections import FastPath
@@ -226,7 +227,7 @@ class Round:
             expected = (400, f"{error}\n".encode())
         else:
             decide = engine.mutate if endpoint == "mutate" else engine.validate
-            response = respond(decide(request, self.policy.config, self.world.cluster))
+            response = respond(decide(Review(request, self.policy.config, self.world.cluster)))
             expected = (200, render(request.uid, response))
         if (status, answer) != expected:
             raise Differs(f"{endpoint} {body!r}:\n{answer!r}\nand not\n{expected[1]!r}")

@@ -6,10 +6,10 @@ from webhook.admission import engine
 
 real = engine.mutate
 
-def mutate(request, snapshot, cluster):
-    if request.name == "hangs":
+def mutate(review):
+    if review.request.name == "hangs":
         re.fullmatch("(a|aa)+b", "a" * 10_000)  # inside C, the interpreter's lock held
-    return real(request, snapshot, cluster)
+    return real(review)
 
 engine.mutate = mutate
 from webhook.cli.main import main

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from policies.core import data
-from policies.core.facts import Facts, WholeObjects
+from policies.core.facts import Facts
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.metadata import ObjectReference
@@ -47,10 +47,9 @@ def owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
         kind = owner.group_kind
         if (reference.api_version.partition("/")[0], reference.kind) == (kind.group, kind.kind):
             return Owned(owner, reference.name, itself=True)
-        cluster = facts.cluster
-        if reference.kind in ("Deployment", "StatefulSet") and isinstance(cluster, WholeObjects):
+        if reference.kind in ("Deployment", "StatefulSet") and facts.whole is not None:
             for name in _possible(owner, reference.name):
-                if cluster.named(kind, facts.namespace, name) is not None:
+                if facts.whole.named(kind, facts.namespace, name) is not None:
                     return Owned(owner, name, itself=False)
     return None
 

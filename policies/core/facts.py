@@ -46,6 +46,11 @@ class WholeObjects(Cluster):
         return NO_OBJECTS
 
 
+def whole_objects(cluster: Cluster) -> WholeObjects | None:
+    """The cluster, if it has whole objects."""
+    return cluster if isinstance(cluster, WholeObjects) else None
+
+
 class NoCluster:
     """A cluster without known objects."""
 
@@ -81,6 +86,11 @@ class Facts:
     def view(self, pod: Json) -> PodView:
         """The view of a pod, made once a review."""
         return self.views.of(pod)
+
+    @property
+    def whole(self) -> WholeObjects | None:
+        """The cluster, if it has whole objects."""
+        return whole_objects(self.cluster)
 
     def listing(self, resource: Resource) -> Listing | None:
         """The objects of a namespaced resource in the object's own namespace."""

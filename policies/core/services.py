@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from policies.core.dns import cluster_host, resolve
-from policies.core.facts import BY_NAME, Facts, WholeObjects
+from policies.core.facts import BY_NAME, Facts
 from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
@@ -95,8 +95,7 @@ def selects(service: Service, labels: Mapping[str, str]) -> bool:
 def _has_others(service: Service, target: Target, facts: Facts) -> bool:
     """Whether the Service also selects pods of another workload, which may be ready first."""
     own = (target.kind.kind, target.name)
-    cluster = facts.cluster
-    others = cluster.other_pods(facts.namespace) if isinstance(cluster, WholeObjects) else None
+    others = None if facts.whole is None else facts.whole.other_pods(facts.namespace)
     return any(
         (text(workload, "kind"), text(workload, "metadata", "name")) != own
         for workload in chain(

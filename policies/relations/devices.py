@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from policies.core.facts import Facts, WholeObjects
+from policies.core.facts import Facts
 from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
@@ -202,8 +202,7 @@ def _requests(kind: GroupKind, name: str, facts: Facts) -> tuple[DeviceRequest, 
 
 def requests_of_claim(name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
     """The requests of a ResourceClaim; empty if unknown: a running webhook does not watch claims."""
-    cluster = facts.cluster
-    claim = cluster.named(_CLAIM, facts.namespace, name) if isinstance(cluster, WholeObjects) else None
+    claim = facts.whole.named(_CLAIM, facts.namespace, name) if facts.whole else None
     return () if claim is None else read(claim, ResourceClaim).spec.devices.requests
 
 

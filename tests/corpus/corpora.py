@@ -27,7 +27,8 @@ from tests.e2e.binaries import module_source
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
-from webhook.cli.reviewing import Review
+from webhook.admission.review import Review
+from webhook.cli import reviewing
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.manifests.files import SUFFIXES, Document, ManifestCluster, read
@@ -78,7 +79,7 @@ class Reviewed:
     corpus: Corpus
     config: Config
     cluster: ManifestCluster
-    review: Review
+    review: reviewing.Reviewed
 
     @property
     def file(self) -> str:
@@ -129,9 +130,9 @@ def review(corpus: Corpus) -> Iterator[Reviewed]:
             if not templates or any(map(_is_part_of_a_patch, templates)):
                 continue
             request = document.request()
-            decision = decide(request, config, cluster)
+            decision = decide(Review(request, config, cluster))
             assert decision.crashes == (), document.place
-            yield Reviewed(corpus, config, cluster, Review(document, decision, request))
+            yield Reviewed(corpus, config, cluster, reviewing.Reviewed(document, decision, request))
 
 
 def _is_part_of_a_patch(template: PodTemplate) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from policies.core.mode import Mode, Profile
 from webhook.admission import engine
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests import files
 
@@ -22,7 +23,7 @@ def test_a_sound_spec_has_no_findings(path: Path, profile: Profile) -> None:
     cluster = files.ManifestCluster([document.obj for document in documents])
     said = []
     for document in documents:
-        decision = engine.decide(document.request(), config, cluster)
+        decision = engine.decide(Review(document.request(), config, cluster))
         assert decision.crashes == ()
         said += [
             f"{result.rule} at {document.name} {result.finding.path}: {result.finding.message}"

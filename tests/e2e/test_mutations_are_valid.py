@@ -30,6 +30,7 @@ from webhook.admission import engine
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.json_patch import same
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster
 
@@ -97,7 +98,7 @@ def mutated(obj: JSON, config: Config, cluster: Cluster) -> JSON:
     """The object with the engine's patch applied to it."""
     namespace = obj["metadata"].get("namespace", "default")
     request = Request("uid", kind_of(obj), "CREATE", namespace=namespace, object=obj)
-    decision = engine.mutate(request, config, cluster)
+    decision = engine.mutate(Review(request, config, cluster))
     assert not decision.crashes, decision.crashes
     patched: JSON = jsonpatch.apply_patch(obj, list(decision.patch))
     assert same(patched, decision.object)

@@ -21,7 +21,8 @@ from pydantic import Field
 from policies.core import data
 from policies.core.settings import Model, validated
 from webhook.admission.engine import decide
-from webhook.cli.reviewing import Review
+from webhook.admission.review import Review
+from webhook.cli.reviewing import Reviewed
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster, read
 
@@ -98,9 +99,9 @@ def answers(file: Path) -> list[Answer]:
     found: list[Answer] = []
     for document in documents:
         request = document.request()
-        decision = decide(request, config, cluster)
+        decision = decide(Review(request, config, cluster))
         assert decision.crashes == (), f"{file}: {document.name}"
-        review = Review(document, decision, request)
+        review = Reviewed(document, decision, request)
         for effect, results in (("refusal", review.refusals), ("warning", review.warnings)):
             found += [Answer(effect, it.rule, it.finding.path, it.finding.message) for it in results]
         found += [Answer("repair", it.policy, it.path, it.why) for _, it in review.reasons]

@@ -19,6 +19,7 @@ from webhook.admission.configuration import Config, Override
 from webhook.admission.decision import Decision, Result
 from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff, steps_of
+from webhook.admission.review import Review
 from webhook.cli.fix import fixed_object
 from webhook.manifests.files import Document
 
@@ -43,8 +44,8 @@ def objections(obj: Json, config: Config, cluster: Cluster) -> list[str]:
     document = Document("object", 0, obj)
     bare = without_mutators(config)
     request = document.request()
-    mutated = engine.mutate(request, config, cluster)
-    admitted = engine.validate(replace(request, object=mutated.object), config, cluster)
+    mutated = engine.mutate(Review(request, config, cluster))
+    admitted = engine.validate(Review(replace(request, object=mutated.object), config, cluster))
     assert (*mutated.crashes, *admitted.crashes) == ()
     projected = mutated.object if admitted.projected is None else admitted.projected
     fixed, _ = fixed_object(document, config, cluster, ())
@@ -64,7 +65,7 @@ def without_mutators(config: Config) -> Config:
 
 
 def _validated(request: Request, obj: Json, config: Config, cluster: Cluster) -> Decision:
-    return engine.validate(replace(request, object=obj), config, cluster)
+    return engine.validate(Review(replace(request, object=obj), config, cluster))
 
 
 def _breaches(

@@ -18,6 +18,7 @@ from policies.kube.pods import Role, containers
 from policies.probes.liveness_program import is_program, watched_start
 from tests.manifests import manifest
 from webhook.admission.engine import mutate
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 
@@ -50,7 +51,7 @@ PODS = {
 
 def injected(pod: Json) -> Json:
     request = Document("test", 0, pod).request()
-    return mutate(request, load({}), ManifestCluster([pod, MODELS])).object
+    return mutate(Review(request, load({}), ManifestCluster([pod, MODELS]))).object
 
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS.keys())

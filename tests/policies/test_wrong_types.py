@@ -13,6 +13,7 @@ from policies.kube.json import Json, appended, replaced
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.admission.json_patch import diff, steps_of
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster, read
 
@@ -40,7 +41,7 @@ def put(obj: Json, steps: Step, value: Any) -> Json | None:
 
 
 def decided(document: Document, obj: Json, cluster: ManifestCluster) -> Decision:
-    return decide(Document(document.source, document.index, obj).request(), CONFIG, cluster)
+    return decide(Review(Document(document.source, document.index, obj).request(), CONFIG, cluster))
 
 
 def places() -> Iterator[tuple[str, Document, ManifestCluster, Step]]:

@@ -22,6 +22,7 @@ from webhook.admission import engine
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
+from webhook.admission.review import Review
 from webhook.admission.scope import MIRROR
 
 Fields = Mapping[str, tuple[str, ...]]
@@ -122,7 +123,7 @@ def _mutated(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]
         old_object=None,
         dry_run=True,
     )
-    decision = engine.mutate(request, config, cluster)
+    decision = engine.mutate(Review(request, config, cluster))
     fields: dict[str, tuple[str, ...]] = {}
     for change in decision.changes:
         if change.mode is Mode.ENFORCE and change.patch:

@@ -12,7 +12,7 @@ from policies.core.contracts import Mutator
 from policies.core.finding import Finding
 from policies.core.mode import Mode
 from policies.core.reasons import Reasons
-from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import with_short_texts
@@ -23,18 +23,20 @@ from webhook.admission.exemptions import Exemptions
 from webhook.admission.json_patch import diff
 
 
-def mutators_of(obj: Json) -> tuple[Mutator[Any], ...]:
-    """The mutators for objects of this kind, in their order."""
-    return _by_kind(registry.mutators).get(kind_of(obj), ())
+def mutators_of(kind: GroupKind, operation: str = "CREATE") -> tuple[Mutator[Any], ...]:
+    """The mutators that change objects of a kind when they are created or updated, in their order."""
+    return _of_kind(registry.mutators, kind, operation == "CREATE")
 
 
-@lru_cache(maxsize=16)
-def _by_kind(
-    mutators: Callable[[], Mapping[str, Mutator[Any]]],
-) -> Mapping[GroupKind, tuple[Mutator[Any], ...]]:
-    every = [each for each in mutators().values() if each.mutate is not None]
-    kinds = dict.fromkeys(kind for each in every for kind in each.kinds)
-    return {kind: tuple(each for each in every if kind in each.kinds) for kind in kinds}
+@lru_cache(maxsize=256)
+def _of_kind(
+    mutators: Callable[[], Mapping[str, Mutator[Any]]], kind: GroupKind, created: bool
+) -> tuple[Mutator[Any], ...]:
+    return tuple(
+        each
+        for each in mutators().values()
+        if each.mutate is not None and kind in (each.kinds if created else each.on_update)
+    )
 
 
 def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decision:

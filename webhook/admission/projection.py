@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target, with_template
-from policies.kube.group_kinds import kind_of
+from policies.kube.field_paths import scopes
+from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.mutation import fold, mutators_of
-
-FoldTemplate = Callable[[PodTemplate, Context], tuple[Decision, PodView]]
+from webhook.admission.review import Fold
 
 
 def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
     """The pod of a template after the mutators that are in force for it, and its view."""
-    folded = fold(template.pod, mutators_of(template.pod), context.of_pod(template.pod))
+    folded = fold(template.pod, mutators_of(POD), context.of_pod(template.pod))
     return folded, context.facts.view(folded.object)
 
 
@@ -35,14 +35,22 @@ class Projection:
     """The mutators' findings about the pods. Nobody sees warnings about pods that a controller creates."""
     crashes: tuple[Crash, ...] = ()
 
+    def advice_beyond(self, results: Sequence[Result]) -> list[Result]:
+        """The advice about fields that no rule reports."""
+        if not self.advice:
+            return []
+        reported = {scope for result in results for scope in scopes(result.finding.path)}
+        return [each for each in self.advice if each.finding.path not in reported]
 
-def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
-    """Apply the mutators in force to a copy of each pod template.
+
+def project(
+    obj: Json, templates: Iterable[PodTemplate], context: Context, remembered: Fold | None = None
+) -> Projection:
+    """Apply the mutators in force to a copy of each pod template, by `fold_template` or `remembered`.
 
     A Pod is not projected: `mutate` has changed it before.
     """
-    # The memo's cluster (`webhook.fast_path.folds.Recorder`) remembers results.
-    fold_or_recall: FoldTemplate = getattr(context.facts.cluster, "fold", fold_template)
+    fold_or_recall = remembered or fold_template
     projected = obj
     judged: list[PodTemplate] = []
     changes: list[Change] = []

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
-from policies.containers.commands import ReviewBudget
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode
@@ -16,12 +15,12 @@ from policies.kube.field_paths import named, value_at
 from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.bounds import bounded
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Result, not_denying
 from webhook.admission.envelope import Request
 from webhook.admission.json_patch import same
 from webhook.admission.projection import Projection, project
 from webhook.admission.replacements import owner_behind
+from webhook.admission.review import Review
 from webhook.admission.validation import findings
 
 
@@ -38,63 +37,63 @@ def never_refused(request: Request, config: Config) -> str:
 class OldObject:
     """The object before an update. It is reviewed only if necessary."""
 
-    def __init__(self, obj: Json, context: Context, allowed: ReviewBudget) -> None:
-        self.obj, self._context, self._allowed = obj, context, allowed
+    def __init__(self, obj: Json, review: Review) -> None:
+        self.obj, self._review = obj, review
 
     @classmethod
-    def of(cls, request: Request, context: Context, allowed: ReviewBudget) -> OldObject | None:
-        if request.operation != "UPDATE" or request.old_object is None:
-            return None
-        return cls(request.old_object, context, allowed)
+    def of(cls, review: Review) -> OldObject | None:
+        obj = review.request.old_object
+        return None if review.request.operation != "UPDATE" or obj is None else cls(obj, review)
 
     @cached_property
     def projection(self) -> Projection | None:
         """None if the object exceeds the budget."""
-        bounds = bounded(self.obj, self._context.config.workloads, self._allowed)
-        return None if bounds.undecided else project(self.obj, bounds.templates, self._context)
+        review = self._review
+        bounds = bounded(self.obj, review.config.workloads, review.budget)
+        return None if bounds.undecided else project(self.obj, bounds.templates, review.context, review.fold)
 
 
 def ratchet(
-    results: Sequence[Result],
-    crashes: Sequence[Crash],
-    request: Request,
-    target: Target,
-    context: Context,
-    old: OldObject | None,
-) -> tuple[list[Result], list[Crash]]:
-    """Turn refusals that would stop a running workload into warnings: owned objects and old findings."""
-    why = never_refused(request, context.config)
+    results: Sequence[Result], crashes: Sequence[Crash], review: Review, target: Target, old: OldObject | None
+) -> tuple[Sequence[Result], Sequence[Crash]]:
+    """Turn refusals into warnings if they would stop a running workload (owned objects and old findings), or
+    if a part of the object is not decided."""
+    if not any(result.denies for result in results) and not any(crash.denies for crash in crashes):
+        return results, crashes
+    why = never_refused(review.request, review.config)
+    if review.bounds.undecided:
+        why = "part of it is not decided"
+    elif not why and old is not None and old.projection is None:
+        why = "the previous version is too large to compare"
     if why:
-        return as_warnings(results, why), [not_denying(crash) for crash in crashes]
-    if old is None:
-        return list(results), list(crashes)
-    if old.projection is None:
-        unknown = "the previous version is too large to compare"
-        return as_warnings(results, unknown), [not_denying(crash) for crash in crashes]
-    found, crashed = findings(old.projection.target, context)
+        return _as_warnings(results, why), [not_denying(crash) for crash in crashes]
+    if old is None or old.projection is None:
+        return results, crashes
+    found, crashed = findings(old.projection.target, review.context)
     known = _OldFindings(old.obj, found)
     kept: list[Result] = []
     for result in results:
         place = (result.rule, named(target.obj, result.finding.path))
-        is_old = known.include(place, result.finding, value_at(request.object, result.finding.path))
-        kept += as_warnings([result], "it was there before this update") if is_old else [result]
+        value = value_at(review.object, result.finding.path)
+        is_old = known.include(place, result.finding, value)
+        kept += _as_warnings([result], "it was there before this update") if is_old else [result]
     ids = {crash.id for crash in crashed}
     return kept, [not_denying(crash) if crash.id in ids else crash for crash in crashes]
 
 
-def with_known_reasons(
-    projection: Projection, templates: Sequence[PodTemplate], old: OldObject
-) -> list[Change]:
-    """The changes of an update's pods, each with the reasons that the pods had before."""
+def known_changes(
+    projection: Projection, templates: Sequence[PodTemplate], old: OldObject | None
+) -> tuple[Change, ...]:
+    """The changes of the pods; of an update with the reasons that the pods had before."""
     changes, obj = projection.changes, projection.target.obj
-    if not changes:
-        return []
+    if not changes or old is None:
+        return changes
     if all(_unchanged(template, old.obj, obj) for template in templates):
         former = changes
     else:
         former = old.projection.changes if old.projection is not None else ()
     reasons = {(change.policy, change.template, change.mode): change.why for change in former}
-    return [
+    return tuple(
         replace(
             change,
             known=frozenset(
@@ -103,7 +102,7 @@ def with_known_reasons(
             ),
         )
         for change in changes
-    ]
+    )
 
 
 def _unchanged(template: PodTemplate, old: Json, new: Json) -> bool:
@@ -154,7 +153,7 @@ def _surer(certainty: Certainty, other: Certainty) -> bool:
 _DOUBTS: Final = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.UNDECIDED)
 
 
-def as_warnings(results: Sequence[Result], why: str) -> list[Result]:
+def _as_warnings(results: Sequence[Result], why: str) -> list[Result]:
     """The results, with refusals turned into warnings."""
     return [replace(v, mode=Mode.WARN, ratcheted=why) if v.denies else v for v in results]
 

@@ -1,10 +1,11 @@
-"""Running the rules over a target, and exempting their findings."""
+"""Running the rules over a target: their findings with modes and exemptions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
@@ -17,13 +18,64 @@ from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.admission.bounds import with_short_texts
-from webhook.admission.configuration import Config
+from webhook.admission.bounds import allowance, bounded, with_short_texts
 from webhook.admission.context import Context
-from webhook.admission.decision import Crash, crash_from
-from webhook.admission.exemptions import Exemptions
+from webhook.admission.decision import Crash, Result, crash_from, not_denying
+from webhook.admission.exemptions import Exemptions, may_exempt
+from webhook.admission.misspelt_annotations import misspelt_annotations
+from webhook.admission.projection import Projection, project
+from webhook.admission.review import Review
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say about an object, before it is compared with the object before an update."""
+
+    results: list[Result]
+    crashes: list[Crash]
+    exemptions: Mapping[str, Sequence[Exemptions]]
+    """By the path to which they apply."""
+
+
+def judge(projection: Projection, review: Review) -> Verdict:
+    """The findings in the object and its projected pods, each with its mode and exemption."""
+    target, context, config = projection.target, review.context, review.config
+    found, crashes = findings(target, context, lambda base: _found_in(base, review))
+    exemptions = _exemptions_of(target, context)
+    by_shape = any(template.by_shape for template in target.templates)
+    results = [
+        Result(
+            rule.id,
+            finding,
+            mode,
+            exempted=_exemption_reason(rule, finding, exemptions) if exemptions else None,
+            exemptable=may_exempt(rule.id, config, context.namespace),
+            family=rule.document.family,
+            by_shape=by_shape,
+        )
+        for rule, finding in found
+        if (mode := context.effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
+    ]
+    exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
+    crashes = [not_denying(crash) if crash.id in exempted else crash for crash in crashes]
+    return Verdict(results, crashes, exemptions)
+
+
+def notes_about_annotations(target: Target, exemptions: Mapping[str, Sequence[Exemptions]]) -> Iterable[str]:
+    """Sentences about invalid exemptions and misspelt annotations, each once."""
+    notes = [note for known in chain(*exemptions.values()) for note in known.notes]
+    for written in (target.obj, *(template.pod for template in target.templates)):
+        notes += misspelt_annotations(annotations_of(written))
+    return dict.fromkeys(notes)
+
+
+def _found_in(base: Base, review: Review) -> frozenset[tuple[str, str]]:
+    """Rule and field path of the findings in an object that completes the pods of another."""
+    templates = bounded(base.obj, review.config.workloads, allowance()).templates
+    found, _ = findings(project(base.obj, templates, review.context, review.fold).target, review.context)
+    return frozenset((rule.id, finding.path) for rule, finding in found)
+
 
 InBase = Callable[[Base], Collection[tuple[str, str]]]
 """Returns rule and field path of the findings in an object that completes the pods of another."""
@@ -116,7 +168,7 @@ def _applies(rule: Rule, kind: GroupKind, has_templates: bool) -> bool:
     return has_templates if rule.kinds is None else kind in rule.kinds
 
 
-def exemption_reason(
+def _exemption_reason(
     rule: Rule, finding: Finding, exemptions: Mapping[str, Sequence[Exemptions]]
 ) -> str | None:
     """The reason of the first exemption from the rule that covers the finding's path."""
@@ -126,12 +178,10 @@ def exemption_reason(
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def exemptions_of(
-    obj: Json, target: Target, config: Config, namespace: str
-) -> Mapping[str, Sequence[Exemptions]]:
+def _exemptions_of(target: Target, context: Context) -> Mapping[str, Sequence[Exemptions]]:
     """Exemptions by the path to which they apply: an empty path for annotations of the object or its only pod
     template, else the path of the pod template."""
-    annotated = [("", annotations_of(obj))]
+    annotated = [("", annotations_of(target.obj))]
     for template in target.templates:
         if template.path:
             scope = "" if len(target.templates) == 1 else template.path
@@ -139,5 +189,5 @@ def exemptions_of(
     found: dict[str, list[Exemptions]] = {}
     for scope, own in annotated:
         if EXEMPT in own:
-            found.setdefault(scope, []).append(Exemptions.read(own, config, namespace))
+            found.setdefault(scope, []).append(Exemptions.read(own, context.config, context.namespace))
     return found

@@ -22,10 +22,11 @@ from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide
+from webhook.admission.review import Review
 from webhook.admission.scope import in_scope
 from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
-from webhook.cli.reviewing import Review
+from webhook.cli.reviewing import Reviewed
 from webhook.cli.terminal import print_note
 from webhook.config.load import rules
 from webhook.errors import UserError
@@ -107,7 +108,7 @@ class Scan:
             print_note(f"the policy leaves namespace {namespace} alone")
         return scan
 
-    def reviews(self, wait: Wait) -> Iterator[tuple[Review, ...]]:
+    def reviews(self, wait: Wait) -> Iterator[tuple[Reviewed, ...]]:
         """The decision under each policy about each object, except those made by a reviewed object."""
         for obj in self.objects(wait):
             reviews = self._reviews(obj)
@@ -165,7 +166,7 @@ class Scan:
         items = (each for each in maps(answer or {}, "items") if text(each, "metadata", "name") == name)
         return next((_with_kind(item, listed) for item in items), None)
 
-    def _reviews(self, obj: Json) -> tuple[Review, ...]:
+    def _reviews(self, obj: Json) -> tuple[Reviewed, ...]:
         exempted_at = _written_at(obj, EXEMPT)
         obj["metadata"].pop("managedFields", None)  # kubectl hides it too
         document = Document(self.source, None, obj, exempted_at=exempted_at)
@@ -176,7 +177,7 @@ class Scan:
         if _finished(obj) or self._reviewed_at_owner(obj):
             return ()
         return tuple(
-            Review(document, decide(request, each, self.cluster), request, self.quiet)
+            Reviewed(document, decide(Review(request, each, self.cluster)), request, self.quiet)
             for each in self.configs
         )
 

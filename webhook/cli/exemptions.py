@@ -20,7 +20,7 @@ from webhook.cli import flags
 from webhook.cli.exit_status import OK
 from webhook.cli.inputs import opened
 from webhook.cli.output.plain import as_json, table
-from webhook.cli.reviewing import Review
+from webhook.cli.reviewing import Reviewed
 
 _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _exemptions(reviews: Iterable[Review], config: Config) -> Iterator[Json]:
+def _exemptions(reviews: Iterable[Reviewed], config: Config) -> Iterator[Json]:
     for review in reviews:
         document = review.document
         namespace = document.namespace or "default"

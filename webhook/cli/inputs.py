@@ -18,7 +18,7 @@ from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.flags import CURRENT_CONTEXT
 from webhook.cli.named_policy import policy_of, read_policy
-from webhook.cli.reviewing import Review, review_documents
+from webhook.cli.reviewing import Reviewed, review_documents
 from webhook.errors import UserError
 from webhook.manifests.files import Document, ManifestCluster, read_all
 from webhook.manifests.overlaid import OverlaidCluster
@@ -34,7 +34,7 @@ class Input:
     config: Config
     cluster: Cluster
     objects: Iterator[Json]
-    reviews: Iterator[Review]
+    reviews: Iterator[Reviewed]
     documents: Sequence[Document] = ()
     """Of `applied`: the manifests."""
     policy: str = ""

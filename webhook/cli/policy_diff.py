@@ -30,14 +30,14 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
 from webhook.cli.output.json import identity
 from webhook.cli.output.plain import plural
-from webhook.cli.reviewing import Outcome, Review, review_documents
+from webhook.cli.reviewing import Outcome, Reviewed, review_documents
 from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError
 from webhook.manifests.files import ManifestCluster, read
 
-Pair: TypeAlias = "tuple[Review, Review]"
+Pair: TypeAlias = "tuple[Reviewed, Reviewed]"
 """The reviews of one object under the old and the new policy."""
 
 
@@ -107,8 +107,8 @@ class FindingChange(NamedTuple):
 class Difference(NamedTuple):
     """The differences between two policies' decisions about one object."""
 
-    before: Review
-    after: Review
+    before: Reviewed
+    after: Reviewed
     findings: Sequence[FindingChange]
     fields: Mapping[str, Sequence[str]]
     """Fields of the object, or of a workload's pods, by operation: `add`, `remove` and `replace`."""
@@ -137,14 +137,14 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def difference(before: Review, after: Review) -> Difference | None:
+def difference(before: Reviewed, after: Reviewed) -> Difference | None:
     """The difference between two reviews of one object; None if there is none."""
     findings, fields = list(_changed_findings(before, after)), _changed_fields(before, after)
     same = not findings and not fields and before.verdict is after.verdict
     return None if same else Difference(before, after, findings, fields)
 
 
-def _changed_findings(before: Review, after: Review) -> Iterator[FindingChange]:
+def _changed_findings(before: Reviewed, after: Reviewed) -> Iterator[FindingChange]:
     old, new = before.outcomes, after.outcomes
     for key in dict.fromkeys((*old, *new)):
         one, other = old.get(key, Outcome.NONE), new.get(key, Outcome.NONE)
@@ -152,7 +152,7 @@ def _changed_findings(before: Review, after: Review) -> Iterator[FindingChange]:
             yield FindingChange(*key, one, other)
 
 
-def _changed_fields(before: Review, after: Review) -> dict[str, list[str]]:
+def _changed_fields(before: Reviewed, after: Reviewed) -> dict[str, list[str]]:
     operations = diff(_without_reasons(before.final), _without_reasons(after.final))
     found: dict[str, list[str]] = {}
     for kind in ("add", "remove", "replace"):

@@ -30,7 +30,7 @@ from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output import junit
 from webhook.cli.output.plain import plural
-from webhook.cli.reviewing import Outcome, Review, review_documents
+from webhook.cli.reviewing import Outcome, Reviewed, review_documents
 from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import invalid, rules
 from webhook.config.location import CONFIG_MAP
@@ -185,7 +185,7 @@ def _failures(file: Path, case: Case, config: Config) -> Iterator[str]:
             yield f"{expected.object}: {failure}"
 
 
-def _find(name: str, reviews: Iterable[Review]) -> Review:
+def _find(name: str, reviews: Iterable[Reviewed]) -> Reviewed:
     kind, *namespace, last = name.split("/")
     found = [
         review
@@ -200,7 +200,7 @@ def _find(name: str, reviews: Iterable[Review]) -> Review:
     return found[0]
 
 
-def _mismatches(expected: Expectation, review: Review) -> Iterator[str]:
+def _mismatches(expected: Expectation, review: Reviewed) -> Iterator[str]:
     verdict = "admitted" if review.decision.allowed else "refused"
     if expected.verdict not in (None, verdict):
         yield f"{expected.verdict} expected, {verdict} found"
@@ -214,7 +214,7 @@ def _mismatches(expected: Expectation, review: Review) -> Iterator[str]:
             yield f"{path}: {_short(value)} expected, {_short(found)} found"
 
 
-def _finding_mismatches(expected: dict[str, Any], review: Review) -> Iterator[str]:
+def _finding_mismatches(expected: dict[str, Any], review: Reviewed) -> Iterator[str]:
     unknown = [rule for rule in expected if rule not in rules()]
     if unknown:
         raise UserError(f"there is no rule {', '.join(unknown)}")

@@ -20,6 +20,7 @@ from webhook.admission.context import Context
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
+from webhook.admission.review import Review
 from webhook.manifests.files import Document, ManifestCluster
 from webhook.manifests.positions import Lines
 
@@ -60,7 +61,7 @@ class Subject:
     not_read: Sequence[str] = ()
     """Files and kinds that could not be read, in one sentence each."""
 
-    def pods(self, review: Review) -> list[tuple[PodTemplate, Facts]]:
+    def pods(self, review: Reviewed) -> list[tuple[PodTemplate, Facts]]:
         """The pod templates of an object after mutation, each with the facts for it."""
         namespace = review.request.namespace
         return [
@@ -70,7 +71,9 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class Reviewed:
+    """A document and the decision about it."""
+
     document: Document
     decision: Decision
     request: Request
@@ -169,7 +172,7 @@ def review_documents(
     old: Iterable[Document] = (),
     *,
     quiet: bool = False,
-) -> Iterator[Review]:
+) -> Iterator[Reviewed]:
     """The decision about each document, one by one. `quiet`: unknown kinds are only counted."""
     before = {document.identity: document.obj for document in old}
     for document in documents:
@@ -177,10 +180,10 @@ def review_documents(
         # An object without an earlier version is created, even if others are updated.
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
         facts = cluster.near(document.source) if isinstance(cluster, ManifestCluster) else cluster
-        decision = decide(request, config, facts)
+        decision = decide(Review(request, config, facts))
         if notes := list(_notes(document, config)):
             decision = replace(decision, notes=(*notes, *decision.notes))
-        yield Review(document, decision, request, quiet)
+        yield Reviewed(document, decision, request, quiet)
 
 
 def _notes(document: Document, config: Config) -> Iterator[str]:

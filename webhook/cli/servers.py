@@ -36,7 +36,7 @@ from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.cli.terminal import print_note
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
@@ -143,14 +143,14 @@ class Serving:
         return (*(f"{name}: {_EFFECTS[name]} {when}" for name, when in self.probes.items()), *self.notices)
 
 
-def servings(reviews: Iterable[Review], subject: Subject) -> Iterator[Serving]:
+def servings(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[Serving]:
     for review in reviews:
         for template, facts in subject.pods(review):
             for container in serving_containers(template.pod, facts):
                 yield _serving(review, template, container, facts)
 
 
-def _serving(review: Review, template: PodTemplate, container: Container, facts: Facts) -> Serving:
+def _serving(review: Reviewed, template: PodTemplate, container: Container, facts: Facts) -> Serving:
     server = recognised(container, facts)
     drain = drain_of(container, facts)
     lines = timelines([(template, facts)])

@@ -29,6 +29,7 @@ from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.context import Context
 from webhook.admission.engine import decide
+from webhook.admission.review import Review
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import connected
@@ -199,7 +200,7 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
         "name": text(pod, "metadata", "name"),
     }
     written = {**made, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-    decision = decide(Document("", None, written).request(), config, cluster)
+    decision = decide(Review(Document("", None, written).request(), config, cluster))
     derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
     top = owners[-1] if owners else pod
     above = next(iter(pod_templates(top, config.workloads)), None) if owners else None
@@ -238,7 +239,7 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
     if document.runs and kind_of(obj) == JOB:
         written = _as_written(obj)
     namespace = document.namespace or "default"
-    decision = decide(replace(document, obj=written).request(), config, cluster)
+    decision = decide(Review(replace(document, obj=written).request(), config, cluster))
     derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
     final = decision.object if decision.projected is None else decision.projected
     if document.runs:  # a running object keeps its own values of these fields

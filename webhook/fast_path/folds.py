@@ -116,7 +116,7 @@ class Recorder:
         )
 
     def fold(self, template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-        """Called by `webhook.admission.projection.project` instead of `fold_template`."""
+        """The `fold` of a review."""
         return self._folds.of(template, context, self)
 
 

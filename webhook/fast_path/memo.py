@@ -27,11 +27,12 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled, respond
+from webhook.admission.review import Review
 from webhook.fast_path.folds import Consulted, Folds, Recorder, current
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
-Decide = Callable[[Request, Config, Cluster], Decision]
+Decide = Callable[[Review], Decision]
 
 DEFAULT_BYTES: Final = 16 * 1024 * 1024
 _FOLDS: Final = 4
@@ -110,7 +111,7 @@ class Memo:
             self._remove(entry)
         self._count("miss")
         recorder = Recorder(cluster, self.folds)
-        decision = decide(canonical.request(), config, recorder)
+        decision = decide(Review(canonical.request(), config, recorder, recorder.fold))
         response = respond(decision)  # it may consult listings, too
         self.folds.measure()
         if shows_constants(response):
@@ -172,7 +173,7 @@ class Memo:
 
 def _decided(request: Request, config: Config, cluster: Cluster, decide: Decide) -> Answer:
     """The engine's answer to a request in its original form."""
-    decision = decide(request, config, cluster)
+    decision = decide(Review(request, config, cluster))
     return Answer(respond(decision), decision)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from policies.core.facts import Cluster
 from webhook.admission import engine
 from webhook.admission.answer_encoding import Response, allowed, denied
-from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled, respond
 from webhook.admission.ratcheting import never_refused
+from webhook.admission.review import Review
 from webhook.config.source import LivePolicy
 from webhook.server.reviews import Endpoint, OnError
 from webhook.worker_names.endpoint import Namer
@@ -21,7 +21,7 @@ from webhook.worker_names.endpoint import Namer
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path import Memo
 
-Decide = Callable[[Request, Config, Cluster], Decision]
+Decide = Callable[[Review], Decision]
 
 
 def endpoints(
@@ -57,7 +57,7 @@ class Decider:
         config = self.policy.config
         if self.memo is not None and config.webhook.fast_path:
             return self.memo.answer(self.name, request, config, self.cluster, self.decide)
-        decision = self.decide(request, config, self.cluster)
+        decision = self.decide(Review(request, config, self.cluster))
         return Answer(respond(decision), decision)
 
     def recall(self, body: bytes) -> Recalled | None:

@@ -30,6 +30,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from webhook.admission import engine
 from webhook.admission.envelope import Request
+from webhook.admission.review import Review
 from webhook.config.load import load, rules
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
@@ -101,7 +102,7 @@ def _preload(options: Options) -> None:
     _kinds()
     rules()
     load_tables()
-    engine.decide(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), load({}), NoCluster())
+    engine.decide(Review(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), load({}), NoCluster()))
     if options.uses_cluster:
         load_client()
 

@@ -24,8 +24,8 @@ _MAX: Final = 8
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    cluster = facts.cluster
-    if not isinstance(cluster, WholeObjects) or target.has_controller:
+    cluster = facts.whole
+    if cluster is None or target.has_controller:
         return
     if not target.replicas or dig(target.spec, "suspend") is True:
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.dns import resolve
-from policies.core.facts import WholeObjects
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.json import integer, text
@@ -13,7 +12,7 @@ from policies.rollouts.rollouts import autoscaler_of
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if not isinstance(facts.cluster, WholeObjects) or target.has_controller or target.replicas == 0:
+    if facts.whole is None or target.has_controller or target.replicas == 0:
         return
     reported: set[str] = set()
     for link in blocking_links(target):

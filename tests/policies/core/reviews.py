@@ -9,6 +9,7 @@ from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 
@@ -20,7 +21,7 @@ RULE = "liveness-external-dependency"
 
 
 def decided(obj: Json, *others: Json, config: Config = STANDARD) -> Decision:
-    return decide(Document("test", 0, obj).request(), config, ManifestCluster([obj, *others]))
+    return decide(Review(Document("test", 0, obj).request(), config, ManifestCluster([obj, *others])))
 
 
 def coverage_of(obj: Json, *others: Json, config: Config = STANDARD) -> Coverage:

@@ -14,6 +14,7 @@ from tests.manifests import manifest
 from tests.policies.core.reviews import STRICT, coverage_of, decided
 from webhook.admission import messages
 from webhook.admission.engine import mutate
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 from webhook.server.metrics import MAX_UNREAD_KINDS, Metrics
@@ -55,7 +56,7 @@ def test_a_pod_is_found_by_its_structure_and_only_warned_about(spec: Json, path:
 
 def test_nothing_is_changed_in_an_unknown_kind() -> None:
     obj = unknown({"template": {"spec": POD}})
-    assert mutate(Document("test", 0, obj).request(), STRICT, ManifestCluster([])).object is obj
+    assert mutate(Review(Document("test", 0, obj).request(), STRICT, ManifestCluster([]))).object is obj
 
 
 @pytest.mark.parametrize(

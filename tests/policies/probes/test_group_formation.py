@@ -13,6 +13,7 @@ from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import StandardProbes
 from tests.manifests import manifest
 from webhook.admission.engine import decide
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 
@@ -150,13 +151,13 @@ def test_liveness_of_a_member_waits_for_its_group() -> None:
 )
 def test_a_review_of_the_set(policy: str | None, waits: bool) -> None:
     """It shows the probes of the leaders, and warns about the user's own."""
-    decision = decide(Document("test", 0, lws(policy)).request(), load({}), ManifestCluster([]))
+    decision = decide(Review(Document("test", 0, lws(policy)).request(), load({}), ManifestCluster([])))
     assert decision.projected is not None
     template = decision.projected["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
     assert names_of(template["spec"]["containers"][0]) == ({"liveness"} if waits else ALL)
     assert "ownerReferences" not in template["metadata"]
     obj = lws(policy, readinessProbe={"httpGet": {"path": "/health", "port": 8000}})
-    decision = decide(Document("test", 0, obj).request(), load({}), ManifestCluster([]))
+    decision = decide(Review(Document("test", 0, obj).request(), load({}), ManifestCluster([])))
     found = [each.finding.path for each in decision.results if "LeaderReady" in each.finding.message]
     place = "spec.leaderWorkerTemplate.leaderTemplate.spec.containers[0].readinessProbe"
     assert (decision.allowed, found) == (True, [place] if waits else [])

@@ -18,6 +18,7 @@ from webhook.admission import bounds, engine, messages
 from webhook.admission.bounds import MAX_ANNOTATION_LENGTH, MAX_EXEMPTION_LENGTH, STEPS, allowance, bounded
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster
 
@@ -41,7 +42,7 @@ def asked(made: Made) -> Request:
 
 def decided(made: Made) -> tuple[Decision, Decision]:
     request = asked(made)
-    return engine.mutate(request, CONFIG, NOWHERE), engine.validate(request, CONFIG, NOWHERE)
+    return engine.mutate(Review(request, CONFIG, NOWHERE)), engine.validate(Review(request, CONFIG, NOWHERE))
 
 
 def work(made: Made) -> tuple[int, Decision, Decision]:

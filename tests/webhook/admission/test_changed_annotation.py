@@ -15,6 +15,7 @@ from policies.kube.metadata import annotations_of
 from tests.manifests import manifest
 from webhook.admission.changed_annotation import MAX_LENGTH, Changed, annotated
 from webhook.admission.engine import decide, mutate
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 
@@ -49,7 +50,7 @@ def pod(*containers: Json, **metadata: Any) -> Json:
 def admitted(obj: Json, policy: dict[str, str] | None = None) -> Json:
     made = Document("x", 0, obj).request()
     request = replace(made, username="jane")
-    return mutate(request, load(policy or {}), CLUSTER).object
+    return mutate(Review(request, load(policy or {}), CLUSTER)).object
 
 
 def test_the_annotation_has_the_added_fields_and_reasons() -> None:
@@ -124,7 +125,7 @@ def test_it_gives_way_where_there_is_no_room() -> None:
 def test_it_is_never_in_a_template(api: str, kind: str) -> None:
     template = {key: value for key, value in pod().items() if key in ("metadata", "spec")}
     obj = manifest(kind, "x", {"template": template}, version=api, namespace="ml")
-    decision = decide(Document("x", 0, obj).request(), load({}), CLUSTER)
+    decision = decide(Review(Document("x", 0, obj).request(), load({}), CLUSTER))
     assert decision.projected is not None
     assert CHANGED not in str(decision.projected)
     assert CHANGED not in str(decision.object)

@@ -12,6 +12,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate
 from webhook.admission.envelope import Request
 from webhook.admission.messages import warnings_of
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
 
@@ -59,7 +60,7 @@ def request(obj: Json, old: Json | None = None, username: str = "jane") -> Reque
 
 
 def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:
-    return decide(request(obj, old), load(policy or {}), CLUSTER)
+    return decide(Review(request(obj, old), load(policy or {}), CLUSTER))
 
 
 def said(decision: Decision) -> list[str]:
@@ -128,9 +129,9 @@ def test_it_can_be_switched_off() -> None:
     assert said(judged(deployment(), policy=quiet)) == []
     pod = {**deployment()["spec"]["template"], "apiVersion": "v1", "kind": "Pod"}
     pod["metadata"] = {"name": "p", "namespace": "ml"}
-    loud = list(warnings_of(mutate(request(pod), load({}), CLUSTER)))
+    loud = list(warnings_of(mutate(Review(request(pod), load({}), CLUSTER))))
     assert [line.split()[1] for line in loud] == ["added", "added", "added"]
-    assert list(warnings_of(mutate(request(pod), load(quiet), CLUSTER))) == []
+    assert list(warnings_of(mutate(Review(request(pod), load(quiet), CLUSTER)))) == []
 
 
 def test_an_old_object_beyond_all_bounds_makes_all_of_it_news() -> None:

@@ -27,6 +27,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
+from webhook.admission.review import Review
 from webhook.admission.scope import in_scope
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster
@@ -131,7 +132,7 @@ def request(obj: Json, old: Json | None = None, **changes: Any) -> Request:
 
 
 def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:
-    return decide(request(obj, old), load(policy or {}), NoCluster())
+    return decide(Review(request(obj, old), load(policy or {}), NoCluster()))
 
 
 # --- mutation ------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = N
 
 def test_each_mutation_sees_the_one_before() -> None:
     given = pod()
-    decision = mutate(request(given), Config(), NoCluster())
+    decision = mutate(Review(request(given), Config(), NoCluster()))
     assert [change.policy for change in decision.changes] == ["label", "seen"]
     assert decision.object["metadata"]["annotations"]["seen"] == "{'chassis': 'on'}"
     assert decision.object["spec"] is given["spec"]
@@ -147,20 +148,20 @@ def test_each_mutation_sees_the_one_before() -> None:
 
 
 def test_a_second_pass_changes_nothing() -> None:
-    once = mutate(request(pod()), Config(), NoCluster()).object
-    assert mutate(request(once), Config(), NoCluster()).patch == []
+    once = mutate(Review(request(pod()), Config(), NoCluster())).object
+    assert mutate(Review(request(once), Config(), NoCluster())).patch == []
 
 
 @pytest.mark.parametrize(("mode", "recorded"), [("warn", True), ("audit", True), ("off", False)])
 def test_only_enforce_changes_the_object(mode: str, recorded: bool) -> None:
     config = load({"label.yaml": f"mode: {mode}", "seen.yaml": "mode: off"})
-    decision = mutate(request(pod()), config, NoCluster())
+    decision = mutate(Review(request(pod()), config, NoCluster()))
     assert decision.patch == []
     assert [(change.policy, change.mode) for change in decision.changes] == [("label", mode)] * recorded
 
 
 def test_a_crash_stays_in_its_policy() -> None:
-    decision = mutate(request(pod(labels={"crash": "yes"})), Config(), NoCluster())
+    decision = mutate(Review(request(pod(labels={"crash": "yes"})), Config(), NoCluster()))
     assert [op["path"] for op in decision.patch] == ["/metadata/labels/chassis"]
     assert [(crash.id, crash.error) for crash in decision.crashes] == [("seen", "RuntimeError: toy")]
     assert "test_engine" in decision.crashes[0].trace
@@ -168,23 +169,23 @@ def test_a_crash_stays_in_its_policy() -> None:
 
 
 def test_advice_is_a_warning_at_most() -> None:
-    decision = mutate(request(pod(labels={"advise": "yes"})), Config(), NoCluster())
+    decision = mutate(Review(request(pod(labels={"advise": "yes"})), Config(), NoCluster()))
     assert [(v.rule, v.mode) for v in decision.results] == [("seen", Mode.WARN)]
 
 
 def test_a_policy_can_be_exempted_with_a_reason() -> None:
     annotations = {"mlchassis.dev/exempt": "label=we set our own"}
-    decision = mutate(request(pod(annotations=annotations)), Config(), NoCluster())
+    decision = mutate(Review(request(pod(annotations=annotations)), Config(), NoCluster()))
     assert [change.policy for change in decision.changes] == ["seen"]
     assert [(v.rule, v.exempted) for v in decision.results] == [("label", "we set our own")]
 
 
 def test_an_update_changes_only_the_kinds_that_a_policy_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mutate(request(pod(), pod()), Config(), NoCluster()).patch == ()
+    assert mutate(Review(request(pod(), pod()), Config(), NoCluster())).patch == ()
     toys = registry.mutators()
     updating = replace(toys["label"], on_update=(POD,))
     monkeypatch.setattr(registry, "mutators", lambda: {**toys, "label": updating})
-    decision = mutate(request(pod(), pod()), Config(), NoCluster())
+    decision = mutate(Review(request(pod(), pod()), Config(), NoCluster()))
     assert [change.policy for change in decision.changes] == ["label"]
 
 
@@ -199,7 +200,7 @@ def test_an_update_changes_only_the_kinds_that_a_policy_names(monkeypatch: pytes
     ],
 )
 def test_objects_out_of_scope_are_admitted(changes: dict[str, Any]) -> None:
-    decision = decide(request(pod("bad"), **changes), Config(), NoCluster())
+    decision = decide(Review(request(pod("bad"), **changes), Config(), NoCluster()))
     assert decision.allowed
     assert decision.patch == ()
     assert not decision.results
@@ -331,7 +332,7 @@ def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
         jobs = [{"name": f"j{n}", "template": {"spec": template}} for n in range(groups)]
         jobset = {"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "spec": {"replicatedJobs": jobs}}
         decisions: list[Decision] = []
-        count = calls(lambda: decisions.append(validate(request(jobset), load({}), NoCluster())))
+        count = calls(lambda: decisions.append(validate(Review(request(jobset), load({}), NoCluster()))))
         assert len(decisions[0].results) == min(groups, bounds.MAX_RESULTS)
         return count
 
@@ -436,7 +437,7 @@ def test_unknown_namespace_labels_never_lead_to_a_denial() -> None:
     policy = {"webhook.yaml": "overrides: [{namespaceSelector: {matchLabels: {a: b}}, profile: observe}]"}
     assert judged(pod("bad"), policy=policy).allowed
     namespace = manifest("Namespace", "default", labels={"a": "c"})
-    known = decide(request(pod("bad")), load(policy), ManifestCluster([namespace]))
+    known = decide(Review(request(pod("bad")), load(policy), ManifestCluster([namespace])))
     assert not known.allowed
 
 
@@ -452,7 +453,7 @@ def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
 
 
 def test_validate_does_not_mutate_a_pod() -> None:
-    decision = validate(request(pod("bad")), Config(), NoCluster())
+    decision = validate(Review(request(pod("bad")), Config(), NoCluster()))
     assert decision.changes == ()
     assert not decision.allowed
 
@@ -469,7 +470,7 @@ ADA: dict[str, Any] = {"username": "ada", "groups": ("system:authenticated",)}
 
 
 def asked(obj: Json, old: Json | None = None, policy: str = "", **account: Any) -> Decision:
-    return decide(request(obj, old, **account), load({"webhook.yaml": policy}), NoCluster())
+    return decide(Review(request(obj, old, **account), load({"webhook.yaml": policy}), NoCluster()))
 
 
 @pytest.mark.parametrize("username", ["", *CONTROLLERS])

@@ -12,6 +12,7 @@ from tests.manifests import manifest
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, validate
 from webhook.admission.exemptions import Exemptions, State, exemptions_in
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.fast_path.memo import Memo
 from webhook.manifests.files import Document
@@ -72,7 +73,7 @@ def hazard(written: str) -> Json:
 
 def test_the_day_after_its_last_it_is_refused_again() -> None:
     request = Document("x", 0, hazard(f"{RULE}=asked until=2026-03-10")).request()
-    last, after = (decide(request, on(date(2026, 3, day)), NoCluster()) for day in (10, 11))
+    last, after = (decide(Review(request, on(date(2026, 3, day)), NoCluster())) for day in (10, 11))
     assert last.allowed
     assert not after.allowed
     assert any("no longer exempted" in note for note in after.notes)
@@ -91,5 +92,5 @@ def test_the_memo_forgets_the_exemptions_of_the_day_before() -> None:
 def test_an_override_ends_too() -> None:
     text = f"overrides: [{{namespaces: [ml], modes: {{{RULE}: warn}}, until: 2026-03-10}}]"
     request = Document("x", 0, hazard("")).request()
-    assert decide(request, on(TODAY, webhook=text), NoCluster()).allowed
-    assert not decide(request, on(date(2026, 3, 11), webhook=text), NoCluster()).allowed
+    assert decide(Review(request, on(TODAY, webhook=text), NoCluster())).allowed
+    assert not decide(Review(request, on(date(2026, 3, 11), webhook=text), NoCluster())).allowed

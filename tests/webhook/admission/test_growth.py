@@ -12,11 +12,16 @@ import pytest
 
 from benchmarks._grown import DIMENSIONS, MAX, MIN, Grown, node, pod, world
 from policies.containers.commands import clear_cache
+from policies.core.facts import Cluster
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from tests.calls import calls
 from webhook.admission import bounds, engine
+from webhook.admission.configuration import Config
+from webhook.admission.decision import Decision
+from webhook.admission.envelope import Request
 from webhook.admission.messages import respond
+from webhook.admission.review import Review
 from webhook.config.load import load
 
 STEEPEST = 1.1
@@ -29,11 +34,15 @@ def _without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "STEPS", 10**9)
 
 
+def _mutated(request: Request, config: Config, cluster: Cluster) -> Decision:
+    return engine.mutate(Review(request, config, cluster))
+
+
 def decided(grown: Grown) -> Callable[[], object]:
     config = load(grown.policy)
 
     def decide() -> None:
-        decision = engine.decide(grown.request, config, grown.cluster)
+        decision = engine.decide(Review(grown.request, config, grown.cluster))
         assert not decision.crashes
         assert not any("is not decided" in note for note in decision.notes)
         respond(decision)
@@ -100,7 +109,8 @@ def test_a_mutation_after_a_change_costs_the_same_among_many_nodes_with_accelera
         store = next(store for _, _, store in cluster.sources if store.kind == "Node")
         for number in range(nodes):
             store.put(accelerated(number))
-        mutated = partial(engine.mutate, DIMENSIONS["containers of a pod"](1).request, load({}), cluster)
+        request, config = DIMENSIONS["containers of a pod"](1).request, load({})
+        mutated = partial(_mutated, request, config, cluster)
         assert "nvidia.com/gpu.present" in str(mutated().patch)
         store.put(accelerated(7, unschedulable=True))
         cluster.listing(Resource.NODES)

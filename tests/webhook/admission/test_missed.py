@@ -15,6 +15,7 @@ from webhook.admission import engine
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.missed import Difference, excluded, is_current, missed, runs
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster
 
@@ -39,7 +40,7 @@ def vllm(**metadata: Any) -> Json:
 def made(pod: Json, config: Config) -> Json:
     """The pod as the webhook makes it, completed as the API server does."""
     request = Request("u", POD, "CREATE", "ml", "served", object=pod)
-    running = deepcopy(engine.mutate(request, config, NoCluster()).object)
+    running = deepcopy(engine.mutate(Review(request, config, NoCluster())).object)
     for container in running["spec"]["containers"]:
         container.setdefault("volumeMounts", []).append({"name": "token", "mountPath": "/var/run"})
         for name in ("startupProbe", "livenessProbe", "readinessProbe"):

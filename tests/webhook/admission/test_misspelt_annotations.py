@@ -15,6 +15,7 @@ from tests.manifests import manifest
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.misspelt_annotations import misspelt_annotations
+from webhook.admission.review import Review
 from webhook.config.load import load
 
 CONTAINER = {"name": "main", "image": "busybox"}
@@ -75,7 +76,7 @@ def test_every_annotation_of_the_domain_is_listed() -> None:
 
 def notes(obj: Json) -> tuple[str, ...]:
     request = Request(uid="1", kind=kind_of(obj), operation="CREATE", namespace="ml", name="it", object=obj)
-    return decide(request, load({}), NoCluster()).notes
+    return decide(Review(request, load({}), NoCluster())).notes
 
 
 @pytest.mark.parametrize("at", ["object", "template"])

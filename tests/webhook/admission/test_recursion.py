@@ -18,6 +18,7 @@ from policies.kube.group_kinds import kind_of
 from tests.hostile.objects import Json, deployment, pod, server
 from webhook.admission import engine
 from webhook.admission.envelope import Request
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster
 
@@ -110,7 +111,7 @@ def test_no_mutator_or_rule_is_dropped_for_a_repeated_token(place: str) -> None:
         obj = deployment(PLACES[place](token * REPEATED))
         request = Request("u", kind_of(obj), "CREATE", "ml", object=obj, username="ada")
         with shallow_stack():
-            decision = engine.decide(request, CONFIG, NOWHERE)
+            decision = engine.decide(Review(request, CONFIG, NOWHERE))
         dropped += [(token, crash.id, crash.trace) for crash in decision.crashes]
         read += decision.coverage is not None and not any("not decided" in note for note in decision.notes)
     assert dropped == []

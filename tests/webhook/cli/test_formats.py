@@ -20,7 +20,7 @@ from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS
 from webhook.admission.decision import Crash, Decision
 from webhook.cli.output import sarif
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import load, rules
 from webhook.manifests.files import Document
 from webhook.version import version
@@ -119,7 +119,7 @@ def test_a_rule_that_failed_is_a_notification() -> None:
     document = Document("f.yaml", 0, obj)
     read = Coverage(POD, Reading.REVIEWED)
     decision = Decision(obj, crashes=(Crash(RULE, "ValueError: x", ""),), coverage=read)
-    review = Review(document, decision, document.request())
+    review = Reviewed(document, decision, document.request())
     text = "".join(sarif.pieces([review], Subject("", "", load({}), NoCluster(), 0)))
     of_sarif(text)
     (invocation,) = json.loads(text)["runs"][0]["invocations"]

@@ -24,7 +24,7 @@ from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.yaml import dump
-from webhook.cli.reviewing import Review, Subject, review_documents
+from webhook.cli.reviewing import Reviewed, Subject, review_documents
 from webhook.config.load import load
 from webhook.manifests.files import Document, ManifestCluster, read
 from webhook.manifests.positions import Lines, Origin
@@ -111,7 +111,7 @@ class Page(HTMLParser):
         return [attributes["id"] or "" for _, attributes in self.tags if "id" in attributes]
 
 
-def reviewed(*documents: Document, **policy: str) -> tuple[list[Review], Subject]:
+def reviewed(*documents: Document, **policy: str) -> tuple[list[Reviewed], Subject]:
     config = load({f"{name}.yaml": text for name, text in policy.items()})
     known = ManifestCluster([document.obj for document in documents])
     return list(review_documents(documents, config, known)), Subject("x", "y", config, known, 0)
@@ -281,7 +281,7 @@ def test_objects_are_let_go_as_they_come(manifests: Path) -> None:
     (document, _) = read([str(manifests)])
     alive: list[Any] = []
 
-    def stream() -> Iterator[Review]:
+    def stream() -> Iterator[Reviewed]:
         for number in range(20):
             obj = Tracked({**document.obj, "metadata": {"name": f"d{number}", "namespace": "a"}})
             assert sum(ref() is not None for ref in alive) <= 1

@@ -34,7 +34,7 @@ from webhook.admission import engine
 from webhook.admission.decision import Decision, Result
 from webhook.cli import cluster_reviews, connection
 from webhook.cli.output import sarif
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import load
 from webhook.kube import api as api_server
 from webhook.kube.api import ApiServer
@@ -176,7 +176,7 @@ def test_a_context_s_name_is_an_address_in_sarif() -> None:
     obj = pod("a")
     result = Result(RULE, Finding("spec", "why", "how"), Mode.ENFORCE)
     document = Document("my cluster", None, obj)
-    review = Review(document, Decision(obj, results=(result,)), document.request())
+    review = Reviewed(document, Decision(obj, results=(result,)), document.request())
     log = json.loads("".join(sarif.pieces([review], Subject("", "", load({}), NoCluster(), 0))))
     (place,) = log["runs"][0]["results"][0]["locations"]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "my%20cluster"

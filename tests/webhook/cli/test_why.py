@@ -26,6 +26,7 @@ from tests.webhook.cli.scanned import (
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.engine import mutate
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests.files import Document
 
@@ -142,7 +143,7 @@ async def put_pod(fake: FakeApiServer, policy: dict[str, str]) -> Json:
     owners = owned_by("apps/v1", "ReplicaSet", "llm-1", "uid-llm-1")
     metadata: Json = {"labels": {"app": "llm"}, "ownerReferences": owners}
     pod = {"apiVersion": "v1", "kind": "Pod", **named("llm-1-a", template["spec"], **metadata)}
-    final = mutate(Document("x", 0, pod).request(), load(policy), NoCluster()).object
+    final = mutate(Review(Document("x", 0, pod).request(), load(policy), NoCluster())).object
     fields: Json = {"f:spec": {"f:containers": {'k:{"name":"main"}': {"f:startupProbe": {}}}}}
     entry = {"manager": "kube-controller-manager", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields}
     final["metadata"]["managedFields"] = [entry]

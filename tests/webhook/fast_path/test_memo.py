@@ -39,6 +39,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request, parse
 from webhook.admission.messages import Answer, respond
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.fast_path.memo import DEFAULT_BYTES, Decide, Memo, summary
 from webhook.kube.caches import ClusterCache
@@ -242,7 +243,7 @@ def assert_agrees(memo: Memo, endpoint: str, request: Request, config: Config, c
     """The memo's answer, with its counts and log lines, is the engine's on the request as it came."""
     decide: Decide = engine.mutate if endpoint == "mutate" else engine.validate
     answer = memo.answer(endpoint, request, config, cluster, decide)
-    decision = DECIDE[endpoint](request, config, cluster)
+    decision = DECIDE[endpoint](Review(request, config, cluster))
     assert rendered(request, answer) == render(request.uid, respond(decision))
     assert answer.decision is not None
     assert summary(answer.decision) == summary(decision)
@@ -605,9 +606,9 @@ def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
 def test_the_answer_that_was_asked_for_last_is_given_up_last() -> None:
     decided: list[str] = []
 
-    def decide(request: Request, config: Config, cluster: Cluster) -> Decision:
-        decided.append(text(request.object, "spec", "containers", 0, "image"))
-        return engine.mutate(request, config, cluster)
+    def decide(review: Review) -> Decision:
+        decided.append(text(review.object, "spec", "containers", 0, "image"))
+        return engine.mutate(review)
 
     config = load({})
     requests = list(distinct(100))

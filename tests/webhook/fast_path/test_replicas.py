@@ -36,6 +36,7 @@ from webhook.admission.canonical import CONSTANT, CONSTANTS, Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import BadReview, Request, parse
 from webhook.admission.messages import respond
+from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.fast_path import replicas
 from webhook.fast_path.memo import summary
@@ -83,7 +84,7 @@ class Caller:
             self.read(endpoint, body)
             return False
         request = parse(body)  # raises where no answer should have been given
-        decision = DECIDE[endpoint](request, self.config, self.cluster)
+        decision = DECIDE[endpoint](Review(request, self.config, self.cluster))
         assert known.body == render(request.uid, respond(decision))
         assert known.uid == request.uid
         assert known.note.decision == summary(decision)
@@ -96,7 +97,7 @@ class Caller:
         request = parse(body)
         decide = engine.mutate if endpoint == "mutate" else engine.validate
         answer = self.memo.answer(endpoint, request, self.config, self.cluster, decide)
-        decision = DECIDE[endpoint](request, self.config, self.cluster)
+        decision = DECIDE[endpoint](Review(request, self.config, self.cluster))
         assert rendered(request, answer) == render(request.uid, respond(decision))
         if answer.remember is not None:
             answer.remember(body, Note(request, summary(decision)))
@@ -278,7 +279,7 @@ def assert_answered_as_read(caller: Caller, body: bytes) -> None:
     answer = caller.memo.recall("validate", body, caller.config, caller.cluster)
     if answer is not None:
         request = parse(body)
-        decision = engine.validate(request, caller.config, caller.cluster)
+        decision = engine.validate(Review(request, caller.config, caller.cluster))
         assert answer.body == render(request.uid, respond(decision))
         assert (answer.name or answer.note.name) == named(request)
 

@@ -315,6 +315,7 @@ def test_no_review_reads_a_file_once_the_workers_are_forked() -> None:
         "import argparse, sys\n"
         "from policies.core.facts import NoCluster\n"
         "from webhook.admission.engine import decide\n"
+        "from webhook.admission.review import Review\n"
         "from webhook.config.load import load\n"
         "from webhook.manifests.files import read\n"
         "from webhook.server import worker\n"
@@ -322,7 +323,7 @@ def test_no_review_reads_a_file_once_the_workers_are_forked() -> None:
         "worker._preload(argparse.Namespace(uses_cluster=False))\n"
         "opened = []\n"
         "sys.addaudithook(lambda event, args: opened.append(args[0]) if event == 'open' else None)\n"
-        "for each in documents: decide(each.request('CREATE', None), load({}), NoCluster())\n"
+        "for each in documents: decide(Review(each.request('CREATE', None), load({}), NoCluster()))\n"
         "print(len(documents), opened)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

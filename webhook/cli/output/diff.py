@@ -8,13 +8,13 @@ from typing import Final
 
 from webhook.cli.output.text import change_lines, finding_lines
 from webhook.cli.output.yaml import dump
-from webhook.cli.reviewing import Review
+from webhook.cli.reviewing import Reviewed
 from webhook.cli.terminal import Line
 
 _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def lines(reviews: Iterable[Review]) -> Iterator[Line]:
+def lines(reviews: Iterable[Reviewed]) -> Iterator[Line]:
     for review in reviews:
         findings = list(finding_lines(review))
         before, after = (dump(obj).split("\n")[:-1] for obj in (review.document.obj, review.final))

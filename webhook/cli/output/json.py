@@ -10,11 +10,11 @@ import orjson
 from policies.kube.json import Json, text
 from policies.kube.printable import printable_json
 from webhook.admission.json_patch import diff
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.manifests.files import Document
 
 
-def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
+def pieces(reviews: Iterable[Reviewed], _: Subject) -> Iterator[str]:
     before = "[\n"
     for review in reviews:
         rendered = orjson.dumps(record(review), option=orjson.OPT_INDENT_2).decode()
@@ -35,7 +35,7 @@ def identity(document: Document) -> Json:
     }
 
 
-def record(review: Review) -> Json:
+def record(review: Reviewed) -> Json:
     document, decision = review.document, review.decision
     return {
         **identity(document),

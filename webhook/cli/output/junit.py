@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from policies.core.coverage import Reading
 from policies.kube.printable import printable, printable_lines
 from webhook.admission import messages
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 
 
-def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
+def pieces(reviews: Iterable[Reviewed], _: Subject) -> Iterator[str]:
     suite = ET.Element("testsuite", name="chassis", errors="0")
     for review in reviews:
         case = add_case(suite, review.document.source, review.title)

@@ -17,7 +17,7 @@ import orjson
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages
-from webhook.cli.reviewing import Review
+from webhook.cli.reviewing import Reviewed
 from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube import paths
@@ -87,7 +87,7 @@ class Results:
         self._timestamp = {"seconds": int(now), "nanos": 0}
         self.by_namespace: dict[str, list[Json]] = {}
 
-    def collect(self, reviews: Iterable[Review]) -> Iterator[Review]:
+    def collect(self, reviews: Iterable[Reviewed]) -> Iterator[Reviewed]:
         """Keep the results of reviews while they are passed on."""
         for review in reviews:
             for result in results_of(review):
@@ -96,7 +96,7 @@ class Results:
             yield review
 
 
-def results_of(review: Review) -> Iterator[Json]:
+def results_of(review: Reviewed) -> Iterator[Json]:
     """A result for each finding, for each change that a running object lacks, and for each failed rule."""
     obj = review.document.obj
     resource = {"apiVersion": text(obj, "apiVersion"), "kind": text(obj, "kind")}

@@ -23,7 +23,7 @@ from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli import explain
 from webhook.cli.output.plain import as_json
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import rules
 from webhook.version import version
 
@@ -39,7 +39,7 @@ FINGERPRINT: Final = "chassisFinding/v1"
 edits."""
 
 
-def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
+def pieces(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[str]:
     ids = {name: index for index, name in enumerate((*rules(), *registry.mutators()))}
     results: list[Json] = []
     notifications: list[Json] = []
@@ -93,7 +93,7 @@ def _rules(docs: str) -> Iterator[Json]:
         }
 
 
-def _result(review: Review, result: Result, ids: Mapping[str, int], seen: Counter[str]) -> Json:
+def _result(review: Reviewed, result: Result, ids: Mapping[str, int], seen: Counter[str]) -> Json:
     finding = result.finding
     fingerprint = _fingerprint(review, result)
     seen[fingerprint] += 1
@@ -115,12 +115,12 @@ def _without_links(text: str) -> str:
     return text.replace("](", "\\](")
 
 
-def _fingerprint(review: Review, result: Result) -> str:
+def _fingerprint(review: Reviewed, result: Result) -> str:
     place = [*map(str, review.document.identity), *named(review.final, result.finding.path)]
     return hashlib.sha256(orjson.dumps([result.rule, place])).hexdigest()[:16]
 
 
-def _location(review: Review, path: str) -> Json:
+def _location(review: Reviewed, path: str) -> Json:
     physical: Json = {"artifactLocation": _artifact(review)}
     if lines := review.lines(path):
         physical["region"] = {"startLine": lines.first, "endLine": lines.last if lines.exact else lines.first}
@@ -130,7 +130,7 @@ def _location(review: Review, path: str) -> Json:
     }
 
 
-def _artifact(review: Review) -> Json:
+def _artifact(review: Reviewed) -> Json:
     """The file, relative to the working directory if it was named so; the cluster of a running object."""
     source = review.document.source
     if review.document.origin is None:
@@ -140,7 +140,7 @@ def _artifact(review: Review) -> Json:
     return {"uri": quote(Path(source).as_posix()), "uriBaseId": "%SRCROOT%"}
 
 
-def _notification(review: Review, level: str, message: str) -> Json:
+def _notification(review: Reviewed, level: str, message: str) -> Json:
     return {
         "level": level,
         "message": {"text": _without_links(message)},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from webhook.cli.exit_status import DENIED, OK
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.cli.terminal import print_lines
 
 
@@ -21,7 +21,7 @@ class _Tally:
     warned: bool = False
     unknown: bool = False
 
-    def count(self, reviews: Iterable[Review]) -> Iterator[Review]:
+    def count(self, reviews: Iterable[Reviewed]) -> Iterator[Reviewed]:
         for review in reviews:
             self.denied |= not review.decision.allowed
             self.unknown |= review.coverage.unknown
@@ -29,7 +29,7 @@ class _Tally:
             yield review
 
 
-def show(reviews: Iterable[Review], subject: Subject, args: argparse.Namespace) -> int:
+def show(reviews: Iterable[Reviewed], subject: Subject, args: argparse.Namespace) -> int:
     """Print reviews as the flags of `flags.add_review_output` choose, and return the exit status."""
     tally = _Tally()
     counted = tally.count(reviews)

@@ -11,7 +11,7 @@ from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.cli.output.plain import as_json, plural
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.cli.terminal import Line
 
 
@@ -35,7 +35,7 @@ class Statistics:
     unread: list[str] = field(default_factory=list)
     """Files that could not be read, with the reason."""
 
-    def add(self, review: Review, config: Config) -> None:
+    def add(self, review: Reviewed, config: Config) -> None:
         obj = review.document.obj
         self.objects += 1
         self.workloads += bool(pod_templates(obj, config.workloads))
@@ -103,7 +103,7 @@ def _listed(heading: str, items: list[str]) -> Iterator[Line]:
 _MAX_LISTED = 10
 
 
-def statistics(reviews: Iterable[Review], subject: Subject) -> Statistics:
+def statistics(reviews: Iterable[Reviewed], subject: Subject) -> Statistics:
     figures = Statistics(unread=list(subject.not_read))
     for review in reviews:
         figures.add(review, subject.config)

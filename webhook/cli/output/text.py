@@ -13,14 +13,14 @@ from policies.core.coverage import Reading
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.output.plain import plural
-from webhook.cli.reviewing import Outcome, Review, outcome_of
+from webhook.cli.reviewing import Outcome, Reviewed, outcome_of
 from webhook.cli.terminal import Line
 
 _TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEMPTED)
 _READINGS: Final = {Reading.NO_PODS: "without pods"}
 
 
-def lines(reviews: Iterable[Review]) -> Iterator[Line]:
+def lines(reviews: Iterable[Reviewed]) -> Iterator[Line]:
     """A block for each object with findings or changes, the findings by rule and by namespace, and a line of
     totals."""
     objects = changed = warnings = denied = running = 0
@@ -55,7 +55,7 @@ def lines(reviews: Iterable[Review]) -> Iterator[Line]:
     yield ", ".join(counts), "bold red" if denied else "bold green"
 
 
-def _verdict(review: Review) -> tuple[str, str]:
+def _verdict(review: Reviewed) -> tuple[str, str]:
     """The style and the verdict of an object. An object that was not read is not called admitted."""
     if not review.decision.allowed:
         return "red", "DENIED"
@@ -85,7 +85,7 @@ def _totals(heading: str, counts: Mapping[str, Counter[Outcome]]) -> Iterator[Li
     yield "", ""
 
 
-def change_lines(review: Review) -> Iterator[Line]:
+def change_lines(review: Reviewed) -> Iterator[Line]:
     """The fields that the policies add, each with its reason."""
     for change in messages.listed_changes(review.changes):
         reasons = list(change.why.local())
@@ -97,7 +97,7 @@ def change_lines(review: Review) -> Iterator[Line]:
             yield from _wrapped(f"{reason.path}: ", reason.why, "", indent=4)
 
 
-def finding_lines(review: Review) -> Iterator[Line]:
+def finding_lines(review: Reviewed) -> Iterator[Line]:
     for crash in review.decision.crashes:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
     if review.unread:
@@ -113,7 +113,7 @@ def finding_lines(review: Review) -> Iterator[Line]:
             yield from _finding("exempted", review, result, "magenta")
 
 
-def _finding(label: str, review: Review, result: Result, style: str) -> Iterator[Line]:
+def _finding(label: str, review: Reviewed, result: Result, style: str) -> Iterator[Line]:
     yield f"  {label} {result.rule}", style
     place = f" ({review.place(result.finding.path)})" if review.document.origin else ""
     yield f"    at {result.finding.path}{place}{', found by shape' if result.by_shape else ''}", ""

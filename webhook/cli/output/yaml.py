@@ -9,16 +9,16 @@ import yaml
 
 from policies.kube.json import Json
 from policies.kube.printable import printable, printable_lines
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.manifests.documents import NUMBERS
 
 
-def pieces(reviews: Iterable[Review], _: Subject) -> Iterator[str]:
+def pieces(reviews: Iterable[Reviewed], _: Subject) -> Iterator[str]:
     for number, review in enumerate(reviews):
         yield f"---\n{_commented(review)}" if number else _commented(review)
 
 
-def _commented(review: Review) -> str:
+def _commented(review: Reviewed) -> str:
     why = "".join(
         f"# {printable(f'{reason.policy}: {reason.path}: {reason.why}')}\n" for _, reason in review.reasons
     )

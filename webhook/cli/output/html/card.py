@@ -21,7 +21,7 @@ from webhook.admission.decision import Decision, Result
 from webhook.admission.json_patch import diff, steps_of
 from webhook.cli.output.html.timeline import timelines
 from webhook.cli.output.yaml import dump
-from webhook.cli.reviewing import Review
+from webhook.cli.reviewing import Reviewed
 from webhook.manifests.positions import Origin
 
 CONTEXT_LINES: Final = 2
@@ -34,7 +34,7 @@ MAX_ROW_LENGTH: Final = 240
 """Characters of one line."""
 
 
-def card(review: Review, strict: Decision, pods: Iterable[tuple[PodTemplate, Facts]]) -> Json:
+def card(review: Reviewed, strict: Decision, pods: Iterable[tuple[PodTemplate, Facts]]) -> Json:
     """The content of an object's card; empty if there are no details."""
     decision = review.decision
     written = review.document.origin or Origin(dump(_described(review.document.obj)))
@@ -79,7 +79,7 @@ def _described(obj: Json) -> Json:
 # --- findings ------------------------------------------------------------------------------------
 
 
-def _finding(result: Result, review: Review, strict: Decision, written: Origin) -> Json:
+def _finding(result: Result, review: Reviewed, strict: Decision, written: Origin) -> Json:
     finding = result.finding
     stricter = next((each for each in strict.results if each.finding == finding), result)
     lines = written.lines(named(review.final, finding.path))
@@ -109,7 +109,7 @@ def _finding(result: Result, review: Review, strict: Decision, written: Origin) 
     return shown
 
 
-def _exemption(review: Review) -> Json | None:
+def _exemption(review: Reviewed) -> Json | None:
     """The annotation that exempts the object, and for a running object the command."""
     names = dict.fromkeys(
         each.rule
@@ -135,7 +135,7 @@ def _exemption(review: Review) -> Json | None:
 # --- injected fields -------------------------------------------------------------------------------
 
 
-def _diff(review: Review) -> list[list[str]]:
+def _diff(review: Reviewed) -> list[list[str]]:
     """Rows of sign, line, and policy with reason: the added lines and the lines around them. A row of three
     dots replaces omitted lines."""
     final = Origin(dump(_described(review.final)))

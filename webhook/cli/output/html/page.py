@@ -18,7 +18,7 @@ from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, Status, Summary, accelerators_requested, status_of
 from webhook.cli.output.html.view import Section, View, counts_in_words, row
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Report:
         self.whole = Summary()
         self.by_namespace: dict[str, Summary] = {}
 
-    def read(self, reviews: Iterable[Review]) -> Report:
+    def read(self, reviews: Iterable[Reviewed]) -> Report:
         """Write a row for every object, and count it."""
         for review in reviews:
             decisions = self._profiles.decide(review)
@@ -92,13 +92,13 @@ class Report:
         return self._rows.read(entry.length).decode()
 
 
-def pieces(reviews: Iterable[Review], subject: Subject) -> Iterator[str]:
+def pieces(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[str]:
     """The page of all namespaces, in pieces; all reviews are read before the first."""
     with tempfile.TemporaryFile() as rows:
         yield from Report(subject, rows).read(reviews).page()
 
 
-def split(reviews: Iterable[Review], subject: Subject, directory: Path) -> int:
+def split(reviews: Iterable[Reviewed], subject: Subject, directory: Path) -> int:
     """Write `index.html` and a page for each namespace into a directory; the number of namespaces."""
     with tempfile.TemporaryFile() as rows:
         report = Report(subject, rows).read(reviews)
@@ -125,7 +125,7 @@ def _file_name(namespace: str) -> str:
     return f"ns-{name}.html"
 
 
-def _anchor(review: Review) -> str:
+def _anchor(review: Reviewed) -> str:
     document = review.document
     steps = document.origin and document.origin.steps
     identity = orjson.dumps([document.source, document.index, steps, *map(str, document.identity)])

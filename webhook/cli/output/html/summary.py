@@ -18,7 +18,8 @@ from policies.kube.json import Json, integer, mapping
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
-from webhook.cli.reviewing import Review, Subject
+from webhook.admission.review import Review
+from webhook.cli.reviewing import Reviewed, Subject
 
 
 class Status(StrEnum):
@@ -64,13 +65,13 @@ class Profiles:
             profile: subject.config.with_profile(profile) for profile in Profile
         }
 
-    def decide(self, review: Review) -> Mapping[Profile, Decision]:
+    def decide(self, review: Reviewed) -> Mapping[Profile, Decision]:
         """One decision for each profile; the review has the one for the policy's own profile."""
         own = self._subject.config.rules.profile
         return {
             profile: review.decision
             if profile is own
-            else decide(review.request, config, self._subject.cluster)
+            else decide(Review(review.request, config, self._subject.cluster))
             for profile, config in self._configs.items()
         }
 
@@ -142,7 +143,7 @@ class Summary:
 
     def add(
         self,
-        review: Review,
+        review: Reviewed,
         decisions: Mapping[Profile, Decision],
         anchor: str,
         accelerators: Mapping[str, int],
@@ -186,7 +187,7 @@ class Supply:
     """The largest number on one node."""
 
 
-def accelerators_requested(review: Review, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
+def accelerators_requested(review: Reviewed, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
     """The accelerators that all pods of an object request, by resource."""
     requested: Counter[str] = Counter()
     for template, facts in pods:

@@ -23,7 +23,7 @@ from webhook.cli.output.html.summary import (
     supplies,
 )
 from webhook.cli.output.pages import counted
-from webhook.cli.reviewing import Review, Subject
+from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import rules
 
 SIGNS: Final[Mapping[str, str]] = {
@@ -99,7 +99,7 @@ class ObjectRow(NamedTuple):
         return [(mark, words) for mark, words in TAGS if mark in self.marks]
 
 
-def row(review: Review, anchor: str, strict: Status, images: Iterable[str], card: Json) -> ObjectRow:
+def row(review: Reviewed, anchor: str, strict: Status, images: Iterable[str], card: Json) -> ObjectRow:
     results, status = review.decision.results, status_of(review.decision)
     marks = {
         "strict": strict is Status.REFUSED and status is not Status.REFUSED,
