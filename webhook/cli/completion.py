@@ -9,7 +9,7 @@ from typing import Final
 
 from webhook.cli.exit_status import OK
 
-SHELLS: Final = ("bash", "zsh")
+SHELLS: Final = ("bash", "zsh", "fish")
 FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"})
 """The metavars of arguments that name a file."""
 
@@ -17,7 +17,7 @@ FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print the completion script of a shell. bash: source <(chassis completion bash). zsh: "
-        "chassis completion zsh > a directory of $fpath, as _chassis."
+        "chassis completion zsh > a directory of $fpath, as _chassis. fish: chassis completion fish | source."
     )
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(run=run)
@@ -34,6 +34,7 @@ def script(shell: str) -> str:
 
     from policies.core import registry
     from webhook.cli.main import whole_parser
+    from webhook.cli.server_pages import server_names
     from webhook.config.load import rules
 
     parser = whole_parser()
@@ -41,7 +42,7 @@ def script(shell: str) -> str:
         if action.metavar in FILES:
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
         elif action.metavar == "RULE|POLICY|SERVER|kinds":
-            action.choices = ["kinds", *rules(), *registry.mutators()]
+            action.choices = ["kinds", *rules(), *registry.mutators(), *server_names()]
     return shtab.complete(parser, shell)
 
 

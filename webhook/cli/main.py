@@ -11,10 +11,12 @@ import argparse
 import gc
 import importlib
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
+from webhook.cli.examples import epilog
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.errors import UserError
 
@@ -43,6 +45,10 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "operate the webhook": ("serve", "manifests", "certs", "log-level", "unregister", "completion"),
 }
 """The subcommands by task, as the help lists them."""
+
+
+_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
+"""The end of argparse's message about a word that is none of the choices."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,9 +113,10 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.command = next((each for each in argv if each in COMMANDS), "")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, (module, help) in COMMANDS.items():
-        command = commands.add_parser(name, help=help)
+        command = commands.add_parser(name, help=help, formatter_class=_Command)
         if name in argv:
             importlib.import_module(module).add_arguments(command)
+            command.epilog = epilog(name, prog)
     return parser
 
 
@@ -121,7 +128,35 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         command = f"{self.prog} {self.command}".rstrip()
-        self.exit(BAD_INPUT, f"{command}: {message}; {command} --help lists the arguments\n")
+        hint = self._suggestion(message)
+        self.exit(BAD_INPUT, f"{command}: {message}{hint}; {command} --help lists the arguments\n")
+
+    def _suggestion(self, message: str) -> str:
+        """`; did you mean --output?` for a misspelt flag or choice that argparse reports."""
+        from policies.core.suggestions import did_you_mean
+
+        if message.startswith("unrecognized arguments: -"):
+            return did_you_mean(message.split()[2].partition("=")[0], _flags(self))
+        found = _CHOICE.search(message)
+        return did_you_mean(found[1], re.findall(r"[\w-]+", found[2])) if found else ""
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The flags of a parser and of its subcommands that are loaded."""
+    yield from parser._option_string_actions
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _flags(command)
+
+
+class _Command(argparse.RawDescriptionHelpFormatter):
+    """Wraps the description, and keeps the lines of the examples below it."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return text
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
 
 
 class _Grouped(argparse.HelpFormatter):

@@ -15,6 +15,7 @@ import yaml
 
 from tests.webhook.cli.scanned import RULE, Chassis
 from webhook.cli import main as cli
+from webhook.cli.examples import EXAMPLES
 from webhook.cli.terminal import print_lines
 
 GOOD = """\
@@ -159,6 +160,25 @@ def test_a_wrong_argument_is_one_line(capsys: pytest.CaptureFixture[str], argv: 
     assert shown.startswith(f"{command}: ")
     assert shown.endswith(f"; {command} --help lists the arguments\n")
     assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        ("reveiw x", "review"),
+        ("review --outptu json x", "--output"),
+        ("review --outptu=json x", "--output"),
+        ("review -o jsno x", "json"),
+        ("policy chek x", "check"),
+        ("policy diff --contxt x a b", "--context"),
+    ],
+)
+def test_a_misspelt_argument_gets_a_suggestion(
+    capsys: pytest.CaptureFixture[str], argv: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(argv.split())
+    assert f"; did you mean {meant}?" in capsys.readouterr().err
 
 
 # --- exit status ---------------------------------------------------------------------------------------
@@ -434,6 +454,17 @@ def test_every_command_has_help_and_a_group(capsys: pytest.CaptureFixture[str]) 
         assert shown.startswith(f"usage: chassis {name}")
         assert "-h, --help" in shown
         assert about
+        assert f"\nexamples:\n  chassis {name}" in shown
+
+
+def test_the_examples_of_help_are_accepted() -> None:
+    assert EXAMPLES.keys() == cli.COMMANDS.keys()
+    parser = cli.whole_parser()
+    for command, examples in EXAMPLES.items():
+        for arguments, about in examples:
+            assert about
+            if "--help" not in arguments:
+                parser.parse_args([command, *arguments.split()])
 
 
 # --- imports -------------------------------------------------------------------------------------------
