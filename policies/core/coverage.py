@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from policies.core.completing import reference_of
+from policies.core.kind_names import has_no_pods, meant
 from policies.core.shapes import Shapes
 from policies.core.target import MAX_EMBEDDED, PodTemplate, pod_templates
-from policies.core.workloads import Workload, is_builtin, known_without_pods
+from policies.core.workloads import Workload
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of
 from policies.kube.json import Json, mapping
@@ -73,6 +75,11 @@ def described(kind: GroupKind) -> str:
 UNKNOWN_KIND: Final = "the kind is not known: `workloads` in webhook.yaml adds it"
 
 
+def _unknown(kind: GroupKind) -> str:
+    close = meant(kind)
+    return UNKNOWN_KIND if close is None else f"the kind is not known; did you mean {described(close)}?"
+
+
 def not_reviewed(kind: GroupKind, why: str) -> Coverage:
     """The coverage of an object that is not reviewed."""
     return Coverage(kind, Reading.NOT, (Unread("", why),))
@@ -99,13 +106,13 @@ def coverage(
         if not read and not missing:
             missing.append(Unread("", "it has no pod template where the kind keeps one"))
         return _of(kind, read, missing)
-    if kind in known_without_pods() or is_builtin(kind):
+    if has_no_pods(kind):
         return Coverage(kind, Reading.NO_PODS)
     found = shapes or Shapes()
     missing += [Unread(path, why) for path, why in found.unread]
     reading = Reading.PARTLY if read else Reading.NOT
     paths = tuple(template.path for template in read)
-    return Coverage(kind, reading, (Unread("", UNKNOWN_KIND), *missing), unknown=True, by_shape=paths)
+    return Coverage(kind, reading, (Unread("", _unknown(kind)), *missing), unknown=True, by_shape=paths)
 
 
 def _of(kind: GroupKind, read: Sequence[PodTemplate], missing: Sequence[Unread]) -> Coverage:
@@ -120,15 +127,27 @@ def _unread(
     for field in workload.unread:
         for steps, value in every_value_at(obj, field.path):
             if value not in (None, "", {}, []):
-                yield Unread(_joined(at, field_path(steps)), field.why)
+                yield Unread(_joined(at, field_path(steps)), _missing(obj, workload, field.path) or field.why)
     for path in workload.objects:
         for steps, node in every_value_at(obj, path):
             where = _joined(at, field_path(steps))
             inner = kind_of(node) if isinstance(node, dict) else GroupKind("", "")
             if inner in workloads and depth:
                 yield from _unread(node, where, workloads[inner], workloads, depth - 1)
-            elif inner != POD and inner not in known_without_pods() and not is_builtin(inner):
+            elif inner != POD and not has_no_pods(inner):
                 yield Unread(where, f"{described(inner)} is not known")
+
+
+def _missing(obj: Json, workload: Workload, path: str) -> str:
+    """Which object completes the field at a path, and how to have it read; empty if the field names none."""
+    reference = reference_of(obj, workload)
+    if reference is None or not reference.at.startswith(path):
+        return ""
+    kinds = " or ".join(kind.kind for kind, _ in reference.candidates)
+    return (
+        f"{kinds} {reference.name} completes it and is not among the objects: add its file, or review with "
+        "--against CONTEXT"
+    )
 
 
 def _joined(at: str, path: str) -> str:

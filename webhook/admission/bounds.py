@@ -18,9 +18,10 @@ from policies.core.annotations import DOMAIN, EXEMPT
 from policies.core.completing import Find
 from policies.core.coverage import Coverage, coverage
 from policies.core.finding import Finding
+from policies.core.kind_names import has_no_pods
 from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate, pod_templates
-from policies.core.workloads import Workload, is_builtin, known_without_pods
+from policies.core.workloads import Workload
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json
 from policies.kube.names import shortened
@@ -118,7 +119,7 @@ def bounded(
 
 
 def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
-    return is_builtin(kind) or kind in workloads or kind in known_without_pods()
+    return kind in workloads or has_no_pods(kind)
 
 
 def _measured(obj: Json, budget: Budget) -> str:

@@ -23,6 +23,8 @@ try:
 except ImportError:  # PyYAML built without libyaml is slower
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
+from webhook.manifests.anchors import with_unique_anchors
+
 
 class BadDocument(ValueError):
     """The text is not YAML with an equivalent in JSON; the message is one sentence with the line."""
@@ -45,6 +47,9 @@ class ManifestLoader(_SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
     duplicates: list[str] | None = None
     """The collected duplicate keys; None: they are errors."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(with_unique_anchors(stream))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):
