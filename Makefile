@@ -87,7 +87,7 @@ bench: $(SYNCED) ## measure; ARGS names one benchmark
 
 .PHONY: golden
 golden: $(SYNCED) ## rewrite the golden files from what the code does now; review the diff
-	@$(BIN)/pytest tests/policies tests/incidents tests/servers/test_verified.py tests/servers/test_noticed.py --update-golden -q $(ARGS)
+	@$(BIN)/pytest tests/policies tests/incidents tests/servers/test_verified.py tests/servers/test_noticed.py tests/webhook/manifests/test_api_fields.py --update-golden -q $(ARGS)
 
 .PHONY: corpus
 corpus: $(SYNCED) ## review what other projects publish in their Go modules; ARGS=--update-golden rewrites what is held

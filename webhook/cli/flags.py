@@ -97,6 +97,11 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
         help="objects of unknown kinds: warn lists and counts them, error also exits with 1, ignore only "
         "counts them; default: %(default)s",
     )
+    parser.add_argument(
+        "--audited",
+        action="store_true",
+        help="with -o text or diff: also print the findings in mode audit, which other formats always have",
+    )
     add_color(parser)
     parser.add_argument("--warnings-as-errors", action="store_true", help="also exit with 1 on warnings")
 
@@ -107,3 +112,5 @@ def check_review_output(args: argparse.Namespace) -> None:
         raise UserError("--split-by-namespace goes with -o html")
     if args.statistics and args.output not in ("text", "json"):
         raise UserError("--statistics goes with -o text or json")
+    if args.audited and (args.statistics or args.output not in ("text", "diff")):
+        raise UserError("--audited goes with -o text or diff")

@@ -52,7 +52,7 @@ def opened(args: argparse.Namespace) -> Iterator[Input]:
     """
     if args.against and not args.paths:
         raise UserError("--against goes with manifests")
-    documents, problems = read_all(args.paths)
+    documents, problems = read_all(args.paths, build=True)
     if problems and not documents:
         raise UserError(*problems)
 

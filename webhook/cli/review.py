@@ -19,8 +19,10 @@ from webhook.manifests.files import ManifestCluster, is_complete, is_whole, obse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Review manifests as the webhook would. Services, claims, budgets, nodes and so on among them "
-        "serve as facts about the cluster. A file that is not valid YAML is named, and the others are "
-        "reviewed. Exit status: 0 all admitted, 1 something denied, 2 something could not be read."
+        "serve as facts about the cluster. Of kustomizations and charts in a directory the result is "
+        "reviewed, if kubectl, kustomize or helm is installed. A file that is not valid YAML is named, and "
+        "the others are reviewed. Exit status: 0 all admitted, 1 something denied, 2 something could not be "
+        "read."
     )
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files, directories, or - for standard input"
@@ -65,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.against and (args.kubeconfig or args.namespace):
         raise UserError("review: --kubeconfig and --namespace go with --against")
     config = None if args.against else read_policy(args.policy, args.profile)
-    documents, problems = read_all(paths, lenient=args.skip_non_kubernetes, watch=progress("files read"))
+    documents, problems = read_all(
+        paths, lenient=args.skip_non_kubernetes, build=True, watch=progress("files read")
+    )
     if problems and not documents and args.output in ("text", "diff") and not args.statistics:
         raise UserError(*problems)
     old = read(args.old)

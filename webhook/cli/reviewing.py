@@ -21,8 +21,12 @@ from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
+from webhook.manifests.api_fields import field_problems
 from webhook.manifests.files import Document, ManifestCluster
 from webhook.manifests.positions import Lines
+
+MAX_FIELD_PROBLEMS: Final = 5
+"""Unknown and mistyped fields of an object that are named."""
 
 
 class Outcome(IntEnum):
@@ -191,6 +195,13 @@ def _notes(document: Document, config: Config) -> Iterator[str]:
         others = len(document.duplicate_keys) - 1
         more = f" ({others} more {'keys' if others > 1 else 'key'} likewise)" if others else ""
         yield f"{document.duplicate_keys[0]}; the last value is used, as in Helm and kubectl{more}."
+    problems = [] if document.runs else field_problems(document.obj, config.workloads)
+    for each in problems[:MAX_FIELD_PROBLEMS]:
+        lines = document.lines(each.path)
+        end = "" if each.problem.endswith("?") else "."
+        yield f"{each.path}{f' (line {lines.first})' if lines else ''}: {each.problem}{end}"
+    if len(problems) > MAX_FIELD_PROBLEMS:
+        yield f"More than {MAX_FIELD_PROBLEMS} fields are unknown or have a wrong type."
     if is_fragment(document.obj, config.workloads):
         yield (
             "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm completes; "

@@ -48,7 +48,7 @@ def _edits(text: str, taken: set[str]) -> list[tuple[int, str]]:
         if isinstance(event, yaml.DocumentStartEvent):
             names = {}
         anchor = getattr(event, "anchor", None)
-        if not anchor or len(edits) >= _MOST:
+        if not anchor or event.start_mark is None or len(edits) >= _MOST:
             continue
         mark = "*" if isinstance(event, yaml.AliasEvent) else "&"
         if mark == "&":

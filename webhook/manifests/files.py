@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, takewhile
 from operator import eq
@@ -40,6 +40,7 @@ from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.manifests.documents import BadDocument, load_all
 from webhook.manifests.positions import Lines, Origin
+from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, sources
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -122,17 +123,24 @@ def read_all(
     stdin: Callable[[], str] = lambda: sys.stdin.read(),
     *,
     lenient: bool = False,
+    build: bool = False,
     watch: Callable[[Iterable[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> tuple[list[Document], list[UserError]]:
-    """As `read`, but returns the error of each unreadable file, such as a Helm template among manifests.
+    """As `read`, but returns the error of each unreadable file.
 
+    `build`: whether the results of kustomizations and charts are read; otherwise their whole objects are.
     `watch` wraps the iteration over the files.
     """
     documents: list[Document] = []
     problems: list[UserError] = []
     for path in paths:
+        left_out: set[str] = set()
+        if path != "-" and Path(path).is_dir():
+            made, unbuilt, left_out = _rendered(Path(path), build=build)
+            documents += made
+            problems += unbuilt
         try:
-            for source, strict in watch(_sources(path)):
+            for source, strict in watch(each for each in _sources(path) if each[0] not in left_out):
                 try:
                     content = stdin() if source == "-" else _text(Path(source))
                     name = "standard input" if source == "-" else source
@@ -142,6 +150,28 @@ def read_all(
         except UserError as problem:
             problems.append(problem)
     return documents, problems
+
+
+def _rendered(directory: Path, *, build: bool) -> tuple[list[Document], list[UserError], set[str]]:
+    """The objects of the kustomizations and charts of a directory, an error for each that cannot be built,
+    and the files to leave out: those that are no objects, and those that a result contains."""
+    documents: list[Document] = []
+    problems: list[UserError] = []
+    left_out: set[Path] = set()
+    found = sources(directory)
+    for source in found[:MOST_BUILDS] if build else ():
+        try:
+            made = [replace(each, origin=None) for each in parse(str(source.file), source.build())]
+        except UserError as problem:
+            problems.append(problem)
+        else:
+            documents += made
+            left_out |= source.files
+    if build and len(found) > MOST_BUILDS:
+        problems.append(
+            UserError(f"{directory}: only its first {MOST_BUILDS} kustomizations and charts are built")
+        )
+    return documents, problems, {str(file) for file in left_out.union(*(source.parts for source in found))}
 
 
 def _sources(path: str) -> Iterator[tuple[str, bool]]:
@@ -400,13 +430,7 @@ def is_complete(paths: Iterable[str], problems: Sequence[UserError]) -> bool:
     return not problems and all(file.name not in _GENERATORS for file in files)
 
 
-_GENERATORS: Final = (
-    "kustomization.yaml",
-    "kustomization.yml",
-    "Kustomization",
-    "Chart.yaml",
-    "helmfile.yaml",
-)
+_GENERATORS: Final = (*KUSTOMIZATIONS, CHART, "helmfile.yaml")
 
 
 def observed_in(path: str) -> Json:

@@ -66,12 +66,16 @@ def test_the_kinds_of_kubernetes_are_those_of_its_client() -> None:
     for name in dir(kubernetes.client):
         if name.endswith("Api"):
             source = inspect.getsource(getattr(kubernetes.client, name))
-            paths = dict(re.findall(r"def _(create_\w+)_serialize.*?resource_path='([^']+)'", source, re.DOTALL))
+            paths = dict(
+                re.findall(r"def _(create_\w+)_serialize.*?resource_path='([^']+)'", source, re.DOTALL)
+            )
             for method, text in re.findall(
                 r"def (create_\w+)_with_http_info.*?_response_types_map[^=]*= \{(.*?)\}", source, re.DOTALL
             ):
                 api, group, *_ = paths[method].strip("/").split("/")
-                returned = re.search(r"'20\d': \"([A-Z][A-Za-z]*?)??V\d+(?:(?:alpha|beta)\d+)?([A-Z]\w+)\"", text)
+                returned = re.search(
+                    r"'20\d': \"([A-Z][A-Za-z]*?)??V\d+(?:(?:alpha|beta)\d+)?([A-Z]\w+)\"", text
+                )
                 if returned and "{" not in group:
                     found.setdefault("" if api == "api" else group, set()).add(returned[2])
     assert {group: set(kinds) for group, kinds in builtin_kinds().kinds.items()} == found

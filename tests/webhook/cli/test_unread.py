@@ -134,3 +134,64 @@ def test_excluded_namespaces_and_partly_read_kinds_are_not_unknown(chassis: Chas
     assert status == 0
     reason = "not reviewed: kind Pod of group core (the policy leaves namespace kube-system alone)"
     assert reason in " ".join(text.split())
+
+
+def test_a_field_that_does_not_exist_has_a_note_with_its_line(chassis: Chassis, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(UNREAD.partition("---")[0].replace("containers:", "hostNetwrk: true, containers:"))
+    status, text, _ = chassis("review", file)
+    assert status == 0
+    said = " ".join(text.split())
+    assert "! spec.hostNetwrk (line 4): Kubernetes 1.37 has no such field" in said
+    assert said.count("did you mean hostNetwork? ") == 1
+
+
+def test_a_missing_runtime_is_named_with_the_way_to_add_it(chassis: Chassis, manifests: Path) -> None:
+    said = " ".join(chassis("review", manifests).out.split())
+    assert "Deployment other completes it and is not among the objects: add its file, or review with" in said
+
+
+HASTY = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: hasty}
+spec:
+  containers:
+    - {name: a, image: example.org/a:1, livenessProbe: {httpGet: {port: absent}}}
+"""
+
+
+@pytest.mark.parametrize("output", ["text", "diff"])
+def test_audited_findings_are_printed_on_request(chassis: Chassis, tmp_path: Path, output: str) -> None:
+    file = tmp_path / "hasty.yaml"
+    file.write_text(HASTY)
+    arguments = ("review", file, "--profile=observe", f"-o{output}")
+    text = chassis(*arguments).out
+    assert "livenessProbe.httpGet.port" not in text
+    assert ("--audited prints them" in text) is (output == "text")
+    text = chassis(*arguments, "--audited").out
+    assert "audited probe-port-unknown" in text
+    assert f"at spec.containers[0].livenessProbe.httpGet.port ({file}:6)" in text
+    assert "--audited prints them" not in text
+
+
+def test_audited_goes_with_outputs_that_can_leave_findings_out(chassis: Chassis, manifests: Path) -> None:
+    answer = chassis("review", manifests, "--audited", "-ojson")
+    assert (answer.status, answer.err) == (2, "chassis: --audited goes with -o text or diff\n")
+
+
+def test_findings_of_a_kustomization_are_those_of_its_result(
+    chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "kustomization.yaml").write_text("patches: [{path: hasty.yaml}]\n")
+    (tmp_path / "app" / "hasty.yaml").write_text(HASTY)
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\n[ \"$1\" = kustomize ] && echo '{HASTY.replace('hasty', 'built')}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, text, err = chassis("review", tmp_path / "app")
+    assert (status, err) == (0, "")
+    assert f"admitted Pod built ({tmp_path}/app/kustomization.yaml)" in text
+    assert "warning probe-port-unknown" in text
+    assert "hasty" not in text

@@ -53,7 +53,9 @@ def test_documents(text: str, values: list[object] | None) -> None:
         assert list(load_all(text)) == values
 
 
-@pytest.mark.parametrize("text", ["a: &x 1\nb: *x\n", "a: b & c & c\n", "a: &x 1\n---\na: &x 2\n", "{a: &x &x"])
+@pytest.mark.parametrize(
+    "text", ["a: &x 1\nb: *x\n", "a: b & c & c\n", "a: &x 1\n---\na: &x 2\n", "{a: &x &x"]
+)
 def test_other_texts_stay(text: str) -> None:
     assert with_unique_anchors(text) == text
 

@@ -14,9 +14,9 @@ from webhook.cli.terminal import Line
 _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def lines(reviews: Iterable[Reviewed]) -> Iterator[Line]:
+def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Line]:
     for review in reviews:
-        findings = list(finding_lines(review))
+        findings = list(finding_lines(review, audited=audited))
         before, after = (dump(obj).split("\n")[:-1] for obj in (review.document.obj, review.final))
         name = f"{review.document.place} {review.title}"
         changes = list(difflib.unified_diff(before, after, name, f"{name} (reviewed)", lineterm=""))

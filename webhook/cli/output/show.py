@@ -50,7 +50,7 @@ def show(reviews: Iterable[Reviewed], subject: Subject, args: argparse.Namespace
         module = "html.page" if args.output == "html" else args.output
         written = import_module(f"webhook.cli.output.{module}")  # only the chosen format is loaded
         if args.output in ("text", "diff"):
-            print_lines(written.lines(counted))
+            print_lines(written.lines(counted, audited=args.audited))
         else:
             sys.stdout.writelines(written.pieces(counted, subject))
     unknown = args.unknown_kinds == "error" and tally.unknown

@@ -20,9 +20,9 @@ _TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEM
 _READINGS: Final = {Reading.NO_PODS: "without pods"}
 
 
-def lines(reviews: Iterable[Reviewed]) -> Iterator[Line]:
+def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Line]:
     """A block for each object with findings or changes, the findings by rule and by namespace, and a line of
-    totals."""
+    totals. `audited`: whether the blocks have the findings in mode audit."""
     objects = changed = warnings = denied = running = 0
     readings: Counter[Reading] = Counter()
     by_rule: dict[str, Counter[Outcome]] = {}
@@ -37,7 +37,7 @@ def lines(reviews: Iterable[Reviewed]) -> Iterator[Line]:
             by_rule.setdefault(found.rule, Counter())[outcome_of(found)] += 1
             by_namespace.setdefault(review.document.namespace, Counter())[outcome_of(found)] += 1
         readings[review.coverage.reading] += 1
-        block = [*change_lines(review), *finding_lines(review)]
+        block = [*change_lines(review), *finding_lines(review, audited=audited)]
         if block:
             style, verdict = _verdict(review)
             yield f"{verdict} {review.title} ({review.place()})", f"bold {style}"
@@ -46,6 +46,8 @@ def lines(reviews: Iterable[Reviewed]) -> Iterator[Line]:
     yield from _totals("Findings by rule", by_rule)
     if len(by_namespace) > 1:
         yield from _totals("Findings by namespace", by_namespace)
+    if not audited and any(found[Outcome.AUDITED] for found in by_rule.values()):
+        yield "Findings in mode audit change no answer; --audited prints them.", ""
     counts = (
         plural(objects, "object") + _not_read(readings),
         *([] if running else [f"{changed} changed"]),
@@ -97,13 +99,14 @@ def change_lines(review: Reviewed) -> Iterator[Line]:
             yield from _wrapped(f"{reason.path}: ", reason.why, "", indent=4)
 
 
-def finding_lines(review: Reviewed) -> Iterator[Line]:
+def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
     for crash in review.decision.crashes:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
     if review.unread:
         yield from _wrapped("! ", review.unread, "yellow")
     for note in review.decision.notes:
-        yield from _wrapped("! ", note, "yellow")
+        if note not in review.unread:
+            yield from _wrapped("! ", note, "yellow")
     for result in review.warnings:
         yield from _finding("warning", review, result, "yellow")
     for result in review.refusals:
@@ -111,6 +114,8 @@ def finding_lines(review: Reviewed) -> Iterator[Line]:
     for result in review.decision.results:
         if result.exempted is not None:
             yield from _finding("exempted", review, result, "magenta")
+        elif audited and outcome_of(result) is Outcome.AUDITED:
+            yield from _finding("audited", review, result, "cyan")
 
 
 def _finding(label: str, review: Reviewed, result: Result, style: str) -> Iterator[Line]:

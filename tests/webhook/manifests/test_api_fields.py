@@ -1,0 +1,137 @@
+"""Unknown fields are found as `kubectl --validate=strict` finds them; the types are those of the client."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes.client
+import pytest
+
+import webhook.manifests
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json
+from tests.manifests import manifest
+from webhook.manifests.api_fields import field_problems
+from webhook.manifests.files import read
+
+FILE = Path(webhook.manifests.__file__).with_name("api_fields.json")
+ROOT = Path(__file__).parents[3]
+WORKLOADS = {workload.gk: workload for workload in known_workloads()}
+
+
+def _type(written: str) -> str:
+    if listed := re.fullmatch(r"[Ll]ist\[(.+)\]", written):
+        return f"[{_type(listed[1])}]"
+    if mapped := re.fullmatch(r"[Dd]ict[\[(]str, (.+)[\])]", written):
+        return f"{{{_type(mapped[1])}}}"
+    return written
+
+
+def _kinds() -> dict[str, str]:
+    """The type of each stable kind, from the methods of the client that create an object."""
+    found = {}
+    for name in dir(kubernetes.client):
+        if name.endswith("Api"):
+            source = inspect.getsource(getattr(kubernetes.client, name))
+            paths = dict(
+                re.findall(r"def _(create_\w+)_serialize.*?resource_path='([^']+)'", source, re.DOTALL)
+            )
+            for method, text in re.findall(
+                r"def (create_\w+)_with_http_info.*?_response_types_map[^=]*= \{(.*?)\}", source, re.DOTALL
+            ):
+                version = re.match(r"/apis?/((?:[\w.-]+/)?v\d+)/", paths[method])
+                returned = re.search(r"'20\d': \"((?:[A-Z][A-Za-z]*?)??V\d+([A-Z]\w+))\"", text)
+                if version and returned:
+                    found[f"{version[1]} {returned[2]}"] = returned[1]
+    return dict(sorted(found.items()))
+
+
+def _types(kinds: dict[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    todo = list(kinds.values())
+    while todo:
+        name = todo.pop()
+        model: Any = getattr(kubernetes.client, name, None)
+        if model is not None and name not in found:
+            fields = model.attribute_map.items()
+            found[name] = {field: _type(model.openapi_types[attribute]) for attribute, field in fields}
+            todo += [each.strip("[]{}") for each in found[name].values()]
+    return dict(sorted(found.items()))
+
+
+def test_the_types_are_those_of_the_client(request: pytest.FixtureRequest) -> None:
+    kinds = _kinds()
+    version = f"1.{kubernetes.client.__version__.partition('.')[0]}"
+    tables: Json = {"kubernetes": version, "kinds": kinds, "types": _types(kinds)}
+    if request.config.getoption("--update-golden"):
+        lines = [f' "kubernetes": {json.dumps(version)}']
+        for table in ("kinds", "types"):
+            rows = ",\n".join(
+                f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in tables[table].items()
+            )
+            lines.append(f' "{table}": {{\n{rows}\n }}')
+        FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    assert json.loads(FILE.read_text()) == tables
+
+
+POD: Json = {"containers": [{"name": "api", "image": "example.org/api:1"}]}
+
+
+def problems(obj: Json) -> list[tuple[str, str]]:
+    return [(each.path, each.problem) for each in field_problems(obj, WORKLOADS)]
+
+
+WORKER: Json = {"template": {"spec": {"container": []}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "path", "said"),
+    [
+        ("Deployment", WORKER, "spec.template.spec.container", "did you mean containers?"),
+        ("Deployment", {"replica": 2}, "spec.replica", "did you mean replicas?"),
+        ("Deployment", {"replicas": "two"}, "spec.replicas", "a number is expected, not text"),
+        ("Pod", {"containers": {"name": "a"}}, "spec.containers", "a list is expected, not a map"),
+        ("Pod", {"hostNetwork": "yes"}, "spec.hostNetwork", "true or false is expected, not text"),
+        ("Service", {"selectors": {}}, "spec.selectors", "did you mean selector?"),
+        (
+            "PyTorchJob",
+            {"pytorchReplicaSpecs": {"Worker": WORKER}},
+            "spec.pytorchReplicaSpecs.Worker.template.spec.container",
+            "did you mean containers?",
+        ),
+    ],
+)
+def test_a_problem(kind: str, spec: Json, path: str, said: str) -> None:
+    [(found, problem)] = problems(manifest(kind, "x", spec))
+    assert found == path
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        manifest("Deployment", "x", {"replicas": None, "template": {"spec": POD}}),
+        manifest("Pod", "x", {**POD, "$setElementOrder/containers": [{"name": "api"}]}),
+        manifest("ConfigMap", "x") | {"data": {"anything": "1"}},
+        manifest("Service", "x", {"ports": [{"port": 80, "targetPort": "http"}]}),
+        manifest("InferenceService", "x", {"predictor": {**POD, "minReplicas": 1}}),
+        {"apiVersion": "example.org/v1", "kind": "Odd", "spec": {"x": 1}},
+    ],
+)
+def test_no_problem(obj: Json) -> None:
+    assert problems(obj) == []
+
+
+def test_there_is_an_end_to_problems() -> None:
+    obj = manifest("Deployment", "x", {f"field{number}": number for number in range(100_000)})
+    assert len(field_problems(obj, WORKLOADS)) == 20
+
+
+@pytest.mark.parametrize("folder", ["examples", "manifests", "tests/corpus/sound"])
+def test_no_field_of_ours_is_unknown(folder: str) -> None:
+    found = {document.place: problems(document.obj) for document in read([str(ROOT / folder)])}
+    assert {place: each for place, each in found.items() if each} == {}

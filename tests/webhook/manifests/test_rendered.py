@@ -1,0 +1,157 @@
+"""Of kustomizations and charts the result is reviewed, never a patch or a template alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from webhook.manifests.files import read_all
+from webhook.manifests.rendered import sources
+
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api}
+spec:
+  selector: {matchLabels: {app: api}}
+  template:
+    metadata: {labels: {app: api}}
+    spec: {containers: [{name: api, image: example.org/api:1}]}
+"""
+PATCH = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api}
+spec: {template: {spec: {containers: [{name: api, livenessProbe: {httpGet: {host: db, port: 1}}}]}}}
+"""
+
+
+def put(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return root
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return put(
+        tmp_path / "tree",
+        {
+            "base/kustomization.yaml": "resources: [api.yaml, ./]\n",
+            "base/api.yaml": DEPLOYMENT,
+            "production/kustomization.yml": "resources: [../base]\npatches: [{path: patch.yaml}]\n",
+            "production/patch.yaml": PATCH,
+            "chart/Chart.yaml": "name: api\nversion: 0.1.0\n",
+            "chart/values.yaml": "a: 1\n",
+            "chart/templates/api.yaml": DEPLOYMENT.replace("name: api}", "name: {{ .Release.Name }}}", 1),
+            "chart/charts/inner/Chart.yaml": "name: inner\nversion: 0.1.0\n",
+            "chart/charts/inner/templates/plain.yaml": DEPLOYMENT,
+            "shared/Chart.yaml": "name: shared\nversion: 0.1.0\ntype: library\n",
+            "plain/api.yaml": DEPLOYMENT,
+        },
+    )
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory that is the whole PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def names(root: Path, *, build: bool) -> tuple[list[str], list[str]]:
+    documents, problems = read_all([str(root)], build=build)
+    return [os.path.relpath(each.source, root) for each in documents], [str(each) for each in problems]
+
+
+def test_results_are_read_instead_of_their_files(tree: Path, tools: Path) -> None:
+    program(tools, "kubectl", f'[ "$*" = "kubectl $1" ]; [ "$1" = kustomize ] && echo \'{DEPLOYMENT}\'')
+    program(tools, "helm", f"echo '{DEPLOYMENT}'")
+    read, problems = names(tree, build=True)
+    assert problems == []
+    assert read == ["chart/Chart.yaml", "production/kustomization.yml", "plain/api.yaml"]
+
+
+def test_the_other_program_builds_too(tree: Path, tools: Path) -> None:
+    program(tools, "kustomize", f"[ \"$1\" = build ] && echo '{DEPLOYMENT}'")
+    read, [problem] = names(tree, build=True)
+    assert read == ["production/kustomization.yml", "plain/api.yaml"]
+    assert f"(helm is not installed); build it and pipe it: helm template release {tree}/chart" in problem
+
+
+@pytest.mark.usefixtures("tools")
+def test_what_cannot_be_built_is_named_with_the_command(tree: Path) -> None:
+    read, problems = names(tree, build=True)
+    assert read == ["base/api.yaml", "plain/api.yaml"], "no patch and no template"
+    assert len(problems) == 2
+    assert f"kubectl kustomize {tree}/production | chassis review -" in problems[1]
+
+
+@pytest.mark.usefixtures("tools")
+def test_without_building_only_whole_objects_are_read(tree: Path) -> None:
+    assert names(tree, build=False) == (["base/api.yaml", "plain/api.yaml"], [])
+
+
+def test_the_reason_of_a_failure_is_shown(tree: Path, tools: Path) -> None:
+    program(tools, "kubectl", "echo first >&2; echo 'no such file: base' >&2; exit 1")
+    program(tools, "helm", "true")
+    _, [problem] = names(tree, build=True)
+    assert "(kubectl failed: no such file: base)" in problem
+
+
+@pytest.mark.parametrize("address", ["https://example.org/base.yaml", "github.com/a/b//c?ref=v1"])
+def test_nothing_is_downloaded(tmp_path: Path, tools: Path, address: str) -> None:
+    program(tools, "kubectl", "touch ran")
+    root = put(
+        tmp_path / "remote", {"kustomization.yaml": f"resources: ['{address}']\n", "a.yaml": DEPLOYMENT}
+    )
+    read, [problem] = names(root, build=True)
+    assert read == ["a.yaml"]
+    assert f"refers to {address}, and nothing is downloaded" in problem
+
+
+def test_every_way_to_name_a_part(tmp_path: Path) -> None:
+    root = put(
+        tmp_path,
+        {
+            "kustomization.yaml": """
+                resources: [api.yaml]
+                components: [part]
+                patches: [{path: a.yaml}, {patch: "inline: {}"}]
+                patchesStrategicMerge: [b.yaml, "inline:\\n  x: 1"]
+                patchesJson6902: [{path: c.yaml}]
+                replacements: [{path: d.yaml}]
+                transformers: [e.yaml]
+                configMapGenerator: [{name: x, files: [key=f.yaml]}]
+                openapi: {path: g.json}
+            """,
+            "part/kustomization.yaml": "kind: Component\npatches: [{path: h.yaml}]\n",
+        },
+    )
+    [source] = sources(root)
+    parts = {str(part.relative_to(root)) for part in source.parts}
+    own = {"kustomization.yaml", "part/kustomization.yaml"}
+    assert parts == own | {*(f"{name}.yaml" for name in "abcdef"), "g.json", "part/h.yaml"}
+    assert str((root / "api.yaml").relative_to(root)) in {
+        str(each.relative_to(root)) for each in source.files
+    }
+
+
+@pytest.mark.parametrize("content", ["[]", "a: {{ b }}", "resources: 1\npatches: x\n", ""])
+def test_a_malformed_kustomization_is_an_ordinary_problem(tmp_path: Path, tools: Path, content: str) -> None:
+    program(tools, "kubectl", "echo invalid >&2; exit 1")
+    root = put(tmp_path / "odd", {"kustomization.yaml": content, "a.yaml": DEPLOYMENT})
+    read, [problem] = names(root, build=True)
+    assert (read, "invalid" in problem) == (["a.yaml"], True)

@@ -1,0 +1,209 @@
+"""Directories for kustomize and Helm, whose files are parts of objects: the result of building is reviewed.
+
+A patch or a template alone is never an object. If a directory cannot be built here, one sentence says what to
+pipe, and only the files that are whole objects are read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from policies.kube.json import Json, mapping, maps, strings, text
+from webhook.errors import UserError
+from webhook.manifests.documents import BadDocument, load_all
+
+KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+CHART: Final = "Chart.yaml"
+MOST_BUILDS: Final = 100
+"""Directories that one command builds."""
+SECONDS: Final = 30
+"""The longest time to build one directory."""
+_PATHS: Final = ("resources", "bases", "components")
+_PARTS: Final = (
+    "patchesStrategicMerge",
+    "transformers",
+    "generators",
+    "configurations",
+    "crds",
+    "validators",
+)
+_WITH_PATH: Final = ("patches", "patchesJson6902", "replacements")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A directory whose result is reviewed instead of its files."""
+
+    file: Path
+    """Its kustomization or Chart.yaml."""
+    tools: tuple[tuple[str, ...], ...]
+    """The commands that build it, each with another program."""
+    parts: frozenset[Path]
+    """The files that are no objects: patches, templates, values."""
+    files: frozenset[Path]
+    """All files that the result contains, parts included."""
+    remote: str = ""
+    """An address that building it would download from."""
+
+    def build(self) -> str:
+        """The manifests that it makes; none for a library chart. Raises UserError that says what to pipe."""
+        if not self.tools:
+            return ""
+        if self.remote:
+            raise self._left_out(f"it refers to {self.remote}, and nothing is downloaded here")
+        for command in self.tools:
+            if shutil.which(command[0]) is None:
+                continue
+            try:
+                done = subprocess.run(  # noqa: S603 - the command is one of three of this module
+                    command, capture_output=True, timeout=SECONDS, check=False, text=True
+                )
+            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+                raise self._left_out(f"{command[0]} failed: {error}") from None
+            if done.returncode:
+                said = done.stderr.strip().splitlines() or ["it printed no reason"]
+                raise self._left_out(f"{command[0]} failed: {said[-1]}")
+            return done.stdout
+        names = " and ".join(command[0] for command in self.tools)
+        raise self._left_out(f"{names} {'is' if len(self.tools) == 1 else 'are'} not installed")
+
+    def _left_out(self, why: str) -> UserError:
+        return UserError(
+            f"{self.file}: its result was not reviewed ({why}); build it and pipe it: "
+            f"{' '.join(self.tools[0])} | chassis review -"
+        )
+
+
+def sources(directory: Path) -> list[Source]:
+    """The charts and kustomizations below a directory, without those that another one contains."""
+    charts = list(_charts(directory))
+    inside = frozenset(file for chart in charts for file in chart.files)
+    return [*charts, *_kustomizations(directory, inside)]
+
+
+# --- Helm ------------------------------------------------------------------------------------------
+
+
+def _charts(directory: Path) -> Iterator[Source]:
+    found = sorted(file.parent for file in _visible(directory, (CHART,)))
+    for root in found:
+        if any(root != other and root.is_relative_to(other) for other in found):
+            continue
+        files = frozenset(file for file in root.rglob("*") if file.is_file())
+        command = ("helm", "template", "release", str(root))
+        library = text(_loaded(root / CHART), "type") == "library"
+        yield Source(root / CHART, () if library else (command,), files, files)
+
+
+# --- kustomize -------------------------------------------------------------------------------------
+
+
+def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Source]:
+    found = [file for file in _visible(directory, KUSTOMIZATIONS) if file not in inside]
+    objects = {file: _loaded(file) for file in found}
+    contained = {
+        other for file in found for other in map(_kustomization_in, _targets(file, objects[file])) if other
+    }
+    for file in found:
+        if file in contained or text(objects[file], "kind") == "Component":
+            continue
+        parts, files, remote = _closure(file)
+        root = str(file.parent)
+        tools = (("kubectl", "kustomize", root), ("kustomize", "build", root))
+        yield Source(file, tools, parts, files, remote)
+
+
+def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str]:
+    """The parts and all files of a kustomization and those that it refers to, and one remote address."""
+    parts: set[Path] = set()
+    files: set[Path] = set()
+    remote, todo = "", [root]
+    while todo:
+        file = todo.pop()
+        if file in files:
+            continue
+        files.add(file)
+        parts.add(file)
+        obj = _loaded(file)
+        parts.update(_parts(file, obj))
+        for written in _written(obj):
+            if _is_remote(written):
+                remote = remote or written
+        for target in _targets(file, obj):
+            inner = _kustomization_in(target)
+            if inner is None:
+                files.add(target)
+            else:
+                todo.append(inner)
+    return frozenset(parts), frozenset(files | parts), remote
+
+
+def _written(obj: Json) -> Iterator[str]:
+    for field in _PATHS:
+        yield from strings(obj, field)
+
+
+def _is_remote(written: str) -> bool:
+    return "://" in written or "?ref=" in written or written.startswith(("github.com/", "git@"))
+
+
+def _targets(file: Path, obj: Json) -> Iterator[Path]:
+    """The files and directories that a kustomization contains."""
+    for written in _written(obj):
+        if not _is_remote(written):
+            yield _at(file, written)
+
+
+def _parts(file: Path, obj: Json) -> Iterator[Path]:
+    """The files of a kustomization that are no objects."""
+    for field in _PARTS:
+        yield from (_at(file, each) for each in strings(obj, field) if "\n" not in each)
+    for field in _WITH_PATH:
+        yield from (_at(file, text(each, "path")) for each in maps(obj, field) if text(each, "path"))
+    for field in ("configMapGenerator", "secretGenerator"):
+        for each in maps(obj, field):
+            yield from (_at(file, named.rpartition("=")[2]) for named in strings(each, "files"))
+    if text(mapping(obj, "openapi"), "path"):
+        yield _at(file, text(mapping(obj, "openapi"), "path"))
+
+
+def _at(file: Path, written: str) -> Path:
+    """A path of a kustomization, without `..`, so that two ways to a file are equal."""
+    found: list[str] = []
+    for part in (file.parent / written).parts:
+        if part == ".." and found and found[-1] not in ("..", "/"):
+            found.pop()
+        else:
+            found.append(part)
+    return Path(*found)
+
+
+def _kustomization_in(directory: Path) -> Path | None:
+    return next((file for name in KUSTOMIZATIONS if (file := directory / name).is_file()), None)
+
+
+# --- both ------------------------------------------------------------------------------------------
+
+
+def _visible(directory: Path, names: Iterable[str]) -> list[Path]:
+    """The files with one of the names below a directory, in order, without hidden ones."""
+    return sorted(
+        file
+        for name in names
+        for file in directory.rglob(name)
+        if not any(part.startswith(".") for part in file.relative_to(directory).parts)
+    )
+
+
+def _loaded(file: Path) -> Json:
+    """The first document of a file; an empty map if there is none."""
+    try:
+        value = next(iter(load_all(file.read_text(encoding="utf-8"))), None)
+    except (BadDocument, OSError, UnicodeDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
