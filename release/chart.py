@@ -126,6 +126,11 @@ def _with_values(item: Json) -> Json:
             metric["resource"]["target"]["averageValue"] = "@@scalar .Values.hpa.averageCPU | quote@@"
         case "ServiceMonitor" | "PodMonitor" | "PrometheusRule":
             item["metadata"]["labels"]["@"] = "@@keys .Values.monitoring.labels@@"
+        case "ClusterRole" if text(item, "metadata", "name") in REDUCIBLE:
+            granted = f'include "ml-chassis.granted" (list . ({_literal(item["rules"])}))'
+            item["rules"] = f"@@block {granted} | fromYamlArray@@"
+        case "NetworkPolicy":
+            item["spec"]["ingress"][0]["from"] = "@@optional .Values.networkPolicy.from@@"
         case "Certificate" if text(item, "spec", "secretName") == "mlchassis-serving":
             ours = _literal(item["spec"]["issuerRef"])
             item["spec"]["issuerRef"] = f"@@block .Values.certManager.issuerRef | default ({ours})@@"
@@ -134,6 +139,8 @@ def _with_values(item: Json) -> Json:
     return item
 
 
+REDUCIBLE: Final = frozenset({"mlchassis-facts", "mlchassis-observed", "mlchassis-worker-names"})
+"""The ClusterRoles without which the webhook still works, less well."""
 ACCOUNT: Final = "mlchassis"
 """The webhook's ServiceAccount in the manifests."""
 _ACCOUNT_NAME: Final = 'include "ml-chassis.serviceAccount" . | quote'
@@ -167,7 +174,7 @@ def _deployment_with_values(spec: Json) -> None:
     container["env"].append('@@items include "ml-chassis.env" . | fromYamlArray@@')
     container["resources"] = "@@block .Values.resources@@"
     container["volumeMounts"].append("@@items .Values.extraVolumeMounts@@")
-    container["ports"][0]["containerPort"] = "@@scalar .Values.port@@"
+    container["ports"][0]["containerPort"] = '@@scalar include "ml-chassis.port" .@@'
 
 
 def _literal(value: Json | list[Json]) -> str:
@@ -300,6 +307,7 @@ def _schema() -> Json:
         for name, model in policy["properties"].items()
     }
     keys["rules"] = {"type": "object", **policy["properties"]["rules.yaml"]}
+    policy["$defs"]["Mode"]["enum"].append(False)  # a bare `off`; ml-chassis.modes refuses it in one sentence
     file = Path(__file__).with_name("values.schema.yaml")
     described = yaml.safe_load(file.read_text(encoding="utf-8"))
     values = _typed(described["values"], {**described["types"], "policy": _closed(keys)})

@@ -68,6 +68,13 @@ def test_the_index_leads_to_every_page() -> None:
     assert set((ROOT / "docs").rglob("*.md")) - families - servers - {index} <= linked
 
 
+def test_each_question_has_an_answer() -> None:
+    rows = re.findall(r"^\| ([^|]+\?) \| (.+) \|$", (ROOT / "docs" / "questions.md").read_text(), re.M)
+    assert len(rows) >= 40
+    assert len({question for question, _ in rows}) == len(rows)
+    assert all("](" in answer for _, answer in rows)
+
+
 def command_lines(page: Path) -> Iterator[str]:
     """The lines of a page that run `chassis` or its kubectl plugin, without what a shell makes of them.
 

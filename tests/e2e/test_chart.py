@@ -72,6 +72,8 @@ EVERYTHING: JSON = {
 }  # fmt: skip
 """Every value without a component, set to another value than its default."""
 OPTIONS: JSON = {
+    "networkPolicy": {"from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}]},
+    "rights": {"without": ["nodepools"]},
     "hpa": {"enabled": True, "minReplicas": 3, "maxReplicas": 9, "averageCPU": "1"},
     "scan": {
         "enabled": True,
@@ -298,6 +300,28 @@ def test_with_the_host_s_network_names_of_the_cluster_resolve(helm: Helm) -> Non
     assert deployment["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
 
 
+def test_rights_may_be_left_out(helm: Helm) -> None:
+    without = ["configmaps", "leases", "nodepools", "*/scale"]
+    objects = helm.template({"rights": {"without": without}})
+    rules = {
+        (group, resource)
+        for item in of_kind(objects, "ClusterRole")
+        for rule in item["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert not {resource for _, resource in rules} & set(without)
+    assert {("", "services"), ("", "nodes"), ("", "pods"), ("apps", "deployments")} <= rules
+    assert ("karpenter.sh", "nodepools") not in rules
+
+
+def test_a_network_policy_may_name_the_api_servers(helm: Helm) -> None:
+    servers = [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    (policy,) = of_kind(helm.template({"networkPolicy": {"enabled": True, "from": servers}}), "NetworkPolicy")
+    (ingress,) = policy["spec"]["ingress"]
+    assert ingress["from"] == servers
+
+
 @pytest.mark.parametrize(
     ("values", "puller"),
     [
@@ -335,7 +359,9 @@ def test_numbers_and_texts_of_the_policy_arrive_as_they_are(helm: Helm) -> None:
         ({"failurePolicy": {"mutation": "Fail"}}, "mutation"),
         ({"image": {"digest": "latest"}}, "digest"),
         ({"policy": {"gpu-afinity": {}}}, "gpu-afinity"),
-        ({"policy": {"gpu-affinity": {"mode": False}}}, "gpu-affinity"),
+        ({"policy": {"gpu-affinity": {"mode": False}}}, r'policy.gpu-affinity.mode: write "off" in quotes'),
+        ({"policy": {"rules": {"modes": {"tcp-probe": False}}}}, r'policy.rules.modes.tcp-probe: write'),
+        ({"hostNetwork": True, "port": 10250}, "the kubelet listens on 10250"),
         ({"policy": {"rules": "profile: strict"}}, "rules"),
     ],
 )  # fmt: skip

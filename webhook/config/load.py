@@ -132,12 +132,14 @@ def schema() -> Json:
 
 def invalid(name: str, error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """The problems of a file, with paths, and with suggestions for unknown fields."""
-    for item in error.errors(include_url=False, include_input=False):
+    for item in error.errors(include_url=False):
         path = ".".join(str(step) for step in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             *parents, field = item["loc"]
             message = f"unknown field{did_you_mean(str(field), _fields_at(model, parents))}"
+        elif item["type"] == "enum" and item["input"] is False and "'off'" in message:
+            message = 'write "off" in quotes: a tool such as Helm read the bare word as the boolean false'
         yield Problem(name, path, message[:1].lower() + message[1:])
 
 

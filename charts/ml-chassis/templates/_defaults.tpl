@@ -34,6 +34,9 @@
 {{- if not (hasKey .Values.monitoring "labels") }}{{ $_ := set .Values.monitoring "labels" (fromJson `{"is":{}}`).is }}{{ end -}}
 {{- if not (hasKey .Values "networkPolicy") }}{{ $_ := set .Values "networkPolicy" dict }}{{ end -}}
 {{- if not (hasKey .Values.networkPolicy "enabled") }}{{ $_ := set .Values.networkPolicy "enabled" (fromJson `{"is":false}`).is }}{{ end -}}
+{{- if not (hasKey .Values.networkPolicy "from") }}{{ $_ := set .Values.networkPolicy "from" (fromJson `{"is":[]}`).is }}{{ end -}}
+{{- if not (hasKey .Values "rights") }}{{ $_ := set .Values "rights" dict }}{{ end -}}
+{{- if not (hasKey .Values.rights "without") }}{{ $_ := set .Values.rights "without" (fromJson `{"is":[]}`).is }}{{ end -}}
 {{- if not (hasKey .Values "hpa") }}{{ $_ := set .Values "hpa" dict }}{{ end -}}
 {{- if not (hasKey .Values.hpa "enabled") }}{{ $_ := set .Values.hpa "enabled" (fromJson `{"is":false}`).is }}{{ end -}}
 {{- if not (hasKey .Values.hpa "minReplicas") }}{{ $_ := set .Values.hpa "minReplicas" (fromJson `{"is":2}`).is }}{{ end -}}

@@ -15,9 +15,24 @@
 {{- include "ml-chassis.reference" (dict "repository" $repository "tag" $tag "digest" .Values.puller.image.digest) }}
 {{- end }}
 
+{{- /* Fails at a mode that YAML read as a boolean. The argument is (list PATH MODE). */ -}}
+{{- define "ml-chassis.mode" -}}
+{{- if kindIs "bool" (index . 1) }}
+{{- fail (printf "%s: write \"off\" in quotes, since YAML reads the bare word as the boolean false" (index . 0)) }}
+{{- end }}
+{{- end }}
+
 {{- /* The data of the ConfigMap mlchassis-policy. */ -}}
 {{- define "ml-chassis.policy" -}}
 {{- $policy := deepCopy .Values.policy }}
+{{- range $name, $settings := $policy }}
+{{- if kindIs "map" $settings }}
+{{- include "ml-chassis.mode" (list (printf "policy.%s.mode" $name) (index $settings "mode")) }}
+{{- range $rule, $mode := index $settings "modes" }}
+{{- include "ml-chassis.mode" (list (printf "policy.%s.modes.%s" $name $rule) $mode) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $_ := set $policy "rules" (merge (dict "profile" .Values.profile) ($policy.rules | default dict)) }}
 {{- $puller := include "ml-chassis.puller" . }}
 {{- $settings := index $policy "model-puller" | default dict }}
@@ -30,6 +45,29 @@
 {{- range $name, $settings := $policy }}
 {{ $name }}.yaml: {{ kindIs "string" $settings | ternary $settings (printf "%s\n" (toYaml $settings)) | toJson }}
 {{- end }}
+{{- end }}
+
+{{- /* Rules of a ClusterRole without the resources of rights.without. The argument is (list . RULES). */ -}}
+{{- define "ml-chassis.granted" -}}
+{{- $without := (index . 0).Values.rights.without }}
+{{- range index . 1 }}
+{{- $resources := list }}
+{{- range .resources }}
+{{- if not (has . $without) }}
+{{- $resources = append $resources . }}
+{{- end }}
+{{- end }}
+{{- if $resources }}
+- {{ merge (dict "resources" $resources) . | toJson }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "ml-chassis.port" -}}
+{{- if and .Values.hostNetwork (eq (int .Values.port) 10250) }}
+{{- fail "port: the kubelet listens on 10250 of every node, so with hostNetwork the webhook could not start there; choose a port that is free on every node" }}
+{{- end }}
+{{- .Values.port }}
 {{- end }}
 
 {{- define "ml-chassis.serviceAccount" -}}
