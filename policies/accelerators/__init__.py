@@ -1,5 +1,13 @@
 """Accelerators: vendors, node inventories, placement, and the mutator `gpu-affinity`.
 
+| question | module |
+|---|---|
+| what pods request and nodes offer | `requests`, `inventory`, `vendors` |
+| which nodes can take a pod | `placement`, `node_affinity` |
+| whether a model fits | `fit`, `parallelism` |
+| what the annotations mean, and MIG | `annotations` |
+| which fields are added | `gpu_affinity` |
+
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`,
 `policies.rollouts`.
 """

@@ -17,6 +17,7 @@ from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -78,10 +79,11 @@ def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     return Misfit(load, largest, node) if load.least > largest else None
 
 
-def fits_some(pod: Json, facts: Facts) -> tuple[Load, int] | None:
+def fits_some(view: PodView, facts: Facts) -> tuple[Load, int] | None:
     """The model of a pod that fits on some of the nodes that can take it, and the least memory of these; None
     if it fits on all or none of them, or if a memory is unknown."""
-    loads = [_load(pod, each, facts) for each in facts.view(pod).containers if each.role is Role.MAIN]
+    pod = view.pod
+    loads = [_load(pod, each, facts) for each in view.containers if each.role is Role.MAIN]
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
         return None

@@ -44,6 +44,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.listing import Listing
+from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import POD
@@ -77,51 +78,51 @@ GROUPS: Final = (
 
 
 def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD) -> Json:
-    typed = facts.view(pod).typed
-    owner = typed.metadata.controller
-    if typed.spec.node_name or (owner is not None and owner.kind == "DaemonSet"):
+    view = facts.view(pod)
+    spec, owner = view.typed.spec, view.owner
+    if spec.node_name or (owner is not None and owner.kind == "DaemonSet"):
         return pod
-    if not is_within_limits(typed.spec):
+    if not is_within_limits(spec):
         return pod  # `advise` reports it
-    pod = _with_topology(pod, settings, facts, why)
-    requests = settings.catalogue.requests(typed.spec)
+    view = _with_topology(view, settings, facts, why)
+    requests = settings.catalogue.requests(spec)
     if requests:
-        return _placed(pod, requests, settings, facts, why)
-    if asks_for_devices(typed) or not typed.spec.containers:
-        return pod  # another object, such as a ServingRuntime, writes the containers and what they ask for
-    return _off_accelerators(pod, settings, facts, why)
+        return _placed(view, requests, settings, facts, why).pod
+    if asks_for_devices(view.typed) or not spec.containers:
+        return view.pod  # another object, such as a ServingRuntime, writes the containers
+    return _off_accelerators(view, settings, facts, why)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------
 
 
 def _placed(
-    pod: Json, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts, why: Reasons
-) -> Json:
+    view: PodView, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts, why: Reasons
+) -> PodView:
     inventory = inventory_of(settings, facts)
     by_claims = served_by_claims(requests, facts)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         requested = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
-        pod = _tolerating(pod, settings.catalogue.vendors[name], fleet, requested, facts, why)
+        view = _tolerating(view, settings.catalogue.vendors[name], fleet, requested, facts, why)
         if fleet is not None:
-            pod = _with_annotations(pod, fleet, facts, why)
+            view = _with_annotations(view, fleet, facts, why)
         if fleet is not None and not by_claims:
-            pod = _with_memory(pod, fleet, settings, facts, why)
-            pod = _with_affinity(pod, fleet, settings, requested, facts, why)
-    return pod
+            view = _with_memory(view, fleet, settings, facts, why)
+            view = _with_affinity(view, fleet, settings, requested, facts, why)
+    return view
 
 
 def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str]:
-    found = (settings.catalogue.vendor_of(resource) for resource in requests)
-    return dict.fromkeys(name for name in found if name is not None)
+    found = dict.fromkeys(map(settings.catalogue.vendor_of, requests))
+    return [name for name in found if name is not None]
 
 
 def _tolerating(
-    pod: Json, vendor: Vendor, fleet: Fleet | None, requested: str, facts: Facts, why: Reasons
-) -> Json:
+    view: PodView, vendor: Vendor, fleet: Fleet | None, requested: str, facts: Facts, why: Reasons
+) -> PodView:
     """The pod with tolerations of the vendor's taints: key and effect, with any value."""
-    spec = facts.view(pod).typed.spec
+    spec = view.typed.spec
     missing = [
         (taint.key, taint.effect) for taint in (fleet.taints if fleet else ()) if not tolerates(spec, taint)
     ]
@@ -139,15 +140,15 @@ def _tolerating(
             f"asks for {requested}, whose nodes have the taint {each['key']}:{each['effect']}",
             setting="vendors",
         )
-    return appended(pod, TOLERATIONS, *tolerations) if tolerations else pod
+    return facts.view(appended(view.pod, TOLERATIONS, *tolerations)) if tolerations else view
 
 
 def _covers(toleration: Toleration, key: str, effect: str) -> bool:
     return toleration.key in ("", key) and toleration.effect in ("", effect)
 
 
-def _with_annotations(pod: Json, fleet: Fleet, facts: Facts, why: Reasons) -> Json:
-    annotations = facts.view(pod).typed.metadata.annotations
+def _with_annotations(view: PodView, fleet: Fleet, facts: Facts, why: Reasons) -> PodView:
+    pod, annotations = view.pod, view.typed.metadata.annotations
     globs = requested_products(annotations)
     if globs:
         resolution = resolve_product(fleet, globs)
@@ -155,10 +156,10 @@ def _with_annotations(pod: Json, fleet: Fleet, facts: Facts, why: Reasons) -> Js
     try:
         bound = requested_memory(annotations)
     except ValueError:
-        return pod  # `advise` reports it
+        bound = None  # `advise` reports it
     if bound is not None:
         pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, annotations[GPU_MEMORY], why)
-    return pod
+    return view if pod is view.pod else facts.view(pod)
 
 
 def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str, why: Reasons) -> Json:
@@ -172,26 +173,26 @@ def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str,
     return changed
 
 
-def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Facts, why: Reasons) -> PodView:
     """The pod on nodes whose accelerators have memory for the weights of its model, if only some have."""
     vendor = fleet.vendor
     keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
-    typed = facts.view(pod).typed
+    typed = view.typed
     requested = typed.metadata.annotations.keys() & {GPU_PRODUCT, GPU_MEMORY}
     if settings.weights is Strength.OFF or requested or not required_keys(typed.spec).isdisjoint(keys):
-        return pod
-    found = fits_some(pod, facts)
+        return view
+    found = fits_some(view, facts)
     if found is None:
-        return pod
+        return view
     load, enough = found
     resolution = resolve_memory(fleet, MemoryBound(">=", enough))
     if settings.weights is Strength.REQUIRED and fleet.requirable:
-        changed, path = require(pod, resolution.alternatives, unless=resolution.keys), REQUIRED
+        changed, path = require(view.pod, resolution.alternatives, unless=resolution.keys), REQUIRED
     elif len(resolution.alternatives) == 1:
-        changed, path = prefer(pod, settings.weight, resolution.alternatives[0].expressions), PREFERRED
+        changed, path = prefer(view.pod, settings.weight, resolution.alternatives[0].expressions), PREFERRED
     else:
-        return pod
-    if changed is not pod:
+        return view
+    if changed is not view.pod:
         each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
         why.give(
             field_path(path),
@@ -199,16 +200,16 @@ def _with_memory(pod: Json, fleet: Fleet, settings: GpuAffinity, facts: Facts, w
             "some nodes have that",
             setting="weights",
         )
-    return changed
+    return facts.view(changed)
 
 
 def _with_affinity(
-    pod: Json, fleet: Fleet, settings: GpuAffinity, requested: str, facts: Facts, why: Reasons
-) -> Json:
+    view: PodView, fleet: Fleet, settings: GpuAffinity, requested: str, facts: Facts, why: Reasons
+) -> PodView:
     """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
-    own = fleet.vendor.own_keys
+    own, pod = fleet.vendor.own_keys, view.pod
     if settings.affinity is Strength.OFF:
-        return pod
+        return view
     if settings.affinity is Strength.REQUIRED and fleet.cover:
         if fleet.requirable and len(fleet.cover) <= _MAX_ALTERNATIVES:
             changed = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
@@ -218,9 +219,9 @@ def _with_affinity(
                     lambda: f"asks for {requested}: every node that has it carries {_any_of(fleet.cover)}",
                     setting="affinity",
                 )
-            return changed
-        return pod  # every node has a label: a preference would have no effect
-    if required_keys(facts.view(pod).typed.spec).isdisjoint(own):
+            return facts.view(changed)
+        return view  # every node has a label: a preference would have no effect
+    if required_keys(view.typed.spec).isdisjoint(own):
         for label in fleet.cover or fleet.known_labels[:1]:
             changed = prefer(pod, settings.weight, [label.required])
             if changed is not pod:
@@ -230,7 +231,7 @@ def _with_affinity(
                     setting="affinity",
                 )
             pod = changed
-    return pod
+    return view if pod is view.pod else facts.view(pod)
 
 
 def _any_of(labels: Iterable[NodeLabel]) -> str:
@@ -240,13 +241,13 @@ def _any_of(labels: Iterable[NodeLabel]) -> str:
 # --- other pods --------------------------------------------------------------------------------------
 
 
-def _off_accelerators(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+    pod, spec = view.pod, view.typed.spec
     if settings.cpu_pods is Strength.OFF or any(
         fnmatchcase(facts.namespace, glob) for glob in settings.system_namespaces
     ):
         return pod
     inventory = inventory_of(settings, facts)
-    spec = facts.view(pod).typed.spec
     expressions = _avoiding(spec, inventory)
     if not expressions or _seeks_accelerators(spec, settings):
         return pod
@@ -322,12 +323,12 @@ def _topology(metadata: ObjectMeta, settings: GpuAffinity) -> Topology | None:
     return Topology(key, strength == Strength.REQUIRED)
 
 
-def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
-    typed = facts.view(pod).typed
+def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reasons) -> PodView:
+    pod, typed = view.pod, view.typed
     topology = _topology(typed.metadata, settings)
     group = _group(typed.metadata.labels) if topology is not None else {}
     if topology is None or not group or kept_apart(typed, topology.key):
-        return pod
+        return view
     added: Json
     term = {"labelSelector": {"matchLabels": group}, "topologyKey": topology.key}
     if topology.required and _is_present(topology.key, facts):
@@ -338,14 +339,14 @@ def _with_topology(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons)
         added = {"weight": settings.weight, "podAffinityTerm": term}
         present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
     if term in present or not can_append(pod, path):
-        return pod
+        return view
     why.give(
         field_path(path),
         lambda: f"asked for by {TOPOLOGY}: pods of {_as_text(group)} together by {topology.key}",
         setting="topology",
         annotation=f"{TOPOLOGY}={typed.metadata.annotations[TOPOLOGY]}",
     )
-    return appended(pod, path, added)
+    return facts.view(appended(pod, path, added))
 
 
 def _as_text(labels: Mapping[str, str]) -> str:

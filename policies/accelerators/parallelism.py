@@ -78,11 +78,12 @@ def on_this_node(server: Server) -> int:
 
 def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
     """Whether all options of a server can be read, without one of the flags."""
-    return not (
-        server.conditional
-        or any("$" in word for word in server.argv)  # a variable may hold any option
-        or any(_may_be_one_of(flags, word) for word in server.argv)
-    )
+    if server.conditional:
+        return False
+    for word in server.argv:  # noqa: SIM110  # a generator is slower
+        if "$" in word or _may_be_one_of(flags, word):  # a variable may hold any option
+            return False
+    return True
 
 
 def _may_be_one_of(flags: tuple[str, ...], word: str) -> bool:
@@ -92,8 +93,14 @@ def _may_be_one_of(flags: tuple[str, ...], word: str) -> bool:
     if given in flags or given in _exact():
         return given in flags
     if given.startswith("--"):
-        return any(flag.startswith(given) for flag in flags)
+        return f"\n{given}" in _lines(flags)
     return given.startswith(flags)
+
+
+@cache
+def _lines(flags: tuple[str, ...]) -> str:
+    """The flags, each after a line break, to find one that begins with a text."""
+    return "".join(f"\n{flag}" for flag in flags)
 
 
 def _product(server: Server, factors: tuple[Factor, ...]) -> int:

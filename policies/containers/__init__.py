@@ -1,4 +1,11 @@
 """The programs that a pod's containers run, read once a review.
 
+| question | module |
+|---|---|
+| what a container's commands do | `commands` |
+| which programs it runs, with which options | `programs` |
+| which image it has | `images` |
+| which containers are sidecars of others | `sidecars` |
+
 Imports: `policies.commands`, `policies.core`, `policies.kube`.
 """

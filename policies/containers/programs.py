@@ -111,22 +111,18 @@ def option(words: Program, *flags: str) -> str | None:
 
 def has_option(words: Program, *flags: str) -> bool:
     """Whether one of the flags is given: `--tls` with any value or none, `--http=false` with this value."""
-    for flag in flags:  # noqa: SIM110  # a generator is slower, and each server has many flags
-        if _is_given(words, flag):
+    for flag in flags:  # loops: a generator is slower, and each server has many flags
+        name, equals, value = flag.partition("=")
+        if equals:
+            if (option(words, name) or "").lower() == value:
+                return True
+            continue
+        if flag in words:
             return True
-    return False
-
-
-def _is_given(words: Program, flag: str) -> bool:
-    name, equals, value = flag.partition("=")
-    if equals:
-        return (option(words, name) or "").lower() == value
-    if flag in words:
-        return True
-    with_value = f"{flag}="
-    for word in words:  # noqa: SIM110
-        if word.startswith(with_value):
-            return True
+        with_value = f"{flag}="
+        for word in words:
+            if word.startswith(with_value):
+                return True
     return False
 
 

@@ -138,6 +138,8 @@ class Rule:
     load: Callable[[], RuleDocument]
     requires: frozenset[PodFeature] = frozenset()
     """It is not called for objects whose pods lack one of these."""
+    unowned: bool = False
+    """It is not called for objects that a controller makes: it judges what they are made from."""
 
     @cached_property
     def document(self) -> RuleDocument:
@@ -153,11 +155,16 @@ class Rule:
 
 
 def rule(
-    module: str, check: Check, kinds: tuple[GroupKind, ...] | None = None, requires: Iterable[PodFeature] = ()
+    module: str,
+    check: Check,
+    kinds: tuple[GroupKind, ...] | None = None,
+    requires: Iterable[PodFeature] = (),
+    *,
+    unowned: bool = False,
 ) -> Rule:
     """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py` has the id `tcp-probe`, and its
     texts are in `tcp-probe.yaml`."""
     package, _, name = module.rpartition(".")
     rule_id = name.replace("_", "-")
     load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")
-    return Rule(rule_id, check, kinds, load, frozenset(requires))
+    return Rule(rule_id, check, kinds, load, frozenset(requires), unowned)

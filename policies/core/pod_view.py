@@ -7,7 +7,7 @@ that an edit did not change are taken from the previous view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Final
 
 from policies.core.annotations import DOMAIN
@@ -17,100 +17,68 @@ from policies.kube.json import Json
 from policies.kube.objects.metadata import OwnerReference
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.reading import read
-from policies.kube.pods import Container, Role, container_specs, is_ray_node
+from policies.kube.pods import Container, Role, container_specs
 
 _OURS: Final = f"{DOMAIN}/"
 
 
 class PodView:
-    """A pod, read once."""
-
-    __slots__ = (
-        "_before",
-        "_chassis_annotations",
-        "_containers",
-        "_features",
-        "_running",
-        "_typed",
-        "pod",
-    )
+    """A pod, read once: each value is computed at its first use."""
 
     def __init__(self, pod: Json, before: PodView | None = None) -> None:
         """`pod`: a map with `metadata` and `spec`. `before`: the view of the pod that it was copied from."""
         self.pod = pod
         self._before = before
-        self._containers: tuple[Container, ...] | None = None
-        self._running: tuple[Container, ...] | None = None
-        self._features: frozenset[PodFeature] | None = None
-        self._typed: Pod | None = None
-        self._chassis_annotations: Mapping[str, str] | None = None
 
-    @property
+    @cached_property
     def typed(self) -> Pod:
         """Its fields. Raises WrongTypeError; in a review the pod is undecided then."""
-        found = self._typed
-        if found is None:
-            found = self._typed = read(self.pod, Pod)
-        return found
+        return read(self.pod, Pod)
 
-    @property
+    @cached_property
     def chassis_annotations(self) -> Mapping[str, str]:
         """The annotations of `mlchassis.dev`."""
-        found = self._chassis_annotations
-        if found is None:
-            annotations = self.typed.metadata.annotations
-            found = {key: value for key, value in annotations.items() if key.startswith(_OURS)}
-            self._chassis_annotations = found
-        return found
+        annotations = self.typed.metadata.annotations
+        return {key: value for key, value in annotations.items() if key.startswith(_OURS)}
 
-    @property
+    @cached_property
     def owner(self) -> OwnerReference | None:
         """The owner reference that is marked as controller."""
         return self.typed.metadata.controller
 
-    @property
+    @cached_property
     def is_ray(self) -> bool:
-        """Whether KubeRay made the pod as a Ray head or worker."""
-        return is_ray_node(self.typed.metadata)
+        """Whether KubeRay made the pod as a Ray head or worker, and adds the probes itself."""
+        labels, owner = self.typed.metadata.labels, self.owner
+        if owner is not None and owner.kind == "RayCluster":
+            return labels.get("ray.io/node-type") != "redis-cleanup"
+        return labels.get("ray.io/is-ray-node") == "yes"
 
-    @property
+    @cached_property
     def completes(self) -> bool:
         """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
         if self.typed.spec.restart_policy in ("Never", "OnFailure"):
             return True
-        owner = self.owner
-        return owner is not None and owner.kind in _completing_owners()
+        return self.owner is not None and self.owner.kind in _completing_owners()
 
-    @property
+    @cached_property
     def containers(self) -> tuple[Container, ...]:
         """All containers, main ones first; unchanged ones are the objects of the previous view."""
-        found = self._containers
-        if found is None:
-            before, self._before = self._before, None
-            known = () if before is None else before.containers
-            if before is not None and _same_containers(before.pod, self.pod):
-                found = known
-            else:
-                found = tuple(_viewed(self.pod, known))
-                if self._typed is not None:
-                    _give_types(found, self._typed.spec)
-            self._containers = found
-        return found
+        before, self._before = self._before, None
+        known = () if before is None else before.containers
+        if before is not None and _same_containers(before.pod, self.pod):
+            return known
+        typed = vars(self).get("typed")
+        return tuple(_viewed(self.pod, known, None if typed is None else typed.spec))
 
-    @property
+    @cached_property
     def running(self) -> tuple[Container, ...]:
         """Main containers and native sidecars, which run at the same time."""
-        found = self._running
-        if found is None:
-            found = self._running = tuple(each for each in self.containers if each.role is not Role.INIT)
-        return found
+        return tuple([each for each in self.containers if each.role is not Role.INIT])
 
-    @property
+    @cached_property
     def features(self) -> frozenset[PodFeature]:
-        found = self._features
-        if found is None:
-            found = self._features = frozenset(features_of(self.typed.spec, completes=self.completes))
-        return found
+        return frozenset(features_of(self.typed.spec, completes=self.completes))
 
 
 def _same_containers(one: Json, other: Json) -> bool:
@@ -122,20 +90,19 @@ def _same_containers(one: Json, other: Json) -> bool:
     )
 
 
-def _viewed(pod: Json, known: tuple[Container, ...]) -> Iterator[Container]:
+def _viewed(pod: Json, known: tuple[Container, ...], typed: PodSpec | None) -> Iterator[Container]:
     for number, (spec, place, index, role) in enumerate(container_specs(pod)):
         old = known[number] if number < len(known) else None
-        if old is None or old.index != index or old.role is not role or old.list != place:
-            yield Container(spec, place, index, role)
+        if old is not None and old.index == index and old.role is role and old.list == place:
+            if old.spec is spec:
+                yield old
+                continue
+            new = old.with_spec(spec)
         else:
-            yield old if old.spec is spec else old.with_spec(spec)
-
-
-def _give_types(containers: Iterable[Container], pod: PodSpec) -> None:
-    """Give new containers the types that the pod's conversion made."""
-    for container in containers:
-        specs = pod.containers if container.role is Role.MAIN else pod.init_containers
-        container.know_type(specs[container.index])
+            new = Container(spec, place, index, role)
+        if typed is not None:  # the conversion of the pod has made the container's
+            new.typed = (typed.containers if role is Role.MAIN else typed.init_containers)[index]
+        yield new
 
 
 @cache

@@ -6,8 +6,7 @@ Law: a text uses only values that were computed for the decision; it reads nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from policies.kube.names import shortened
 
@@ -18,8 +17,7 @@ MAX_REASON_LENGTH: Final = 400
 """Characters: reasons contain names that users chose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """Why one field of an object is added or raised."""
 
     path: str

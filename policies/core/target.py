@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final, TypeVar
 
 from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
@@ -24,7 +25,7 @@ from policies.kube.pods import Container, Role, containers, with_container
 T = TypeVar("T", bound=Object)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class PodTemplate:
     """An immutable pod template of an object.
 
@@ -66,7 +67,7 @@ class PodTemplate:
         """The template with another pod."""
         return replace(self, view=view)
 
-    @property
+    @cached_property
     def typed(self) -> Pod:
         """The pod's fields. Raises WrongTypeError; in a review the template is undecided then."""
         return self.view.typed
@@ -89,11 +90,11 @@ class PodTemplate:
         """Field path of a container's `command`, or of its `args` if it has only these."""
         return self.at(container, "command" if strings(container.spec, "command") else "args")
 
-    @property
+    @cached_property
     def completes(self) -> bool:
         return self.view.completes
 
-    @property
+    @cached_property
     def is_ray(self) -> bool:
         return self.view.is_ray
 
@@ -127,7 +128,7 @@ class PodTemplate:
         return origin_of(f"spec{rest}", self.origins) if rest[:1] in ("", ".", "[") else path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Target:
     """The reviewed object as it will be stored, with its pods as they will be created."""
 
@@ -136,22 +137,28 @@ class Target:
     templates: tuple[PodTemplate, ...] = ()
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
-    @property
+    @cached_property
     def has_controller(self) -> bool:
         """Whether another object controls it: then rules judge that object."""
         return self.read(Object).metadata.controller is not None
 
-    @property
+    @cached_property
     def spec(self) -> Json:
         return mapping(self.obj, "spec")
 
     def read(self, kind: type[T]) -> T:
         """The object as the type of its kind or a base of that. Raises WrongTypeError; in a review the object
         is undecided then."""
-        typed = self.cache.once(_typed, self)
+        typed = self._typed
         return typed if isinstance(typed, kind) else read(self.obj, kind)
 
-    @property
+    @cached_property
+    def _typed(self) -> Object:
+        if self.kind == POD and self.templates and self.templates[0].pod is self.obj:
+            return self.templates[0].typed
+        return read(self.obj, type_of(self.kind))
+
+    @cached_property
     def replicas(self) -> int:
         """`spec.replicas`, by default 1. From JSON, since any kind may have it."""
         return integer(self.obj, "spec", "replicas", default=1)
@@ -159,12 +166,6 @@ class Target:
     @property
     def name(self) -> str:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
-
-
-def _typed(target: Target) -> Object:
-    if target.kind == POD and target.templates and target.templates[0].pod is target.obj:
-        return target.templates[0].typed
-    return read(target.obj, type_of(target.kind))
 
 
 _READINESS: Final = "readinessProbe"

@@ -1,5 +1,11 @@
 """Evictions and node drains: drain times, and the mutator `disruption-guard`.
 
+| question | module |
+|---|---|
+| which fields are added | `disruption_guard` |
+| how a server ends | `drains` |
+| who keeps state | `single_state` |
+
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.jobs`, `policies.kube`, `policies.probes`, `policies.rollouts`.
 """

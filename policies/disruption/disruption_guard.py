@@ -74,28 +74,28 @@ _CONTROLLER_PORTS: Final = ("metric", "health", "probe", "webhook", "prof")
 def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UNREAD) -> Json:
     if kind_of(pod) != POD:
         return pod  # `advise` reports Jobs
-    if is_training(pod, settings, facts):
-        return _guarded(pod, settings, facts, why)
-    if facts.view(pod).is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
+    view = facts.view(pod)
+    if is_training(view, settings, facts):
+        return _guarded(view, settings, why)
+    if view.is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
         return pod
-    return _draining(pod, settings, facts, why)
+    return _draining(view, settings, facts, why)
 
 
 # --- training --------------------------------------------------------------------------------------
 
 
-def is_training(pod: Json, settings: DisruptionGuard, facts: Facts) -> bool:
+def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
     """Whether a pod runs to completion and loses its work if it is evicted."""
-    view = facts.view(pod)
     labels = view.typed.metadata.labels
     ray = view.is_ray and labels.get(RAY_ORIGIN) != "RayService"
     if not ray and not view.completes:
         return False
-    return has_label(labels, settings.training_labels) or wants_accelerator(pod, facts)
+    return has_label(labels, settings.training_labels) or wants_accelerator(view.pod, facts)
 
 
-def _guarded(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
-    typed = facts.view(pod).typed
+def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
+    pod, typed = view.pod, view.typed
     deadline, annotations = typed.spec.active_deadline_seconds, typed.metadata.annotations
     if settings.add_deadline and deadline is None:
         pod = replaced(pod, DEADLINE, settings.max_duration)
@@ -121,18 +121,19 @@ def _guarded(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) -
 # --- serving ---------------------------------------------------------------------------------------
 
 
-def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
+def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
+    pod = view.pod
     servers = [
         container
         for container in serving_containers(pod, facts)
         # Native sidecars are stopped after the main containers, so no client uses them any more.
         if container.role is Role.MAIN
         and _has_no_pre_stop(container.typed)
-        and not _is_infrastructure(facts.view(pod), container)
+        and not _is_infrastructure(view, container)
     ]
     if not servers:
         return pod
-    grace = facts.view(pod).typed.spec.grace
+    grace = view.typed.spec.grace
     short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + settings.drain
     drains = [drain_of(container, facts) for container in servers]
     set_by_user = [drain.seconds for drain in drains if drain is not None and drain.option]
@@ -167,7 +168,7 @@ def _draining(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons) 
 def _is_infrastructure(view: PodView, container: Container) -> bool:
     """Whether a container is an agent of its node (a CSI driver, a CNI plugin) or a controller. It has no
     requests to finish, and its successor or the next leader waits until it stops."""
-    owner = view.typed.metadata.controller
+    owner = view.owner
     if view.typed.spec.host_network or (owner is not None and owner.kind == "DaemonSet"):
         return True
     if any(word.startswith(_LEADER_ELECTION) for word in container.typed.argv):
@@ -197,16 +198,17 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
     A Job is reported when it is created: the user does not see warnings about its pods.
     """
     if kind_of(obj) == POD:
-        pod = facts.view(obj).typed
-        owner = pod.metadata.controller
-        if (owner is None or owner.kind != "Job") and is_training(obj, settings, facts):
+        view = facts.view(obj)
+        pod, owner = view.typed, view.owner
+        if (owner is None or owner.kind != "Job") and is_training(view, settings, facts):
             guarded = all(pod.metadata.annotations.get(key) == value for key, value in GUARDS.items())
             yield from _long_deadline(pod.spec.active_deadline_seconds or 0, "spec", guarded, settings)
     elif not is_someone_elses(obj):
         for job in jobs_in(obj):
-            if is_training(job.template, settings, facts):
+            pods_of_job = facts.view(job.template)
+            if is_training(pods_of_job, settings, facts):
                 own = integer(job.spec, "activeDeadlineSeconds", default=0)
-                pods = facts.view(job.template).typed.spec.active_deadline_seconds or 0
+                pods = pods_of_job.typed.spec.active_deadline_seconds or 0
                 guarded = not settings.add_deadline and pods <= settings.max_duration
                 deadline = min(filter(None, (own, pods)), default=0)
                 yield from _long_deadline(deadline, field_path(job.steps), guarded, settings)

@@ -1,5 +1,11 @@
 """Jobs: their retries, their sidecars, and the mutator `job-retries`.
 
+| question | module |
+|---|---|
+| how Jobs handle failures | `jobs` |
+| which fields are added | `job_retries`, `termination_messages` |
+| which containers train, and which never end | `training`, `endless_containers`, `idle` |
+
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.kube`, `policies.probes`.
 """

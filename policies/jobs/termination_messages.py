@@ -16,6 +16,7 @@ from typing import Final
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TERMINATION_MESSAGE
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.core.reasons import Reasons
 from policies.jobs.jobs import JobRetries, has_label
 from policies.kube.group_kinds import JOB, GroupKind
@@ -34,13 +35,14 @@ KEEPS: Final = "file"
 
 def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     """The pod with `FallbackToLogsOnError`, if a Job owns it or it is training."""
-    annotations = facts.view(pod).typed.metadata.annotations
+    view = facts.view(pod)
+    annotations = view.typed.metadata.annotations
     if not settings.logs_on_error or annotations.get(TERMINATION_MESSAGE) == KEEPS:
         return pod
-    if not _needs_fallback(pod, settings, facts):
+    if not _needs_fallback(view, settings, facts):
         return pod
     changed = pod
-    for container in facts.view(pod).containers:
+    for container in view.containers:
         if container.role is Role.SIDECAR or container.spec.get(FIELD) not in (None, _DEFAULT):
             continue
         changed = with_container(changed, container, {**container.spec, FIELD: FALLBACK})
@@ -53,12 +55,14 @@ def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reason
     return changed
 
 
-def _needs_fallback(pod: Json, settings: JobRetries, facts: Facts) -> bool:
+def _needs_fallback(view: PodView, settings: JobRetries, facts: Facts) -> bool:
     """Whether the pod runs to completion, for a Job or training, and no operator reads its messages."""
-    view = facts.view(pod)
+    if not view.completes:
+        return False
     owner = None if view.owner is None else view.owner.group_kind
-    if not view.completes or owner in _READ:
+    if owner in _READ:
         return False
     if owner == JOB:
         return True
-    return wants_accelerator(pod, facts) or has_label(view.typed.metadata.labels, settings.training_labels)
+    labels = view.typed.metadata.labels
+    return wants_accelerator(view.pod, facts) or has_label(labels, settings.training_labels)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from policies.kube.json import Json, text
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKind:
+class GroupKind(NamedTuple):
     """A Kubernetes kind without its version: the API server converts between versions."""
 
     group: str
@@ -29,9 +27,9 @@ class GroupKind:
 
 
 def kind_of(obj: Json) -> GroupKind:
-    version, kind = text(obj, "apiVersion"), text(obj, "kind")
-    if kind == "Pod" and version == "v1":
+    if obj.get("kind") == "Pod" and obj.get("apiVersion") == "v1":
         return POD  # the most frequent kind, without a new object
+    version, kind = text(obj, "apiVersion"), text(obj, "kind")
     group, slash, _ = version.rpartition("/")
     return GroupKind(group if slash else "", kind)
 

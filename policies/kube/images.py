@@ -30,15 +30,18 @@ def image_matches(image: str, globs: tuple[str, ...]) -> bool:
     if not globs:
         return False
     path, tag = repository_and_tag(image)
-    return any(
-        pattern.fullmatch(f"{path}:{tag}" if with_tag else path) for pattern, with_tag in _patterns(globs)
-    )
+    for pattern, with_tag in _patterns(globs):
+        if pattern.fullmatch(f"{path}:{tag}" if with_tag else path):
+            return True
+    return False
 
 
 @lru_cache(maxsize=1024)
 def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """Each glob as a pattern, and whether it includes the tag."""
-    return tuple((glob_of(glob), ":" in glob) for glob in globs)
+    """The globs as patterns, each with whether it includes the tag: one for all globs of a kind."""
+    kinds = ([glob for glob in globs if (":" in glob) is with_tag] for with_tag in (False, True))
+    patterns = ("|".join(f"(?:{glob_of(glob).pattern})" for glob in kind) for kind in kinds)
+    return tuple((re.compile(text), bool(with_tag)) for with_tag, text in enumerate(patterns) if text)
 
 
 @lru_cache(maxsize=1024)

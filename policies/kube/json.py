@@ -91,35 +91,25 @@ def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
     Creates missing maps; an index must exist, or be the list's length to append. If a value on the path has
     another type, the result is `obj` itself: the API server will refuse it.
     """
-    try:
-        result: Json = _replaced(obj, tuple(path), value)
-    except _OtherTypeError:
+    result: list[Any] = [obj]
+    copy: Any = result
+    step: str | int = 0
+    for below in path:  # `copy[step]` is the next value to copy, with `below` inside it
+        present, kind = copy[step], dict if isinstance(below, str) else list
+        if present is not None and not isinstance(present, kind):
+            return obj
+        copy[step] = kind(present or ())
+        copy, step = copy[step], below
+        if kind is dict:
+            copy.setdefault(below, None)
+        elif below == len(copy):
+            copy.append(None)
+    present = copy[step]
+    if present is not None and type(present) is not type(value) and not _are_numbers(present, value):
         return obj
-    return result
-
-
-class _OtherTypeError(Exception):
-    """A value of another type is at the path."""
-
-
-def _replaced(obj: Any, steps: tuple[str | int, ...], value: Any) -> Any:
-    if not steps:
-        if obj is not None and type(obj) is not type(value) and not _are_numbers(obj, value):
-            raise _OtherTypeError
-        return value
-    head, rest = steps[0], steps[1:]
-    if obj is not None and not isinstance(obj, dict if isinstance(head, str) else list):
-        raise _OtherTypeError
-    if isinstance(head, str):
-        copy = {} if obj is None else dict(obj)
-        copy[head] = _replaced(copy.get(head), rest, value)
-        return copy
-    items = [] if obj is None else list(obj)
-    if head == len(items):
-        items.append(_replaced(None, rest, value))
-    else:
-        items[head] = _replaced(items[head], rest, value)
-    return items
+    copy[step] = value
+    replaced: Json = result[0]
+    return replaced
 
 
 def _are_numbers(one: Any, other: Any) -> bool:

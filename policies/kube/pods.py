@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import cached_property
 from typing import Final
 
 from policies.kube.cache import Cache
 from policies.kube.json import Json, indexed_maps, maps, replaced, text
-from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.reading import read
 
@@ -29,38 +29,27 @@ _RUNS: Final = ("name", "image", "command", "args", "env", "envFrom", "ports", "
 class Container:
     """An immutable container with its position: `list` is `containers` or `initContainers`."""
 
-    __slots__ = ("_typed", "cache", "image", "index", "list", "name", "role", "spec")
-
     def __init__(self, spec: Json, place: str, index: int, role: Role) -> None:
         self.spec, self.list, self.index, self.role = spec, place, index, role
         self.name = text(spec, "name")
         self.image = text(spec, "image")
-        self._typed: ContainerSpec | None = None
         self.cache = Cache()
         """Values that depend only on its name, image, command, arguments, environment, ports and mounts."""
 
-    @property
+    @cached_property
     def typed(self) -> ContainerSpec:
         """Its fields. Raises WrongTypeError; in a review the object is undecided then."""
-        found = self._typed
-        if found is None:
-            found = self._typed = read(self.spec, ContainerSpec)
-        return found
-
-    def know_type(self, typed: ContainerSpec) -> None:
-        """Set `typed`, if it is not known yet."""
-        if self._typed is None:
-            self._typed = typed
+        return read(self.spec, ContainerSpec)
 
     @property
     def path(self) -> str:
         """Its field path in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
 
-    @property
+    @cached_property
     def tcp_ports(self) -> dict[int, str]:
         """See `tcp_ports`."""
-        return self.cache.once(tcp_ports, self.typed)
+        return tcp_ports(self.typed)
 
     def with_spec(self, spec: Json) -> Container:
         """The container with another spec, and the same cache if the fields in `_RUNS` are the same
@@ -111,14 +100,6 @@ def mounted_volumes(pod: Json, container: Container) -> list[Json]:
     """The volumes of a pod that a container mounts."""
     names = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
     return [volume for volume in maps(pod, "spec", "volumes") if text(volume, "name") in names]
-
-
-def is_ray_node(pod: ObjectMeta) -> bool:
-    """Whether KubeRay made the pod as a Ray head or worker, and adds the probes itself."""
-    owner = pod.controller
-    if owner is not None and owner.kind == "RayCluster":
-        return pod.labels.get("ray.io/node-type") != "redis-cleanup"
-    return pod.labels.get("ray.io/is-ray-node") == "yes"
 
 
 def with_container(pod: Json, container: Container, spec: Json) -> Json:

@@ -86,12 +86,18 @@ def _size_of_name(text: str, usual: float) -> int | None:
     parts = [part.lower() for part in _SPLIT.split(text)]
     if not _ADAPTERS.isdisjoint(parts):
         return None
-    written = [_WRITTEN[part] for part in parts if part in _WRITTEN]
-    written += [(int(match[1]) + 1) / 8 for part in parts if (match := _GGUF.fullmatch(part))]
+    written, experts = [], False
+    for part in parts:
+        if part in _WRITTEN:
+            written.append(_WRITTEN[part])
+        elif match := _GGUF.fullmatch(part):
+            written.append((int(match[1]) + 1) / 8)
+        elif _EXPERTS.fullmatch(part):
+            experts = True
     counts = _counts(text)
     if known := _published(parts, counted=bool(counts)):
         return round(known.billions * max(written) * 10**9 if written else known.gigabytes * 10**9)
-    if not counts or any(_EXPERTS.fullmatch(part) for part in parts) or max(counts) > _LARGEST:
+    if not counts or experts or max(counts) > _LARGEST:
         return None
     return round(max(counts) * max(written, default=usual))
 
@@ -100,7 +106,10 @@ def _published(parts: list[str], *, counted: bool) -> Published | None:
     """The published model with these parts in its name. `counted`: the name has a number of parameters, so
     only published names with a number match."""
     text = f"-{'-'.join(parts)}-"
-    return next((each for name, numbered, each in published() if numbered >= counted and name in text), None)
+    for name, numbered, each in published():
+        if numbered >= counted and name in text:
+            return each
+    return None
 
 
 def _counts(text: str) -> list[float]:

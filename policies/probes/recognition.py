@@ -130,7 +130,11 @@ class Recogniser:
 
     def server(self, container: Container) -> Server | None:
         """The model server in a container."""
-        return container.cache.once(self._server, container)
+        cache = container.cache
+        if self not in cache:  # asked for many times in a review
+            cache[self] = self._server(container)
+        found: Server | None = cache[self]
+        return found
 
     def _server(self, container: Container) -> Server | None:
         launch, ports = launch_of(container), tuple(container.tcp_ports.items())

@@ -1,5 +1,13 @@
 """Dependencies between objects: waits, probes, mounted objects, queues, nodes, and the graph of them.
 
+| question | module |
+|---|---|
+| on which hosts a workload depends | `links` |
+| which objects a pod reads | `reads` |
+| who waits for whom | `wait_cycles`, `graph` |
+| in which order objects are deployed | `order` |
+| whether there is room | `devices`, `node_pools`, `domains`, `cohorts` |
+
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.kube`, `policies.quotas`, `policies.rollouts`, `policies.startup`.
 """

@@ -47,6 +47,10 @@ class Download:
 
 def download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:
     """The download of the server in a container; None if it has none, or if something about it is unknown."""
+    return facts.pod_cache(template.pod).once_for(container, _download_of, template, container, facts)
+
+
+def _download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:
     server = recognised(container, facts)
     cache = None if server is None else server.preset.cache
     if server is None or cache is None or not image_matches(container.image, cache.images):

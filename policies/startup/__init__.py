@@ -1,4 +1,9 @@
 """Waits in init containers and entrypoints.
 
+| question | module |
+|---|---|
+| what a pod waits for before it is ready | `waits` |
+| whether it waits for pods of its own workload | `peers` |
+
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`.
 """

@@ -79,6 +79,8 @@ class Case:
 def findings(rule: Rule, target: Target, facts: Facts) -> list[Finding]:
     if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
         return []
+    if rule.unowned and target.has_controller:
+        return []
     return list(rule.check(target, facts))
 
 

@@ -1,4 +1,23 @@
 """The decision about one review, without HTTP and without a cluster.
 
+| question | module |
+|---|---|
+| what is carried from step to step | `review`; for one pod `context` |
+| which step follows which | `engine` |
+| how a request is parsed | `envelope` |
+| which requests are reviewed | `scope` |
+| how much of an object is read | `bounds` |
+| which policy is in force | `configuration` |
+| how fields are added, and how workloads' pods will look | `mutation`, `projection` |
+| how rules run | `validation` |
+| which findings are exempted | `exemptions`, with `misspelt_annotations` |
+| what an update may be refused for | `ratcheting` |
+| whose pods are never refused | `replacements` |
+| what the result is | `decision` |
+| how it is said | `messages`, in bytes `answer_encoding` |
+| how a patch and the annotation on the pod are made | `json_patch`, `changed_annotation` |
+| how a running pod differs from a new one | `missed` |
+| which requests are equal | `canonical` |
+
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`.
 """

@@ -195,7 +195,7 @@ class Effective:
     of the namespace are unknown. Combinations give no other mode, because the last override wins."""
 
     def settings(self, model: type[S], /) -> S:
-        """The settings of a model."""
+        """The settings of a model; `values` has those of every mutator."""
         value = self.values.get(model)
         return value if isinstance(value, model) else default_settings(model)
 
@@ -289,7 +289,9 @@ class Config:
     def _compile(self, matched: Iterable[int]) -> Effective:
         """The base settings with the matching overrides over them: the last one that sets an id wins."""
         matched = sorted(matched)
-        profile, modes, values = self.rules.profile, self._explicit_modes(), dict(self.values)
+        profile, modes = self.rules.profile, self._explicit_modes()
+        values = {each.settings: default_settings(each.settings) for each in registry.mutators().values()}
+        values |= self.values
         for index in matched:
             override = self.webhook.overrides[index]
             if override.profile is not None:

@@ -18,7 +18,8 @@ def diff(original: Any, final: Any) -> list[Operation]:
     front is one `add`.
     """
     found: list[Operation] = []
-    _diff(original, final, "", found)
+    if original is not final:
+        _diff(original, final, "", found)
     return found
 
 
@@ -43,28 +44,25 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _diff(a: Any, b: Any, path: str, found: list[Operation]) -> None:
-    if a is b:
-        return
     if isinstance(a, dict) and isinstance(b, dict):
-        _diff_maps(a, b, path, found)
+        if not a.keys() <= b.keys():
+            found += [{"op": "remove", "path": f"{path}/{_escape(key)}"} for key in a if key not in b]
+        for key, value in b.items():
+            if key in a and a[key] is value:
+                continue
+            where = f"{path}/{_escape(key) if '~' in key or '/' in key else key}"
+            if key not in a:
+                found.append({"op": "add", "path": where, "value": value})
+            else:
+                _diff(a[key], value, where, found)
     elif isinstance(a, list) and isinstance(b, list):
         _diff_lists(a, b, path, found)
     elif not same(a, b):
         found.append({"op": "replace", "path": path, "value": b})
-
-
-def _diff_maps(a: dict[str, Any], b: dict[str, Any], path: str, found: list[Operation]) -> None:
-    if not a.keys() <= b.keys():
-        found += [{"op": "remove", "path": f"{path}/{_escape(key)}"} for key in a if key not in b]
-    for key, value in b.items():
-        if key not in a:
-            found.append({"op": "add", "path": f"{path}/{_escape(key)}", "value": value})
-        elif a[key] is not value:
-            _diff(a[key], value, f"{path}/{_escape(key)}", found)
 
 
 def _diff_lists(a: list[Any], b: list[Any], path: str, found: list[Operation]) -> None:
@@ -115,10 +113,10 @@ def _diff_aligned(
     before = dict(zip(keys_a, a, strict=True))
     for index, (key, value) in enumerate(zip(keys_b, b, strict=True)):
         where = f"{path}/{index}"
-        if key in before:
-            _diff(before[key], value, where, found)
-        else:
+        if key not in before:
             found.append({"op": "add", "path": where, "value": value})
+        elif before[key] is not value:
+            _diff(before[key], value, where, found)
 
 
 def _diff_by_position(a: list[Any], b: list[Any], path: str, found: list[Operation]) -> None:
@@ -132,6 +130,7 @@ def _diff_by_position(a: list[Any], b: list[Any], path: str, found: list[Operati
     end_a, end_b = len(a) - tail, len(b) - tail
     both = min(end_a, end_b)
     for index in range(head, both):
-        _diff(a[index], b[index], f"{path}/{index}", found)
+        if a[index] is not b[index]:
+            _diff(a[index], b[index], f"{path}/{index}", found)
     found += [{"op": "remove", "path": f"{path}/{index}"} for index in range(end_a - 1, both - 1, -1)]
     found += [{"op": "add", "path": f"{path}/{index}", "value": b[index]} for index in range(both, end_b)]

@@ -55,7 +55,7 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
         try:
             why = Reasons(mutator.id)
             after = mutator.mutate(current, settings, facts, why)
-            patch = diff(current, after)
+            patch = diff(current, after) if after is not current else ()
             advice = list(mutator.advise(after, settings, facts)) if mutator.advise else []
         except Exception as error:
             crashes.append(crash_from(mutator.id, error))

@@ -97,7 +97,7 @@ def findings(
         own = config.own_rules.values()
         rules = (*rules, *(rule for rule in own if _applies(rule, target.kind, bool(target.templates))))
     for rule in rules:
-        if not rule.requires <= features:
+        if not rule.requires <= features or (rule.unowned and target.has_controller):
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue

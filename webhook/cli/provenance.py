@@ -10,7 +10,7 @@ they show which client sent the object, not which webhook changed it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -91,7 +91,7 @@ def _added(path: str, manager: str, entry: Reason, present: Reason | None) -> Fi
     """A field that the object's annotation lists as added."""
     if present is None:
         return Field(path, By.CHASSIS, manager, entry, today="")
-    reason = replace(present, why=entry.why or present.why)
+    reason = present._replace(why=entry.why or present.why)
     differs = bool(entry.why) and entry.why != present.why
     return Field(path, By.CHASSIS, manager, reason, today=present.why if differs else None)
 

@@ -1,5 +1,13 @@
 """The policy: from text to an immutable configuration, and its sources.
 
+| question | module |
+|---|---|
+| where the policy comes from | `source` in a server, `location` in a command |
+| how its text becomes a configuration | `keys`, `load` |
+| which settings were removed | `retired` |
+| whose settings win | `override` |
+| what is said about the webhook's own policy | `policy_config_invalid` |
+
 Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.kube`,
 `webhook.manifests`.
 """

@@ -1,4 +1,15 @@
-"""Reads and writes of an API server, and manifests in place of one.
+"""Reads and writes of an API server.
+
+| question | module |
+|---|---|
+| how the API server is called | `api`, with `paths`, `calls`, `errors` and `rate_limit` |
+| how facts are kept up to date | `caches`, from `reflector` |
+| when watches are stalled | `watch_health`, `heartbeat` |
+| which kinds a cluster has | `discovery`, `crds` |
+| who leads | `leader_election`, `leases` |
+| which pod this is | `own_pod` |
+| which kubelet is the oldest | `oldest_kubelet` |
+| how Events are written | `events` |
 
 Imports: `policies.core`, `policies.kube`, `policies.probes`, `policies.relations`, `webhook`.
 """

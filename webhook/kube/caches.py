@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from sys import getsizeof
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from policies.core.listing import Change, InheritedIndices, Listing
 from policies.core.resources import Resource, ResourceKind, resource_kinds
@@ -168,6 +168,15 @@ def _ignore(*_: object) -> None:
     pass
 
 
+Derive: TypeAlias = Callable[[Json, Interner], object]
+"""What is kept of an object instead of the fields that it follows from; None for nothing."""
+
+_DERIVED: Final[Mapping[Resource, tuple[str, Derive]]] = {
+    Resource.WORKLOADS: (CACHED_LINKS, cached_links),  # parses the commands, once per change
+    Resource.DEVICE_SLICES: (OFFER, lambda slice_, _: offer_of(slice_)),
+}
+"""The derived values of resources, each with the key that keeps it."""
+
 OnSync: TypeAlias = Callable[[Resource], None]
 """Called when `synced` changes."""
 OnChange: TypeAlias = Callable[[Resource, str | None, Change], None]
@@ -322,16 +331,14 @@ class Store(_Sink):
             value = dig(item, *path)
             if value is not None:
                 _set(trimmed, path, self._interned(value))
-        if self.resource is Resource.WORKLOADS:
-            # Items of a list have neither apiVersion nor kind. This parses the commands, once per change.
+        if self.resource in _DERIVED:
+            key, derive = _DERIVED[self.resource]
             try:
-                relations = cached_links({**item, **self._type}, self._intern)
+                derived = derive({**item, **self._type}, self._intern)  # items of a list have no kind
             except WrongTypeError:  # in a field that is not kept
-                relations = None
-            if relations is not None:
-                trimmed[CACHED_LINKS] = relations
-        elif self.resource is Resource.DEVICE_SLICES:
-            trimmed[OFFER] = offer_of(item)
+                derived = None
+            if derived is not None:
+                trimmed[key] = derived
         return trimmed
 
     def _keep_texts(self, item: Json, path: tuple[str, ...], trimmed: Json) -> None:

@@ -1,6 +1,14 @@
 """The leader's observations of pods: starts and ends in a ConfigMap that all replicas read, and Events about
 models that fail.
 
+| question | module |
+|---|---|
+| what the leader watches | `collector` |
+| what a pod's status says about starts and ends | `pods` |
+| what is kept | `record`, and `history` for pods of the past |
+| which models fail | `model_events`, from `status_pages` |
+| which probes and limits fit | `tuning` |
+
 Imports: `policies.core`, `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`,
 `webhook.admission`, `webhook.kube`.
 """

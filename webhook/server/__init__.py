@@ -1,5 +1,15 @@
 """The HTTPS server: supervisor, workers, connections, certificates and metrics.
 
+| question | module |
+|---|---|
+| how `chassis serve` starts | `main`, with its flags in `server_flags` |
+| which process watches which | `supervisor`, `worker`, `shared_memory` |
+| how connections and bodies are limited | `connections`, `bodies` |
+| how a request becomes an answer | `http`, `reviews`, `endpoints` |
+| how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |
+| which running pods lack fields | `unmutated` |
+| where the certificate comes from, and who trusts it | `tls_reload`, `pki`, `ca_bundle` |
+
 Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.config`,
 `webhook.fast_path`, `webhook.kube`, `webhook.manifests`, `webhook.observed`,
 `webhook.worker_names`.

@@ -1,4 +1,9 @@
 """The endpoint `/name`, with allocation records in Leases.
 
+| question | module |
+|---|---|
+| how a name is given | `endpoint`; `policies.worker_names` decides |
+| what is read and written | `cluster`, `leases` |
+
 Imports: `policies.core`, `policies.kube`, `policies.worker_names`, `webhook.admission`, `webhook.kube`.
 """

@@ -25,14 +25,15 @@ _HARMLESS: Final = frozenset(
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if template.is_ray or _runs_ray(template):
+        if template.is_ray:
             continue
         for container in template.containers(Role.MAIN):
-            server = recognised(container, facts)
-            if server is None or not _runs_only(container, server):
+            available = devices(container)
+            server = recognised(container, facts) if available else None
+            needed = 0 if server is None else on_this_node(server)
+            if server is None or needed <= available or not _runs_only(container, server):
                 continue
-            needed, available = on_this_node(server), devices(container)
-            if available and needed > available:
+            if not _runs_ray(template):
                 yield _finding(template, container, server, needed, available)
 
 

@@ -9,8 +9,6 @@ from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledObject
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller:
-        return
     if target.kind == AUTOSCALER:
         reference = target.read(HorizontalPodAutoscaler).spec.scale_target_ref
     else:
@@ -29,4 +27,4 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT))
+RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT), unowned=True)

@@ -28,7 +28,7 @@ from policies.quotas.limit_ranges import (
 
 def check(target: Target, facts: Facts) -> Findings:
     ranges = facts.objects(LimitRange)
-    if not ranges or target.kind == POD_KIND or target.has_controller or not target.replicas:
+    if not ranges or target.kind == POD_KIND or not target.replicas:
         return
     for template in target.templates:
         if has_pod_level_resources(template.typed.spec):
@@ -151,4 +151,4 @@ def _violations(
             )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

@@ -98,4 +98,4 @@ def _resources(template: PodTemplate) -> str:
     return template.spec_path if first is None else template.at(first, "resources")
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

@@ -67,4 +67,4 @@ def _stuck(target: Target, full: str, certainty: Certainty) -> Finding:
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET))
+RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET), unowned=True)

@@ -21,7 +21,7 @@ _KEDA_DEFAULT: Final = 100
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller or not target.replicas:
+    if not target.replicas:
         return
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
     if autoscaler is None:
@@ -75,4 +75,4 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
                 yield room, f"{limit.cause.value} ({limit.key}) leaves room for {room:.0f}"
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET), unowned=True)

@@ -56,7 +56,7 @@ class _Obstacle:
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller or not target.replicas or len(target.templates) != 1:
+    if not target.replicas or len(target.templates) != 1:
         return
     [template] = target.templates
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
@@ -167,4 +167,4 @@ def _utilization(metric: Metric) -> _Utilization | None:
     return _Utilization(source.name, source.container, percent)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT), unowned=True)

@@ -25,7 +25,7 @@ _MAX: Final = 8
 
 def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.whole
-    if cluster is None or target.has_controller:
+    if cluster is None:
         return
     if not target.replicas or dig(target.spec, "suspend") is True:
         return
@@ -88,4 +88,4 @@ def _as_written(template: PodTemplate) -> PodTemplate:
     return template if written is template.pod else template.with_view(PodView(written))
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

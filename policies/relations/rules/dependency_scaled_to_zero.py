@@ -12,7 +12,7 @@ from policies.rollouts.rollouts import autoscaler_of
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if facts.whole is None or target.has_controller or target.replicas == 0:
+    if facts.whole is None or target.replicas == 0:
         return
     reported: set[str] = set()
     for link in blocking_links(target):
@@ -35,4 +35,4 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

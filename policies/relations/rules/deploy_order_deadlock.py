@@ -23,7 +23,7 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller or not target.replicas:
+    if not target.replicas:
         return
     for link in blocking_links(target)[:_MAX]:
         found = resolve(link.host, facts.namespace, facts.cluster)
@@ -95,4 +95,4 @@ def _finding(
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB, POD))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB, POD), unowned=True)

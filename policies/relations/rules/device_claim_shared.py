@@ -16,8 +16,6 @@ _NODE_CLASSES: Final = frozenset({"gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.c
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller:
-        return
     for template in target.templates:
         if target.kind == DAEMON_SET:
             why = "A DaemonSet runs a pod on each node"
@@ -44,4 +42,4 @@ def _is_on_one_node(name: str, facts: Facts) -> bool:
     return bool(classes) and classes <= _NODE_CLASSES
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET))
+RULE = rule(__name__, check, (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET), unowned=True)

@@ -17,8 +17,6 @@ _MAX_REQUESTS: Final = 256
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller:
-        return
     for template in target.templates:
         if not template.typed.spec.resource_claims:
             continue
@@ -81,4 +79,4 @@ def _finding(driver: str, count: int, available: Supply, first: Request, facts: 
     )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

@@ -20,7 +20,7 @@ _MAX_POOLS: Final = 200
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind in (POD, DAEMON_SET) or target.has_controller or not target.replicas:
+    if target.kind in (POD, DAEMON_SET) or not target.replicas:
         return
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes() if not settings.pools else None
@@ -69,4 +69,4 @@ def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: 
     )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

@@ -16,7 +16,7 @@ _SIMILAR: Final = 0.8
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind == POD or target.has_controller:
+    if target.kind == POD:
         return  # the API server refuses a Pod at once
     classes = facts.cluster_objects(PriorityClass)
     if not classes:
@@ -36,4 +36,4 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

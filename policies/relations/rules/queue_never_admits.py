@@ -35,7 +35,7 @@ _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or 
 def check(target: Target, facts: Facts) -> Findings:
     name = target.read(Object).metadata.labels.get(_QUEUE)
     all_queues = facts.cluster_objects(LocalQueue)
-    if not name or not all_queues or target.has_controller:
+    if not name or not all_queues:
         return
     queues = facts.objects(LocalQueue)
     queue = None if queues is None else queues.named(name)
@@ -141,4 +141,4 @@ def _mismatch(pod: PodSpec, flavor: ResourceFlavor, facts: Facts) -> str | None:
     return f"no node has the labels of {name} ({labels})"
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

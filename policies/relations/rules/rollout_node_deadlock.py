@@ -21,7 +21,7 @@ def check(target: Target, facts: Facts) -> Findings:
     nodes = facts.nodes()
     if not nodes or len(nodes) > MAX_NODES:
         return
-    if len(target.templates) != 1 or target.has_controller:
+    if len(target.templates) != 1:
         return
     [template] = target.templates
     limits = limits_of(template)
@@ -96,4 +96,4 @@ def _places(limit: Limit) -> str:
     return _PLACES.get(limit.key, f"on nodes with different values of {limit.key}")
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET), unowned=True)

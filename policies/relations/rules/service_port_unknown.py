@@ -20,7 +20,7 @@ _INJECTED: Final = ("inject", "sidecar")
 
 def check(target: Target, facts: Facts) -> Findings:
     services = facts.objects(Service)
-    if not services or len(target.templates) != 1 or target.has_controller:
+    if not services or len(target.templates) != 1:
         return
     template = target.templates[0]
     labels = template.typed.metadata.labels
@@ -65,4 +65,4 @@ def _is_added_to(template: PodTemplate) -> bool:
     return any(part in key.lower() for key in keys for part in _INJECTED)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET), unowned=True)

@@ -13,8 +13,6 @@ MAX_NAMED = 4
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller:
-        return  # the rule judges its owner
     cycle = cycle_through(target, facts.namespace, facts.cluster)
     # Other rules judge a workload that waits for its own Service.
     if cycle is None or len(cycle.steps) == 1 or not _is_reported_here(cycle, facts):
@@ -66,4 +64,4 @@ def _consequence(cycle: Cycle, namespace: str) -> str:
     return none
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, unowned=True)

@@ -37,8 +37,6 @@ _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.has_controller:
-        return
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
         found = placement(template.pod, facts)
@@ -166,4 +164,4 @@ def _allowed_zones(storage: StorageClass) -> set[str]:
 _BY_ZONE: Final = TypedIndex(ClusterNode, lambda node: filter(None, (node.metadata.labels.get(_ZONE),)))
 
 
-RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,), unowned=True)

@@ -173,7 +173,9 @@ def test_what_a_controller_made_is_not_judged(rule: Any) -> None:
     known = facts(QUOTAS=[quota(hard={"pods": "1" if rule is quota_exceeded else "2"})], LIMIT_RANGES=ranges)
     size = {"limits": {"memory": "1Gi"}}
     assert list(rule.check(deployment(2, size), known))
-    assert not list(rule.check(deployment(2, size, ownerReferences=owner), known))
+    made = deployment(2, size, ownerReferences=owner)
+    assert made.has_controller
+    assert rule.RULE.unowned, "the engine does not call it"
 
 
 @pytest.mark.parametrize("value", ["much", "1e999999999999"])

@@ -135,6 +135,16 @@ def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = N
     return decide(Review(request(obj, old), load(policy or {}), NoCluster()))
 
 
+def test_a_rule_that_judges_the_object_above_is_not_called_for_what_a_controller_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = replace(toy_rule("no-bad-images", no_bad_images), unowned=True)
+    monkeypatch.setattr(registry, "rules", lambda: {rule.id: rule})
+    owner = [{"kind": "Operator", "name": "o", "controller": True}]
+    assert [each.rule for each in judged(deployment("bad")).results] == [rule.id]
+    assert judged(deployment("bad", ownerReferences=owner)).results == ()
+
+
 # --- mutation ------------------------------------------------------------------------------------
 
 
