@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from puller import http
+from puller import endpoints
 from puller.flags import Flags, boolean
 from puller.log import LEVELS, logger
 from puller.options import Options
@@ -45,14 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def serve(options: Options, env: Mapping[str, str]) -> int:
     """Run the reconciler, its HTTP port and its signal handlers."""
     loop = asyncio.get_running_loop()
-    threads = 16 + 2 * options.num_workers + options.limits.connections  # each waiting request takes one
+    threads = (
+        16 + 2 * options.num_workers + options.limits.connections
+    )  # a part of a download is written in one
     loop.set_default_executor(ThreadPoolExecutor(threads, "puller"))
     server = server_of(options)
     reconciler = Reconciler(options, server, storage_of(options, env))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, reconciler.stop)
     try:
-        port = await http.listen(reconciler, options.host, options.port)
+        port = await endpoints.listen(reconciler, options.host, options.port)
     except OSError as error:
         logger.error("port not available", port=options.port, error=str(error))
         await server.close()

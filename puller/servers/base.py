@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import orjson
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientResponseError,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+)
+from yarl import URL
 
+from puller.authorization import basic
 from puller.reasons import Reason, StepError
-from puller.servers.client import MAX_BODY, Client, ConnectionLostError, NotListeningError
+
+MAX_BODY = 65536
+"""The default limit for bytes of a body."""
 
 
 class Health(enum.Enum):
@@ -76,7 +92,22 @@ class HttpServer(ModelServer):
         """`key`: an API key, sent as a bearer token."""
         self.url = url.rstrip("/")
         self.timeouts = timeouts
-        self._client = Client(self.url, key)
+        self._url = URL(self.url)
+        self._headers = {"User-Agent": "chassis-puller", "Accept-Encoding": "identity"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        elif self._url.user is not None:
+            self._headers["Authorization"] = basic(self._url.user, self._url.password)
+        self._base = str(self._url.with_user(None)).rstrip("/")
+
+    @cached_property
+    def _session(self) -> ClientSession:
+        return ClientSession(
+            connector=TCPConnector(limit=0),
+            timeout=ClientTimeout(),
+            headers=self._headers,
+            cookie_jar=DummyCookieJar(),
+        )
 
     async def call(
         self,
@@ -89,14 +120,24 @@ class HttpServer(ModelServer):
         """(status, the first `limit` bytes of the body). `body`: of a POST. Raises ServerError if no response
         comes in `timeout` s."""
         try:
-            async with asyncio.timeout(timeout):
-                return await self._client.call(method, path, body if method == "POST" else None, limit)
-        except NotListeningError as error:
-            reason, why = Reason.SERVER_UNAVAILABLE, error.strerror or "no connection"
-        except ConnectionLostError as error:
-            reason, why = Reason.SERVER_LOST, str(error)
+            async with (
+                asyncio.timeout(timeout),
+                self._session.request(
+                    method,
+                    URL(f"{self._base}{path}", encoded=True),
+                    data=body if method == "POST" else None,
+                    headers={"Content-Type": "application/json"} if method == "POST" else None,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                return response.status, await _first(response, limit)
+        except ClientConnectorError as error:
+            number = error.os_error.errno or 0
+            reason, why = Reason.SERVER_UNAVAILABLE, os.strerror(number) if number > 0 else "no connection"
         except TimeoutError:
             reason, why = Reason.SERVER_TIMEOUT, f"no response in {timeout:g} s"
+        except (ClientError, OSError, ValueError) as error:
+            reason, why = Reason.SERVER_LOST, _lost(error)
         raise ServerError(reason, f"{method} {self.url}{path}: {why}.")
 
     async def probe(self, path: str) -> Health:
@@ -108,7 +149,22 @@ class HttpServer(ModelServer):
         return Health.UP
 
     async def close(self) -> None:
-        await self._client.close()
+        if "_session" in self.__dict__:
+            await self._session.close()
+
+
+async def _first(response: ClientResponse, limit: int) -> bytes:
+    """The first `limit` bytes of a body."""
+    content = bytearray()
+    while len(content) < limit and (part := await response.content.readany()):
+        content += part
+    return bytes(content[:limit])
+
+
+def _lost(error: Exception) -> str:
+    if isinstance(error, ClientResponseError):
+        return "the response is not valid HTTP"
+    return "connection lost"
 
 
 def json_object(body: bytes) -> dict[str, Any]:

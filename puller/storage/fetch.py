@@ -63,7 +63,7 @@ class Storage:
 
     async def close(self) -> None:
         if "web" in self.__dict__:
-            self.web.close()
+            await self.web.close()
 
 
 @dataclass

@@ -19,13 +19,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+from aiohttp import ClientResponse
 from yarl import URL
 
 from puller.authorization import basic
 from puller.reasons import Reason
 from puller.spec import OCI_REFERENCE
 from puller.storage.base import Limits, StorageError, safe_path
-from puller.storage.connection import Response
 from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listing
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
 from puller.storage.web import RangeError, WebStore
@@ -182,7 +182,7 @@ class Registry:
         return token
 
 
-async def _read(response: Response) -> bytes:
+async def _read(response: ClientResponse) -> bytes:
     return await read_body(response, _MAX_RESPONSE, "registry", Reason.BAD_MANIFEST)
 
 

@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
+from aiohttp import ClientResponse
 from yarl import URL
 
 from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
-from puller.storage.connection import Response
 from puller.storage.objects import RemoteObject, Source, archive_kind, single_object
 from puller.storage.webclient import WebClient, body, check_status, web_url
 
@@ -35,7 +35,7 @@ class ObjectResponse:
     content_type: str
     compressed: bool
     ranges: bool
-    response: Response = field(repr=False)
+    response: ClientResponse = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _changed(message: str) -> StorageError:
     return StorageError(Reason.SOURCE_CHANGED, message)
 
 
-def _object_response(response: Response, span: tuple[int, int] | None) -> ObjectResponse:
+def _object_response(response: ClientResponse, span: tuple[int, int] | None) -> ObjectResponse:
     headers = response.headers
     length = headers.get("Content-Length", "")
     size = int(length) if _LENGTH.fullmatch(length) else None

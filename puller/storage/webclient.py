@@ -1,8 +1,7 @@
-"""GET requests to web servers: kept connections, proxies, TLS, redirects.
+"""GET requests to web servers, with aiohttp: kept connections, proxies, TLS, redirects.
 
-The event loop resolves names and connects, so both can be cancelled at once. The requests run in threads (see
-connection.py). aiohttp is not used: its import takes longer than a small model, and it reads proxies and
-passwords for each request.
+Each connection goes to an address that was checked after the name was resolved (see addresses.py). The names
+of cached addresses could lead elsewhere meanwhile, so aiohttp's cache of names is off.
 """
 
 from __future__ import annotations
@@ -11,18 +10,29 @@ import asyncio
 import os
 import socket
 import ssl
-import time
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cached_property
-from http.client import HTTPException
 from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import NamedTuple
 from urllib.request import getproxies, proxy_bypass
 
-from aiohappyeyeballs import start_connection
+from aiohttp import (
+    ClientConnectorCertificateError,
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientError,
+    ClientHttpProxyError,
+    ClientResponse,
+    ClientSession,
+    ClientSSLError,
+    ClientTimeout,
+    DummyCookieJar,
+    InvalidURL,
+    TCPConnector,
+    ThreadedResolver,
+)
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from puller.authorization import basic
@@ -35,24 +45,15 @@ from puller.storage.addresses import (
     blocked_name,
     guarded_socket,
 )
-from puller.storage.base import Limits, StorageError, in_thread
-from puller.storage.connection import Connection, Response, StaleError
+from puller.storage.base import Limits, StorageError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 10
 _MAX_IDLE = 15.0
 """Seconds after which an idle connection is not used again: a proxy may have dropped it."""
-_SECOND_TRY = 0.25
-"""Seconds after which a name's next address is tried in parallel."""
-
-
-class _Route(NamedTuple):
-    """The server of a connection, and the proxy."""
-
-    host: str
-    port: int
-    tls: bool = False
-    proxy: URL | None = None
+_MAX_HEADER = 65536
+"""Bytes of a header: a signed URL in a redirect can be long."""
+_HEADERS = {"User-Agent": "chassis-puller", "Accept": "*/*", "Accept-Encoding": "identity"}
 
 
 class WebClient:
@@ -67,7 +68,6 @@ class WebClient:
         self._linger = linger
         self._users = 0
         self._closing: asyncio.Task[None] | None = None
-        self._idle: defaultdict[_Route, list[tuple[Connection, float]]] = defaultdict(list)
 
     async def __aenter__(self) -> WebClient:
         self._users += 1
@@ -82,139 +82,82 @@ class WebClient:
             if self._linger:
                 self._closing = asyncio.create_task(self._close_later())
             else:
-                self.close()
+                await self.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections now."""
         if self._closing is not None:
             self._closing.cancel()
         self._closing = None
-        for connections in self._idle.values():
-            for connection, _ in connections:
-                connection.close()
-        self._idle.clear()
+        session = self.__dict__.pop("_session", None)
         for name in ("_tls", "_proxies", "_passwords"):
             self.__dict__.pop(name, None)
+        if session is not None:
+            await session.close()
 
     async def _close_later(self) -> None:
         await asyncio.sleep(self._linger)
         self._closing = None
-        self.close()
+        await self.close()
 
     @asynccontextmanager
-    async def get(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[Response]:
+    async def get(self, url: URL, headers: Mapping[str, str]) -> AsyncGenerator[ClientResponse]:
         """The response to a GET after all redirects, with any status. Raises StorageError."""
         for _ in range(_MAX_REDIRECTS + 1):
             if not self.limits.allow_link_local and blocked_name(url.raw_host or ""):
                 raise address_blocked()
-            route = self._route(url)
-            response = await self._request(route, url, headers)
+            response = await self._request(url, headers)
             try:
                 if response.status not in _REDIRECTS or "Location" not in response.headers:
                     yield response
                     return
                 target = _redirected(url, response.headers["Location"])
             finally:
-                self._release(route, response)
+                response.release()  # keeps the connection only after a complete response
             if target.origin() != url.origin():
                 headers = {name: text for name, text in headers.items() if name != "Authorization"}
             url = target
         raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage redirects without end.", transient=True)
 
-    async def _request(self, route: _Route, url: URL, headers: Mapping[str, str]) -> Response:
-        """The response on an idle connection, or on a new one."""
-        sent = {
-            "Host": url.host_port_subcomponent or "",
-            "User-Agent": "chassis-puller",
-            "Accept": "*/*",
-            "Accept-Encoding": "identity",
-            **self._authorization(url),
-            **headers,
-        }
-        target = url.raw_path_qs
-        if route.proxy is not None and not route.tls:
-            target = str(url.with_user(None).with_fragment(None))
-            sent |= self._authorization(route.proxy, "Proxy-Authorization")
-        while (idle := self._idle_connection(route)) is not None:
-            with suppress(StaleError):
-                return await self._send(idle, target, sent)
-        return await self._send(await self._connect(route), target, sent)
-
-    async def _send(self, connection: Connection, target: str, headers: Mapping[str, str]) -> Response:
-        timeout = asyncio.get_running_loop().call_later(self.limits.head_timeout, connection.time_out)
+    async def _request(self, url: URL, headers: Mapping[str, str]) -> ClientResponse:
         try:
-            return await in_thread(
-                connection.get, target, headers, self.limits.chunk_size, cancel=connection.abort
-            )
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, HTTPException | OSError) and not isinstance(error, StaleError):
-                raise _response_error(error) from None
-            raise
-        finally:
-            timeout.cancel()
-
-    def _idle_connection(self, route: _Route) -> Connection | None:
-        connections = self._idle[route]
-        while connections:
-            connection, since = connections.pop()
-            if time.monotonic() - since < _MAX_IDLE and connection.idle:
-                return connection
-            connection.close()
-        return None
-
-    def _release(self, route: _Route, response: Response) -> None:
-        connection = response.connection
-        if connection.reusable_after(response):
-            self._idle[route].append((connection, time.monotonic()))
-        else:
-            connection.close()
-
-    async def _connect(self, route: _Route) -> Connection:
-        limits, guard = self.limits, not self.limits.allow_link_local
-        host, port = route.host, route.port
-        if route.proxy is not None:
-            host, port = route.proxy.raw_host or "", route.proxy.port or 80
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-            allowed = [info for info in found if not (guard and blocked(str(info[4][0])))]
-            if not allowed:
-                raise BlockedAddressError(f"{host} resolves to a blocked address")
-            async with asyncio.timeout(limits.connect_timeout):
-                sock = await start_connection(
-                    allowed,
-                    happy_eyeballs_delay=_SECOND_TRY,
-                    socket_factory=guarded_socket if guard else None,
+            async with asyncio.timeout(self.limits.head_timeout):
+                return await self._session.get(
+                    url.with_user(None).with_fragment(None),
+                    headers={**self._authorization(url), **headers},
+                    allow_redirects=False,
+                    proxy=self._proxy(url),
+                    ssl=self._tls if url.scheme == "https" else True,
                 )
-            connection = Connection(sock, limits.connect_timeout, limits.stall_timeout)
-            timeout = loop.call_later(limits.head_timeout, connection.time_out)
-            try:
-                if route.tls:
-                    await in_thread(self._start_tls, connection, route, cancel=connection.abort)
-            except BaseException:
-                connection.close()
-                raise
-            finally:
-                timeout.cancel()
-        except (HTTPException, OSError, UnicodeError) as error:
-            raise _connection_error(error) from None
-        return connection
+        except (ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
+            raise _storage_error(error) from None
 
-    def _start_tls(self, connection: Connection, route: _Route) -> None:
-        if route.proxy is not None:
-            authorization = self._authorization(route.proxy, "Proxy-Authorization")
-            connection.tunnel(route.host, route.port, authorization)
-        connection.secure(self._tls, route.host.rstrip("."))
+    @cached_property
+    def _session(self) -> ClientSession:
+        guard = not self.limits.allow_link_local
+        connector = TCPConnector(
+            limit=0,
+            keepalive_timeout=_MAX_IDLE,
+            use_dns_cache=False,
+            resolver=_GuardedResolver() if guard else None,
+            socket_factory=guarded_socket if guard else None,
+        )
+        timeout = ClientTimeout(sock_connect=self.limits.connect_timeout, sock_read=self.limits.stall_timeout)
+        return ClientSession(
+            connector=connector,
+            timeout=timeout,
+            headers=_HEADERS,
+            cookie_jar=DummyCookieJar(),
+            auto_decompress=False,
+            max_line_size=_MAX_HEADER,
+            max_field_size=_MAX_HEADER,
+        )
 
-    def _route(self, url: URL) -> _Route:
+    def _proxy(self, url: URL) -> URL | None:
         proxy = self._proxies.get(url.scheme)
-        host = url.raw_host or ""
-        if proxy is not None and proxy_bypass(url.host or ""):
-            proxy = None
-        return _Route(host, url.port or 80, url.scheme == "https", proxy)
+        return None if proxy is None or proxy_bypass(url.host or "") else proxy
 
-    def _authorization(self, url: URL, header: str = "Authorization") -> dict[str, str]:
+    def _authorization(self, url: URL) -> dict[str, str]:
         """The header with the credentials of the URL or of .netrc, if there are any."""
         user, password = url.user, url.password
         if user is None and password is None:
@@ -222,7 +165,7 @@ class WebClient:
             if entry is None:
                 return {}
             user, _, password = entry
-        return {header: basic(user, password)}
+        return {"Authorization": basic(user, password)}
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -253,21 +196,39 @@ class WebClient:
             return None
 
 
-async def body(response: Response, min_chunk: int) -> AsyncGenerator[bytes]:
+class _GuardedResolver(ThreadedResolver):
+    """Resolves names to addresses that may be connected to."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        allowed = [each for each in found if not blocked(each["host"])]
+        if not allowed:
+            raise BlockedAddressError(f"{host} resolves to a blocked address")
+        return allowed
+
+
+async def body(response: ClientResponse, min_chunk: int) -> AsyncGenerator[bytes]:
     """The body, `min_chunk` bytes or more at a time. Bytes before an error are yielded. Raises
     StorageError."""
-    if prefetched := response.take_prefetched():
-        yield prefetched
-    while not response.complete:
+    failure: StorageError | None = None
+    while failure is None and not response.content.at_eof():
+        parts: list[bytes] = []
+        missing = min_chunk
         try:
-            chunk = await in_thread(response.read, min_chunk, cancel=response.connection.abort)
-        except (HTTPException, OSError) as error:
-            raise _response_error(error) from None
-        if chunk:
-            yield chunk
+            while missing > 0 and (part := await response.content.readany()):
+                parts.append(part)
+                missing -= len(part)
+        except (ClientError, OSError) as error:
+            failure = _response_error(error)
+        if parts:
+            yield parts[0] if len(parts) == 1 else b"".join(parts)
+    if failure is not None:
+        raise failure
 
 
-async def read_body(response: Response, limit: int, server: str, reason: Reason) -> bytes:
+async def read_body(response: ClientResponse, limit: int, server: str, reason: Reason) -> bytes:
     """The body, if it has at most `limit` bytes. Raises StorageError with this reason."""
     content = bytearray()
     async for chunk in body(response, 1):
@@ -313,20 +274,25 @@ def _response_error(error: Exception) -> StorageError:
     return StorageError(Reason.STORAGE_UNAVAILABLE, "the connection to the storage broke.", transient=True)
 
 
-def _connection_error(error: Exception) -> StorageError:
-    if isinstance(error, BlockedAddressError) or BlockedAddressError.__name__ in repr(error):
+def _storage_error(error: Exception) -> StorageError:
+    """Why there is no connection or no response."""
+    if BlockedAddressError.__name__ in repr(error) or BlockedAddressError.__name__ in repr(error.__cause__):
         return address_blocked()
-    if isinstance(error, TimeoutError):
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage sent no byte in time.")
-    if isinstance(error, UnicodeError):
+    if isinstance(error, InvalidURL | UnicodeError):
         return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage's address is not valid.")
-    why = "the storage cannot be reached."
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = f"the storage is not trusted (certificate: {error.verify_message or 'unknown'})"
-    elif isinstance(error, ssl.SSLError):
+    if isinstance(error, ClientConnectorCertificateError):
+        cause = error.certificate_error
+        why = getattr(cause, "verify_message", "") or "unknown"
+        why = f"the storage is not trusted (certificate: {why})"
+    elif isinstance(error, ClientSSLError):
         why = "the storage does not support TLS, or no version in common."
-    elif isinstance(error, socket.gaierror):
+    elif isinstance(error, ClientConnectorDNSError):
         why = "the storage's name cannot be resolved."
-    elif isinstance(error, OSError) and error.errno:
-        why = f"the storage cannot be reached ({os.strerror(error.errno)})"
+    elif isinstance(error, ClientConnectorError):
+        number = error.os_error.errno
+        why = "the storage cannot be reached" + (f" ({os.strerror(number)})" if number else ".")
+    elif isinstance(error, ClientHttpProxyError):
+        why = "the storage cannot be reached: the proxy refuses the connection."
+    else:
+        return _response_error(error)
     return StorageError(Reason.STORAGE_UNAVAILABLE, why, transient=True)

@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from puller import http
+from puller import endpoints
 from puller.cli import main, options_of, parser, server_of
 from puller.options import Options
 from puller.servers.base import ModelServer
@@ -228,7 +228,7 @@ runpy.run_module("puller", run_name="__main__")
 async def test_without_a_host_every_address_answers(world: World) -> None:
     """In a cluster with only IPv6, the kubelet comes from an IPv6 address."""
     world.config.write({})
-    listening = await http.listen(world.start(), "", 0)
+    listening = await endpoints.listen(world.start(), "", 0)
     port = listening.address[1]
     hosts = ["127.0.0.1", "[::1]"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
     async with aiohttp.ClientSession() as session:

@@ -8,9 +8,6 @@ import sys
 import pytest
 
 LATER = (
-    "aiohttp",
-    "http.client",
-    "yarl",
     "obstore",
     "prometheus_client",
     "structlog",

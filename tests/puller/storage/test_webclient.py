@@ -95,33 +95,39 @@ async def test_a_connection_that_the_server_closed_is_replaced(lost: bool) -> No
     async with listening(answers) as url:
         for _ in range(3):
             assert await content(client, url) == b"ok"
-        client.close()
+        await client.close()
     assert answers.connections == 3
 
 
 @pytest.mark.parametrize(
-    "extra", [b"Connection: close\r\n", b"Transfer-Encoding: chunked\r\n"], ids=["close", "unread"]
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok",
+    ],
+    ids=["close", "unread"],
 )
-async def test_a_connection_is_kept_only_after_a_complete_response(extra: bytes) -> None:
-    answers = Answers(b"HTTP/1.1 200 OK\r\n" + extra + b"Content-Length: 2\r\n\r\n2\r\nok")
+async def test_a_connection_is_kept_only_after_a_complete_response(answer: bytes) -> None:
+    answers = Answers(answer)
     client = WebClient(LIMITS, linger=60)
     async with listening(answers) as url:
         for _ in range(2):
             async with client, client.get(URL(url), {}) as response:
                 assert response.status == 200
-        client.close()
+        await client.close()
     assert answers.connections == 2
 
 
 async def test_idle_connections_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = Answers()
-    client = WebClient(LIMITS, linger=60)
-    async with listening(answers) as url:
-        for max_idle, expected in ((15.0, 1), (15.0, 1), (0.0, 2)):
-            monkeypatch.setattr(webclient, "_MAX_IDLE", max_idle)
-            await content(client, url)
-            assert answers.connections == expected
-        client.close()
+    for max_idle, expected in ((15.0, 1), (0.0, 3)):
+        monkeypatch.setattr(webclient, "_MAX_IDLE", max_idle)
+        answers = Answers()
+        client = WebClient(LIMITS, linger=60)
+        async with listening(answers) as url:
+            for _ in range(3):
+                await content(client, url)
+            await client.close()
+        assert answers.connections == expected
 
 
 async def test_a_body_may_break_after_the_head() -> None:
@@ -143,28 +149,24 @@ async def test_a_redirect_does_not_cost_the_connection(text: bytes) -> None:
     assert answers.connections == 1
 
 
-async def test_a_few_interim_responses_are_skipped() -> None:
+async def test_interim_responses_are_skipped() -> None:
     async with listening(Answers(HINT + b"HTTP/1.1 100 Continue\r\n\r\n" + OK)) as url:
         assert await content(WebClient(LIMITS), url) == b"ok"
-    async with listening(Answers(HINT * 10_000 + OK)) as url:
-        with refused("StorageUnavailable") as caught:
-            await content(WebClient(LIMITS), url)
-    assert isinstance(caught.value, StorageError)
-    assert caught.value.transient
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
-@pytest.mark.parametrize("begins", [HINT, b"HTTP/1.1 200 OK\r\n", b"HT"])
-async def test_a_slow_head_times_out(monkeypatch: pytest.MonkeyPatch, begins: bytes, tls: bool) -> None:
-    """Each byte comes well within the stall timeout: only the time for the whole head ends it."""
-    refused = tls and begins == HINT  # no proxy answers CONNECT so
-    limits = Limits(stall_timeout=3600.0, connect_timeout=3600.0, head_timeout=60.0 if refused else 0.3)
+@pytest.mark.parametrize(("begins", "goes_on"), [(b"", HINT), (b"HTTP/1.1 200 OK\r\nX: ", b"x")])
+async def test_a_slow_head_times_out(
+    monkeypatch: pytest.MonkeyPatch, begins: bytes, goes_on: bytes, tls: bool
+) -> None:
+    """Bytes come well within the stall timeout: only the time for the whole head ends it."""
+    limits = Limits(stall_timeout=3600.0, connect_timeout=3600.0, head_timeout=0.3)
 
     async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(begins)
         while True:
-            writer.write(b"x")
+            writer.write(goes_on)
             await writer.drain()
             await asyncio.sleep(0.01)
 
@@ -172,10 +174,9 @@ async def test_a_slow_head_times_out(monkeypatch: pytest.MonkeyPatch, begins: by
         if tls:
             monkeypatch.setenv("https_proxy", url)
             url = "https://store.example/"
-        with pytest.raises(StorageError) as caught:
+        with refused("StorageTimeout"):
             async with asyncio.timeout(60):
                 await content(WebClient(limits), url)
-    assert caught.value.reason == ("StorageUnavailable" if refused else "StorageTimeout")
 
 
 async def test_a_body_may_take_longer_than_a_head() -> None:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from puller.servers.client import Client, ConnectionLostError, NotListeningError
+from puller.servers.base import HttpServer, Timeouts
+from tests.puller.errors import refused
 from tests.puller.fakes import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -53,8 +54,8 @@ async def lines() -> AsyncIterator[Lines]:
 
 
 @pytest.fixture
-async def client(lines: Lines) -> AsyncIterator[Client]:
-    made = Client(f"http://127.0.0.1:{lines.port}/base/")
+async def server(lines: Lines) -> AsyncIterator[HttpServer]:
+    made = HttpServer(f"http://127.0.0.1:{lines.port}/base/", Timeouts())
     yield made
     await made.close()
 
@@ -74,10 +75,10 @@ async def client(lines: Lines) -> AsyncIterator[Client]:
     ],
 )  # fmt: skip
 async def test_a_readable_answer(
-    lines: Lines, client: Client, answer: bytes, status: int, body: bytes
+    lines: Lines, server: HttpServer, answer: bytes, status: int, body: bytes
 ) -> None:
     lines.answers = [answer]
-    assert await client.call("GET", "/x") == (status, body)
+    assert await server.call("GET", "/x", 60) == (status, body)
     assert lines.requests[0].startswith(b"GET /base/x HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % lines.port)
 
 
@@ -93,57 +94,59 @@ async def test_a_readable_answer(
         b"HTTP/1.1 200 OK\r\nX: " + LONG + b"\r\n\r\n",
     ],
 )
-async def test_not_an_answer(lines: Lines, client: Client, answer: bytes | None) -> None:
+async def test_not_an_answer(lines: Lines, server: HttpServer, answer: bytes | None) -> None:
     lines.answers = [answer]
-    with pytest.raises(ConnectionLostError):
-        await client.call("GET", "/x")
+    with refused("ServerLost"):
+        await server.call("GET", "/x", 60)
 
 
-async def test_a_connection_is_kept_and_one_that_ended_is_not_used(lines: Lines, client: Client) -> None:
+async def test_a_connection_is_kept_and_one_that_ended_is_not_used(lines: Lines, server: HttpServer) -> None:
     lines.answers = [OK, OK, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", OK]
     for _ in range(3):
-        await client.call("POST", "/load", b"{}")
+        await server.call("POST", "/load", 60)
     assert lines.connections == 1
-    await client.call("POST", "/load", b"{}")
+    await server.call("POST", "/load", 60)
     assert lines.connections == 2
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_connection_that_ends_as_it_is_used(lines: Lines, client: Client, method: str) -> None:
+async def test_a_connection_that_ends_as_it_is_used(lines: Lines, server: HttpServer, method: str) -> None:
     """A GET is repeated; a POST may have been carried out."""
     lines.answers = [OK, None, OK]
-    await client.call("GET", "/x")
-    again: Callable[[], object] = lambda: client.call(method, "/x", b"{}" if method == "POST" else None)  # noqa: E731
+    await server.call("GET", "/x", 60)
+    again: Callable[[], object] = lambda: server.call(method, "/x", 60)  # noqa: E731
     if method == "GET":
         assert await again() == (200, b"ok")  # type: ignore[misc]
         assert len(lines.requests) == 3
     else:
-        with pytest.raises(ConnectionLostError):
+        with refused("ServerLost"):
             await again()  # type: ignore[misc]
         assert len(lines.requests) == 2
 
 
-async def test_a_cancelled_call_closes_its_connection(lines: Lines, client: Client) -> None:
+async def test_a_cancelled_call_closes_its_connection(lines: Lines, server: HttpServer) -> None:
     lines.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", OK]
-    call = asyncio.create_task(client.call("GET", "/x"))
+    call = asyncio.create_task(server.call("GET", "/x", 60))
     await until(lambda: lines.requests)
     await asyncio.sleep(0.05)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert await client.call("GET", "/x") == (200, b"ok")
+    assert await server.call("GET", "/x", 60) == (200, b"ok")
     assert lines.connections == 2
 
 
 async def test_nobody_listens() -> None:
-    with pytest.raises(NotListeningError):
-        await Client("http://127.0.0.1:1").call("GET", "/x")
+    server = HttpServer("http://127.0.0.1:1", Timeouts())
+    with refused("ServerUnavailable", "Connection refused"):
+        await server.call("GET", "/x", 60)
+    await server.close()
 
 
 async def test_a_user_in_the_url(lines: Lines) -> None:
     lines.answers = [OK]
-    client = Client(f"http://me:p%40ss@127.0.0.1:{lines.port}")
-    await client.call("GET", "/x")
-    await client.close()
+    server = HttpServer(f"http://me:p%40ss@127.0.0.1:{lines.port}", Timeouts())
+    await server.call("GET", "/x", 60)
+    await server.close()
     assert b"Authorization: Basic bWU6cEBzcw==\r\n" in lines.requests[0]
     assert b"Host: 127.0.0.1" in lines.requests[0]
