@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from policies.containers.programs import programs
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
+from policies.kube import probe_defaults
 from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
@@ -126,6 +127,34 @@ def is_program(probe: object) -> bool:
 _NAME: Final = "User-Agent: mlchassis-liveness"
 
 
+def _plan_in(probe: object) -> Json:
+    """What the program in a probe knows of its server; empty for other programs."""
+    try:
+        return mapping(json.loads(text(dig(probe, "exec", "command"), 8)))
+    except ValueError:
+        return {}
+
+
+def checked_progress(probe: object) -> str:
+    """What the program in a probe asks, as a phrase."""
+    plan = _plan_in(probe)
+    if plan and not plan.get("canaries"):
+        return "its health, and what it has finished while requests wait; no request is sent"
+    return "its health, what it has finished, and one request while that does not change"
+
+
+def patience(probe: Json) -> str:
+    """How long a server without progress is left alone, such as `3 to 5 min`."""
+    silence, period = integer(_plan_in(probe), "silence", default=30), probe_defaults.period(probe)
+    failures = probe_defaults.failures(probe)
+    least, most = silence + (failures - 1) * period, silence + JITTER + failures * period
+    return f"{least // 60} to {-(-most // 60)} min"
+
+
+JITTER: Final = 59
+"""The program adds 0 to so many seconds to the silence, by the pod's name."""
+
+
 def watched_start(probe: object) -> int:
     """Seconds that a program in this probe allows for the start; 0 if it does not watch the start."""
     start = text(dig(probe, "exec", "command"), 6) if is_program(probe) else ""
@@ -162,7 +191,9 @@ _OWN_VOLUMES: Final = ("emptyDir", "ephemeral", "configMap", "secret", "projecte
 
 
 def _why_not(container: Container, server: Server, progress: Progress) -> str:
-    """Why the program could do harm in a container, or an empty text."""
+    """Why the program could do harm in a container, or could not run, or an empty text."""
+    if not progress.image_has_python:
+        return "its image has no Python to run the check"
     version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
     if version and progress.since and version < version_of(progress.since):
         return f"versions before {progress.since} do not show their progress"
@@ -170,7 +201,8 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
         return f"it is started with {flag}, with which this was not tried"
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"{name} is set, with which this was not tried"
-    if server.configured(server.preset.host_flags, ()) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
+    preset = server.preset
+    if server.configured(preset.host_flags, preset.host_env) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
     return ""
 
@@ -197,6 +229,7 @@ def _plan(server: Server, progress: Progress) -> str:
         "page": progress.page,
         "port": _page_port(server, progress),
         "metrics": metrics,
+        "ignored": list(progress.ignored_labels),
         "models": progress.models or "",
         "canaries": [[each.path, dict(each.body)] for each in progress.canaries],
         "paused": list(progress.paused),

@@ -70,7 +70,12 @@ class Metrics(Model):
     waiting: tuple[str, ...] = Field(
         (),
         description="gauges of requests that wait or are under way, for a server without `canaries`. They "
-        "must not stay above 0 when a client hangs up",
+        "must not stay above 0 when nobody works for a request any more",
+    )
+    arrived: tuple[str, ...] = Field(
+        (),
+        description="counters or times of requests that arrived: `waiting` counts only if they have moved "
+        "since the last sign of life, for gauges that keep the requests of a process that was killed",
     )
     steps: tuple[str, ...] = Field(
         (),
@@ -103,6 +108,14 @@ class Progress(Model):
     page_port_flags: tuple[str, ...] = Field((), description="flags that set the port of the page")
     page_port_env: tuple[str, ...] = Field((), description="variables that set the port of the page")
     metrics: Metrics = Field(default_factory=Metrics, description="what the page shows")
+    ignored_labels: tuple[str, ...] = Field(
+        (), description='labels of samples that do not count, such as `endpoint="/livez"`, or their beginning'
+    )
+    image_has_python: bool = Field(
+        True,
+        description="whether the usual images contain Python 3.8 or newer, which the check in the container "
+        "needs",
+    )
     models: str | None = Field(
         None, pattern=r"^/", description="the path that lists the models, as OpenAI's API does"
     )

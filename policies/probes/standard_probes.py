@@ -41,7 +41,9 @@ from policies.probes.liveness_program import (
     TIMEOUT,
     Check,
     can_watch_start,
+    checked_progress,
     is_program,
+    patience,
     progress_check,
     watched_start,
 )
@@ -241,14 +243,14 @@ def _explain(
             return f"{_asked(probe)}, since its health endpoint is unknown; {effect}"
         who = "by its annotation" if source == ANNOTATION else source
         if is_program(probe):
-            asked = "its health, what it has finished, and one request while that does not change"
+            asked = checked_progress(probe)
             start = watched_start(probe)
             limit = (
                 f"; no startupProbe: a start of at most {in_words(start)} that does something"
                 if start
                 else ""
             )
-            return f"{asked} ({who}); a restart after 3 to 5 min without progress{limit}"
+            return f"{asked} ({who}); a restart after {patience(probe)} without progress{limit}"
         blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
         if name == "livenessProbe" and probe_defaults.timeout(probe) >= _LONG_TIMEOUT:

@@ -25,6 +25,8 @@ HUNG: Final = 100
 DEADLINE: Final = 25
 """Seconds after which the program ends itself."""
 LONGEST_JITTER: Final = 59
+LABELS: Final = '{model_name="m"}'
+"""The labels of a metric that is named without any."""
 
 
 class Phase(Model):
@@ -115,6 +117,11 @@ class Replay:
         """One of its counters of finished work."""
         return str(self._plan["metrics"]["done"][0])
 
+    @property
+    def gauges_of_work(self) -> tuple[str, ...]:
+        """Its gauges of requests that wait or are under way, and what shows that requests arrive."""
+        return (*self._plan["metrics"].get("waiting", ()), *self._plan["metrics"].get("arrived", ()))
+
     def live(self, phases: tuple[Phase, ...]) -> float | None:
         """Seconds from the start of the last phase until the kubelet restarts it; None if it does not."""
         in_a_row, due = 0, self.now
@@ -203,8 +210,8 @@ class Replay:
         if body is not None:
             return phase.answers_after, phase.status, b"{}"
         if path == self._plan["page"] and phase.page:
-            lines = (f'{name}{{model_name="m"}} {value!r}\n' for name, value in self.metrics.items())
-            return 0.02, 200, "".join(lines).encode()
+            named = ((each if "{" in each else each + LABELS, value) for each, value in self.metrics.items())
+            return 0.02, 200, "".join(f"{name} {value!r}\n" for name, value in named).encode()
         if path in self._plan["paused"]:
             return 0.01, 200, b'{"is_paused":true}' if phase.paused else b'{"is_paused":false}'
         if path == self._plan["models"]:

@@ -57,8 +57,8 @@ def test_a_server_that_finishes_something_in_every_window_is_never_restarted(
     phases: list[Phase], server: str, jitter: int
 ) -> None:
     replay = Replay(server, jitter)
-    done = replay.first_done
+    done, work = replay.first_done, dict.fromkeys(replay.gauges_of_work, 7.0)
     story = [Phase(seconds=60)]
     for n, phase in enumerate(phases, start=1):
-        story.append(phase.model_copy(update={"values": {done: 1000.0 * n}}))
+        story.append(phase.model_copy(update={"values": {**work, done: 1000.0 * n}}))
     assert replay.live(tuple(story)) is None, replay.seen

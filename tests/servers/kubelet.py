@@ -1,11 +1,14 @@
-"""Asks a probe as the kubelet does: pkg/probe/http and pkg/probe/grpc of Kubernetes 1.36."""
+"""Asks a probe as the kubelet does: pkg/probe/http and pkg/probe/exec of Kubernetes 1.36."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import ssl
+import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -13,6 +16,8 @@ from urllib.parse import urljoin, urlsplit
 HEADERS: Final = {"User-Agent": "kube-probe/1.36", "Accept": "*/*", "Connection": "close"}
 REDIRECTS: Final = 10
 BODY: Final = 10 * 1024
+FASTER: Final = 10
+"""The times of liveness by progress are divided by this."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,6 @@ def ask(probe: dict[str, Any], address: str, host: str) -> Answer:
     a server that listens only on IPv4 can still be asked how it takes such a header.
     """
     deadline = time.monotonic() + probe.get("timeoutSeconds", 1)
-    if "httpGet" not in probe:
-        raise NotImplementedError(f"only httpGet is asked here: {probe}")
     get = probe["httpGet"]
     scheme = get.get("scheme", "HTTP").lower()
     url = urljoin(f"{scheme}://{host}:{get['port']}", get.get("path", "/"))
@@ -51,6 +54,30 @@ def ask(probe: dict[str, Any], address: str, host: str) -> Answer:
     except (OSError, http.client.HTTPException) as error:
         return Answer(False, f"{type(error).__name__}: {error}")
     return Answer(False, f"more than {REDIRECTS} redirects")
+
+
+def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> Answer:
+    """Run an exec probe's command: exit status 0 in time is success."""
+    try:
+        done = subprocess.run(
+            command, env=dict(env), capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(False, "no answer in time")
+    return Answer(done.returncode == 0, (done.stdout + done.stderr).strip())
+
+
+def hastened(probe: dict[str, Any]) -> dict[str, Any]:
+    """A probe by progress that is `FASTER` times as impatient; other probes as they are."""
+    if "exec" not in probe:
+        return probe
+    command = list(probe["exec"]["command"])
+    for old, new in {"SILENT = 30\n": "SILENT = 3\n", "jitter() % 60": "jitter() % 6"}.items():
+        assert old in command[3]
+        command[3] = command[3].replace(old, new)
+    plan = json.loads(command[8])
+    command[8] = json.dumps({**plan, "silence": plan["silence"] // FASTER})
+    return {**probe, "exec": {"command": command}, "periodSeconds": probe["periodSeconds"] // FASTER}
 
 
 def _get(url: str, address: str, deadline: float) -> tuple[int, str | None]:

@@ -16,13 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.servers.kubelet import FASTER
 from tests.servers.sandbox import ADDRESS, Container
 from tests.servers.server import Request
 
 WATCH: Final = 15
 """Seconds for which the probes are watched: longer than the timeout of any."""
+PATIENCE: Final = 75
+"""The same for liveness by progress, all of whose times are divided by `FASTER`."""
 BACK: Final = 5
 """Further seconds in which a client is to be served again."""
+OWN_WATCHDOG: Final = 150
+"""The same if liveness did not fail: TorchServe replaces a worker that has not answered for 120 s."""
 CLIENTS: Final = 100
 """Connections at once: more than any server has threads for."""
 _HELPERS: Final = re.compile(
@@ -146,23 +151,44 @@ def keep_asking(request: Callable[[], int], clients: int) -> Iterator[None]:
         ended.set()
 
 
-def watch(succeeds: Callable[[str], bool], request: Callable[[float], int], *, recovers: bool) -> Noticed:
-    """Ask each of the two probes once a second for a while, and let a client ask once, at the end again."""
+def watch(
+    succeeds: Callable[[str], bool],
+    request: Callable[[float], int],
+    *,
+    recovers: bool,
+    by_progress: bool = False,
+) -> Noticed:
+    """Ask each of the two probes once a second for a while, and let a client ask once, at the end again.
+
+    Liveness by progress is asked every 3 s for longer, and a client that is not served asks again.
+    """
     began = time.monotonic()
 
     def failed_since(name: str) -> float | None:
-        since = None
-        while time.monotonic() < began + WATCH:
+        since, faster = None, FASTER if by_progress and name == "livenessProbe" else 1
+        seconds, period = (PATIENCE, 3) if faster > 1 else (WATCH, 1)
+        while time.monotonic() < began + seconds:
             asked = time.monotonic() - began
             if succeeds(name):
                 since = None
             elif since is None:
-                since = round(asked, 1)
-            time.sleep(1)
+                since = round(asked * faster, 1)
+            time.sleep(period)
         return since
+
+    def client() -> bool:
+        served = request(WATCH) == 200
+        while by_progress and not served and time.monotonic() < began + PATIENCE:
+            request(WATCH)
+            time.sleep(1)
+        return served
 
     with ThreadPoolExecutor(3) as pool:
         live, ready = (pool.submit(failed_since, name) for name in ("livenessProbe", "readinessProbe"))
-        served = pool.submit(request, WATCH).result() == 200
-    back = request(BACK) == 200 if recovers and not served else None
+        served = pool.submit(client).result()
+    back = None
+    if recovers and not served:
+        until = time.monotonic() + (BACK if live.result() is not None else OWN_WATCHDOG)
+        while not (back := request(BACK) == 200) and time.monotonic() < until:
+            time.sleep(1)
     return Noticed(live.result(), ready.result(), served, back)

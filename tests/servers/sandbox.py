@@ -65,6 +65,12 @@ class Container:
     ) -> None:
         isolated = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self.process = Process(name, [*isolated, "sh", "-c", _MOUNTS, volume, *command], log, env)
+        self.env = env
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """A command that runs another one in the container, as the kubelet lets a runtime do."""
+        first = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0]
+        return ["nsenter", "--target", first, "--pid", "--net", "--mount", *command]
 
     def freeze(self) -> None:
         """SIGSTOP to every process of it: a server that hangs."""

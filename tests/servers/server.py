@@ -130,6 +130,9 @@ def probes_of(container: dict[str, Any]) -> dict[str, Any]:
 
 def described(probe: dict[str, Any]) -> str:
     """What a probe asks, in a line."""
+    if "exec" in probe:
+        _, _, _, _, port, _, _, path, *_ = probe["exec"]["command"]
+        return f"progress, and GET {path} on {port}"
     if "grpc" in probe:
         return f"gRPC health on {probe['grpc']['port']}"
     return f"GET {probe['httpGet']['path']} on {probe['httpGet']['port']}"

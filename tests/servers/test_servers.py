@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.e2e.processes import ProcessFailedError
-from tests.servers.kubelet import Answer, ask
+from tests.servers.kubelet import Answer, ask, hastened, run
 from tests.servers.noticing import CLIENTS, asking, keep_asking, kill, roles, stopped, watch
 from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
 from tests.servers.server import (
@@ -82,14 +82,23 @@ class Running:
 
     def asked(self, *names: str) -> list[Asked]:
         """What these probes get, at once, for each of the pod's addresses in the Host header."""
-        questions = [(name, host) for name in names for host in HOSTS]
+        questions = [
+            (name, host) for name in names for host in (HOSTS[:1] if self.by_progress(name) else HOSTS)
+        ]
         with ThreadPoolExecutor(len(questions)) as pool:
-            return list(
-                pool.map(
-                    lambda each: Asked(each[0], each[1], ask(self.probes[each[0]], ADDRESS, each[1])),
-                    questions,
-                )
-            )
+            return list(pool.map(lambda each: Asked(each[0], each[1], self.ask(*each)), questions))
+
+    def by_progress(self, name: str) -> bool:
+        """Whether a probe runs the program that checks progress."""
+        return "exec" in self.probes[name]
+
+    def ask(self, name: str, host: str = HOSTS[0]) -> Answer:
+        """What a probe gets once."""
+        probe = self.probes[name]
+        if "exec" not in probe:
+            return ask(probe, ADDRESS, host)
+        command = self.container.inside(probe["exec"]["command"])
+        return run(command, self.container.env, probe["timeoutSeconds"])
 
     def succeeds(self, *names: str) -> bool:
         return all(each.answer.success for each in self.asked(*names))
@@ -124,7 +133,7 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]
     if os.geteuid():
         pytest.skip("a network namespace of its own needs root")
     name, server = request.param
-    probes = injected(server)
+    probes = {field: hastened(probe) for field, probe in injected(server).items()}
     if server.go:
         venv = installed(server.go, server.command[0])
     else:
@@ -266,12 +275,16 @@ def test_what_its_probes_notice_of_its_model(running: Running, request: pytest.F
 
 
 def _watched(running: Running, *, recovers: bool = False) -> dict[str, Any]:
-    seen = watch(lambda name: _asked_once(running, name), running.request, recovers=recovers)
+    by_progress = running.by_progress("livenessProbe")
+    seen = watch(
+        lambda name: _asked_once(running, name), running.request, recovers=recovers, by_progress=by_progress
+    )
     return {key: value for key, value in asdict(seen).items() if value is not None}
 
 
 def _serves(running: Running) -> bool:
-    return running.request() == 200 and running.succeeds(*running.probes)
+    """Whether it answers a client and all probes, twice: progress is known by the second answer."""
+    return all(running.request() == 200 and running.succeeds(*running.probes) for _ in range(2))
 
 
 def _goes_on(running: Running) -> bool:
@@ -304,7 +317,7 @@ def _keep(request: pytest.FixtureRequest, server: Server, rows: dict[str, dict[s
 
 
 def _asked_once(running: Running, name: str) -> bool:
-    return ask(running.probes[name], ADDRESS, HOSTS[0]).success
+    return running.ask(name).success
 
 
 def _not_before_it_is_ready(running: Running) -> str:
@@ -412,8 +425,10 @@ def _always_under_load(running: Running) -> tuple[int, int]:
 
 def _not_once_it_hangs(running: Running) -> None:
     """A frozen server fails every probe; and it was the freezing, since it answers again afterwards."""
+    running.waits(lambda: _serves(running))
     running.container.freeze()
-    answers = running.asked(*running.probes)
+    answers = running.asked(*(name for name in running.probes if not running.by_progress(name)))
     assert not any(each.answer.success for each in answers), answers
+    running.waits(lambda: not running.succeeds("livenessProbe"))
     running.container.thaw()
     running.waits(lambda: running.succeeds(*running.probes))

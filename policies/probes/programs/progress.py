@@ -30,10 +30,14 @@ LARGEST = 8 << 20
 # bytes read and written, bytes received. A worker whose download hangs polls with 1.5 % of a processor.
 STALLED = 900
 LEAST = (30.0, 8 << 20, 1 << 20, 64 << 10)
+# Seconds without finished work after which an endpoint that fails counts.
+SILENT = 30
 # Seconds for which every request has failed with status 500 since the last one that did not.
 BROKEN = 300
 # A server without a canary uses less than this share of a processor while it hangs.
 IDLE = 1 / 30
+# What is remembered of the page from the last sign of life.
+KINDS = "done", "steps", "churn", "arrived"
 
 
 def age():
@@ -112,8 +116,12 @@ def page():
     kinds = {name: kind for kind, names in PLAN["metrics"].items() for name in names}
     sums = {}
     for line in (text or b"").decode("utf-8", "replace").split("\n"):
-        name, labels, rest = line.partition("{")
-        name, _, value = (name, "", rest.rpartition("}")[2]) if labels else line.partition(" ")
+        name, labelled, rest = line.partition("{")
+        labels, _, value = rest.rpartition("}")
+        if not labelled:
+            name, _, value = line.partition(" ")
+        elif any(word in labels for word in PLAN["ignored"]):
+            continue
         try:
             number = float(value.split()[0]) if name in kinds else float("nan")
         except (ValueError, IndexError):
@@ -325,11 +333,11 @@ def main():
         plain("neither /tmp nor /dev/shm can be written")
     now, canaries = time.monotonic(), PLAN["canaries"]
     known, seen = read(file), page()
-    if len(known) != 7 or known[0] != first or known[5] > now:
+    if len(known) != 8 or known[0] != first or known[6] > now:
         known = []
 
     def keep(seen, armed):
-        gauges = [seen.get(kind, 0.0) for kind in ("done", "steps", "churn")] if seen else known[1:4]
+        gauges = [seen.get(kind, 0.0) for kind in KINDS] if seen else known[1:5]
         write(file, first, *gauges, used, now, armed)
 
     def alive(seen, armed, message):
@@ -338,10 +346,10 @@ def main():
 
     if not known:
         if seen is None:
-            plain("GET %s shows no finished work" % PLAN["page"])
+            plain("GET %s shows no finished work yet" % PLAN["page"])
         keep(seen, 0)
-        known = [first, *(seen.get(kind, 0.0) for kind in ("done", "steps", "churn")), used, now, 0]
-    armed = known[6]
+        known = [first, *(seen.get(kind, 0.0) for kind in KINDS), used, now, 0]
+    armed = known[7]
 
     def moved(seen):
         """Whether something was finished since the previous run, or a step of it."""
@@ -351,7 +359,7 @@ def main():
         return running and seen.get("steps", 0.0) != known[2]
 
     def hangs(wrong, least):
-        silent = time.monotonic() - known[5]
+        silent = time.monotonic() - known[6]
         code = HUNG if silent >= least + jitter() % 60 else 0
         finish(code, "%s, and nothing was finished for %d s" % (wrong, silent))
 
@@ -362,15 +370,19 @@ def main():
             alive(seen, armed, "it works")
         if not armed:
             plain("it has not been seen to finish anything", tell=False)
-        hangs(wrong, PLAN["silence"])
+        hangs(wrong, min(PLAN["silence"], SILENT))
     if not canaries:
         if seen is None:
             plain("GET %s does not answer" % PLAN["page"], tell=False)
-        if seen.get("waiting", 0.0) <= 0:
+        # A gauge of work may keep the requests of a process that has ended, so one must have arrived since.
+        stale = "arrived" in PLAN["metrics"] and seen.get("arrived", known[4]) == known[4]
+        if stale or seen.get("waiting", 0.0) <= 0:
             alive(seen, armed, "it has nothing to do")
         if not armed:
             plain("it has not been seen to finish anything", tell=False)
-        if used - known[4] >= PLAN["silence"] * IDLE:
+        if not used:
+            plain("its processes cannot be seen", tell=False)
+        if used - known[5] >= max(PLAN["silence"], now - known[6]) * IDLE:
             alive(seen, armed, "its processes compute")
         hangs("work waits", PLAN["silence"])
     answer = canary()

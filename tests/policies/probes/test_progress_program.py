@@ -143,6 +143,7 @@ class Kubelet:
         faster: float = FASTER,
         env: dict[str, str] | None = None,
         armed: bool = True,
+        plan: str = PLAN,
     ) -> Outcome:
         """Run the program. `silent`: seconds since the last progress of the server; `armed`: whether a canary
         was answered before."""
@@ -154,14 +155,14 @@ class Kubelet:
         first = started.read_text().rpartition(")")[2].split()[19] if started.exists() else "0"
         if silent is not None:
             tokens = target.tokens if isinstance(target, Server) else 0
-            state.write_text(f"{first} {tokens} 0 0 0 {time.monotonic() - silent} {int(armed)}")
+            state.write_text(f"{first} {tokens} 0 0 0 0 {time.monotonic() - silent} {int(armed)}")
         command = [sys.executable, "-I", "-S", "-c", self._text(faster), str(port)]
         before = state.read_bytes() if state.is_file() else None
         for _ in range(20):
             began = time.monotonic()
             with stillness() as longest:
                 done = subprocess.run(
-                    [*command, *(arguments or ("http", "0"))[:2], "/health", PLAN, *arguments[2:]],
+                    [*command, *(arguments or ("http", "0"))[:2], "/health", plan, *arguments[2:]],
                     env=env or {},
                     capture_output=True,
                     text=True,
@@ -454,7 +455,7 @@ def test_a_page_without_finished_work(page: bytes, health: int, status: int, kub
     for _ in range(2):
         outcome = kubelet.probe(server)
         assert outcome.status == status
-        assert outcome.message.endswith("progress is not checked: GET /metrics shows no finished work")
+        assert outcome.message.endswith("progress is not checked: GET /metrics shows no finished work yet")
     assert server.canaries == []
     assert log.read_text() == f"mlchassis liveness: {outcome.message}\n"
 
@@ -701,6 +702,61 @@ def starting(kubelet: Kubelet, free_port: int) -> Starting:
     found = Starting(kubelet, free_port)
     found.work()
     return found
+
+
+BUSY = b"""bentoml_service_request_total{endpoint="/predict",http_response_code="200"} 7.0
+bentoml_service_request_total{endpoint="/livez",http_response_code="200"} %d
+bentoml_service_request_total{endpoint="/predict",http_response_code="504"} %d
+bentoml_service_request_in_progress{endpoint="/predict"} 3.0
+bentoml_service_last_request_timestamp_seconds{pid="9"} %d
+"""
+IDLE = BUSY.replace(b'progress{endpoint="/predict"} 3.0', b'progress{endpoint="/predict"} 0.0')
+BENTOML: dict[str, Any] = {
+    "name": "a",
+    "image": "acme/iris",
+    "command": ["bentoml", "serve"],
+    "ports": [{"containerPort": 3000}],
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "arrives", "computes", "status", "message"),
+    [
+        pytest.param(BUSY, 1, 1000, FAILS, "work waits, and nothing was finished", id="hangs"),
+        pytest.param(BUSY, 0, 0, 0, "it has nothing to do", id="a gauge that a killed worker left"),
+        pytest.param(IDLE, 1, 0, 0, "it has nothing to do", id="idle"),
+        pytest.param(BUSY, 1, 10_000, 0, "its processes compute", id="a long call"),
+    ],
+)
+def test_a_server_that_may_not_be_asked(
+    page: bytes, arrives: int, computes: int, status: int, message: str, starting: Starting
+) -> None:
+    """Neither answered health checks nor requests that time out are finished work."""
+    kubelet = starting.kubelet
+    plan = probes_of(BENTOML)["livenessProbe"]["exec"]["command"][8]
+    server = Server({"/metrics": (200, BUSY.replace(b" 7.0", b" 6.0") % (0, 0, 0))})
+    assert kubelet.probe(server, plan=plan).status == 0
+    server.answers["/metrics"] = 200, BUSY % (1, 1, 1)
+    assert kubelet.probe(server, plan=plan).message == "it works"
+    server.answers["/metrics"] = 200, page % (2, 2, 1 + arrives)
+    later(kubelet, server)
+    starting.work(ticks=computes)
+    outcome = kubelet.probe(server, plan=plan)
+    assert (outcome.status, message in outcome.message) == (status, True), outcome
+    assert server.canaries == []
+
+
+def test_a_server_that_may_not_be_asked_and_whose_processes_are_hidden(kubelet: Kubelet) -> None:
+    """Whether it computes is unknown, so the endpoint decides."""
+    plan = probes_of(BENTOML)["livenessProbe"]["exec"]["command"][8]
+    server = Server({"/metrics": (200, BUSY.replace(b" 7.0", b" 6.0") % (0, 0, 0))})
+    for page in (BUSY, BUSY):
+        assert kubelet.probe(server, plan=plan).status == 0
+        server.answers["/metrics"] = 200, page % (1, 1, 1)
+    server.answers["/metrics"] = 200, BUSY % (2, 2, 2)
+    later(kubelet, server)
+    outcome = kubelet.probe(server, plan=plan)
+    assert (outcome.status, outcome.message.endswith("its processes cannot be seen")) == (0, True), outcome
 
 
 def test_an_idle_start_fails_after_a_while(starting: Starting) -> None:
