@@ -71,7 +71,7 @@ class Misfit:
 
 def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     """The misfit of a container's model; None if it fits or is unknown."""
-    load = _load(pod, container, facts)
+    load = load_of(pod, container, facts)
     found = _memories(pod, facts) if load is not None else []
     if load is None or not found:
         return None
@@ -83,7 +83,7 @@ def fits_some(view: PodView, facts: Facts) -> tuple[Load, int] | None:
     """The model of a pod that fits on some of the nodes that can take it, and the least memory of these; None
     if it fits on all or none of them, or if a memory is unknown."""
     pod = view.pod
-    loads = [_load(pod, each, facts) for each in view.containers if each.role is Role.MAIN]
+    loads = [load_of(pod, each, facts) for each in view.containers if each.role is Role.MAIN]
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
         return None
@@ -92,7 +92,7 @@ def fits_some(view: PodView, facts: Facts) -> tuple[Load, int] | None:
     return (load, min(enough)) if 0 < len(enough) < len(found) else None
 
 
-def _load(pod: Json, container: Container, facts: Facts) -> Load | None:
+def load_of(pod: Json, container: Container, facts: Facts) -> Load | None:
     """The weights that a container loads; None if its model is not certain."""
     server = recognised(container, facts)
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0

@@ -6,68 +6,41 @@ flag.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
 from policies.containers.programs import has_option
-from policies.core import data
-from policies.core.settings import Model
+from policies.probes.life import Factor
+from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
 
 MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""
 
 
-class Factor(Model):
-    """A number that multiplies a server's processes; absent, it is 1."""
-
-    flags: tuple[str, ...]
-    variables: tuple[str, ...] = ()
-
-
-class Parallelism(Model):
-    """The options that set the number of accelerators of a server."""
-
-    spread: tuple[Factor, ...]
-    """Their product is the number of accelerators for one copy of the weights."""
-    copies: Factor | None = None
-    """The number of copies on separate accelerators."""
-    shared_with: tuple[str, ...] = ()
-    """Options with which copies share accelerators."""
-    unknown_with: tuple[str, ...] = ()
-    """Options that change which weights are loaded or where."""
-    elsewhere_with: tuple[str, ...] = ()
-    """Options that move processes to other nodes or off the accelerators."""
-
-
-@data.table
-def _servers() -> Mapping[str, Parallelism]:
-    return data.load_map(Parallelism, __package__, "parallelism.yaml")
-
-
 @cache
 def _exact() -> frozenset[str]:
     """Flags that are no abbreviation, although others begin with them."""
-    factors = (factor for known in _servers().values() for factor in (*known.spread, known.copies))
+    known = (each.parallelism for each in known_presets().values() if each.parallelism is not None)
+    factors = (factor for each in known for factor in (*each.spread, each.copies))
     return frozenset(flag for factor in factors if factor is not None for flag in factor.flags)
 
 
 def knows_weights(server: Server) -> bool:
     """Whether the size of one copy of a server's weights can be computed."""
-    known = _servers().get(server.name)
+    known = server.preset.parallelism
     return known is not None and bool(known.unknown_with) and _is_readable(server, known.unknown_with)
 
 
 def per_copy(server: Server) -> int:
     """The number of accelerators for one copy of the weights; 0 if unknown."""
-    known = _servers().get(server.name)
+    known = server.preset.parallelism
     return _product(server, known.spread) if known is not None else 0
 
 
 def on_this_node(server: Server) -> int:
     """The least number of accelerators that a server uses on its node; 0 if unknown."""
-    known = _servers().get(server.name)
+    known = server.preset.parallelism
     if known is None or not _is_readable(server, known.elsewhere_with):
         return 0
     factors = known.spread

@@ -19,7 +19,8 @@ class Owner(Model):
 
     kind: str = Field(pattern=r"^\w+\.[\w.-]+$", description="the custom resource, as `Kind.group`")
     names: tuple[str, ...] = Field(
-        description="the names of its Deployments and StatefulSets; `*` is its own name"
+        description="the names of its Deployments and StatefulSets; the first `*` is its own name; "
+        "any text may follow a second one"
     )
     instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
     source: str = Field(description="the documentation that shows it")
@@ -57,9 +58,11 @@ def owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
 def _possible(owner: Owner, workload: str) -> Iterator[str]:
     """The names of custom resources that would make a workload of a name."""
     for pattern in owner.names:
-        prefix, _, suffix = pattern.partition("*")
-        if workload.startswith(prefix) and workload.endswith(suffix):
-            yield workload[len(prefix) : len(workload) - len(suffix)]
+        prefix, _, after = pattern.partition("*")
+        suffix, several, _ = after.partition("*")
+        name = workload.removeprefix(prefix)
+        if workload.startswith(prefix) and (suffix in name if several else name.endswith(suffix)):
+            yield name.partition(suffix)[0] if several else name[: len(name) - len(suffix)]
 
 
 @data.table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -40,6 +40,10 @@ class WholeObjects(Cluster):
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether the object certainly does not exist, and no known object will create it."""
         return False
+
+    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+        """The known objects of a kind in a namespace (empty: not namespaced), of any kind in files."""
+        return ()
 
     def other_pods(self, namespace: str) -> Listing:
         """Pods without a controller, and ReplicationControllers: Services may select them, too."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
-from policies.core.facts import Facts
+from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty, Finding
 from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, in_words
@@ -23,7 +23,7 @@ from policies.kube.json import Json, integer, replaced
 from policies.kube.metadata import has_room
 from policies.kube.objects.pods import DEFAULT_GRACE, ContainerSpec
 from policies.kube.pods import Container, Role, with_container
-from policies.probes.serving import serving_containers
+from policies.probes.serving import recognised, serving_containers
 
 GUARDS: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -77,7 +77,7 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
     view = facts.view(pod)
     if is_training(view, settings, facts):
         return _guarded(view, settings, why)
-    if view.is_ray or not settings.pre_stop_sleep or not _can_sleep(facts):
+    if view.is_ray or not settings.pre_stop_sleep:
         return pod
     return _draining(view, settings, facts, why)
 
@@ -129,6 +129,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
         # Native sidecars are stopped after the main containers, so no client uses them any more.
         if container.role is Role.MAIN
         and _has_no_pre_stop(container.typed)
+        and (_can_sleep(facts) or _has_sleep(container, facts))
         and not _is_infrastructure(view, container)
     ]
     if not servers:
@@ -152,7 +153,8 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
     for container, drain in zip(servers, seconds, strict=True):
         # A server that aborts its requests at SIGTERM must finish them during the sleep.
         sleep = short if drain or grace < long + _EXIT else long
-        hook = {"sleep": {"seconds": sleep}}
+        native = _can_sleep(facts)
+        hook = {"sleep": {"seconds": sleep}} if native else {"exec": {"command": ["sleep", str(sleep)]}}
         pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), hook))
         reason = "requests still arrive then"
         if sleep != short:
@@ -180,9 +182,18 @@ def _is_infrastructure(view: PodView, container: Container) -> bool:
 def _can_sleep(facts: Facts) -> bool:
     """Whether all API servers and kubelets accept `sleep`: an API server below 1.30 drops the field, and
     refuses the pod for its empty hook. No kubelet may be newer than an API server, so the oldest kubelet
-    decides (https://kubernetes.io/releases/version-skew-policy/#kubelet)."""
+    decides (https://kubernetes.io/releases/version-skew-policy/#kubelet). Manifests without nodes are read
+    for supported versions of Kubernetes."""
     oldest = facts.oldest_kubelet()
-    return oldest is not None and oldest >= _FIRST_SLEEP
+    if oldest is None:
+        return isinstance(facts.cluster, WholeObjects) and not facts.nodes()
+    return oldest >= _FIRST_SLEEP
+
+
+def _has_sleep(container: Container, facts: Facts) -> bool:
+    """Whether the image certainly contains the program `sleep`, for nodes that are too old or unknown."""
+    server = recognised(container, facts)
+    return server is not None and server.own_image and "sleep" in server.preset.programs
 
 
 def _has_no_pre_stop(container: ContainerSpec) -> bool:

@@ -22,6 +22,7 @@ class Mesh(Model):
     unless: tuple[str, ...] = Field(description="labels or annotations of pods that get none")
     native: tuple[str, ...] = Field(description="annotations with which the proxy is a native sidecar")
     bypass: tuple[str, ...] = Field(description="annotations with which some connections avoid the proxy")
+    no_rewrite: str = Field("", description="annotation that leaves HTTP probes as they are")
     proxy_user: int = Field(description="the user whose connections avoid the proxy")
     source: str = Field(description="the documentation that shows it")
 

@@ -22,6 +22,9 @@ class Cache(Model):
     in_home: bool = Field(
         False, description="whether it is below the home directory, which is / for a user without one"
     )
+    also: tuple[str, ...] = Field(
+        (), description="its default directories in other versions: a volume there counts, too"
+    )
     always: bool = Field(
         False, description="whether the server stores models even if its arguments and variables name none"
     )
@@ -33,12 +36,14 @@ class Cache(Model):
 
 
 class Needs(Model):
-    """Images of a server that do not start without an accelerator."""
+    """Images of a server that do not start, or not as intended, without an accelerator."""
 
     images: tuple[str, ...] = Field(min_length=1, description="these images, written as those of a preset")
+    excluded_images: tuple[str, ...] = Field((), description="images among them for CPUs")
     unless_flags: tuple[str, ...] = Field((), description="flags with which it starts without one")
     unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
     error: str | None = Field(None, description="its error without an accelerator")
+    falls_back: bool = Field(False, description="whether it starts without one, and computes on the CPU")
     source: str = Field(description="the documentation, code or thread that shows it")
 
 
@@ -72,4 +77,64 @@ class LinkVariable(Model):
     """A variable that a server reads, and that Kubernetes sets for a Service with a certain name."""
 
     name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*_PORT$", description="its name, such as VLLM_PORT")
+    with_env: tuple[str, ...] = Field((), description="variables without which it does not read this one")
     source: str = Field(description="the documentation or code that shows it")
+
+
+class Factor(Model):
+    """A number that multiplies a server's processes; absent, it is 1."""
+
+    flags: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+
+
+class Parallelism(Model):
+    """The options that set the number of accelerators of a server."""
+
+    spread: tuple[Factor, ...] = Field(
+        description="their product is the number of accelerators for one copy of the weights"
+    )
+    takes_all: bool = Field(
+        False, description="whether it uses all accelerators of its container without these options"
+    )
+    copies: Factor | None = Field(None, description="the number of copies on separate accelerators")
+    shared_with: tuple[str, ...] = Field((), description="options with which copies share accelerators")
+    unknown_with: tuple[str, ...] = Field(
+        (), description="options that change which weights are loaded or where"
+    )
+    elsewhere_with: tuple[str, ...] = Field(
+        (), description="options that move processes to other nodes or off the accelerators"
+    )
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class MemoryShare(Model):
+    """The share of an accelerator's memory that a server takes, whatever the model needs."""
+
+    share: float = Field(gt=0, le=1, description="the default share")
+    flags: tuple[str, ...] = Field((), description="flags that set the share")
+    env: tuple[str, ...] = Field((), description="environment variables that set it")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it takes another amount")
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class Busy(Model):
+    """Health endpoints that answer late under load."""
+
+    why: str = Field(description="what their answer does under load: the end of a sentence about it")
+    source: str = Field(description="the code, documentation or thread that shows it")
+
+
+class LongAnswers(Model):
+    """Normal answers that take longer than usual web requests."""
+
+    seconds: int = Field(ge=1, description="a normal answer may take this long or longer")
+    source: str = Field(description="the documentation, measurement or thread that shows it")
+
+
+class LoadMetrics(Model):
+    """Metrics of a server that show its load."""
+
+    names: tuple[str, ...] = Field(min_length=1, description="their names")
+    of_router: bool = Field(False, description="whether another pod than the one that is scaled shows them")
+    source: str = Field(description="the documentation or code that shows them")

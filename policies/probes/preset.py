@@ -15,7 +15,18 @@ from pydantic import Field
 from policies.core import data
 from policies.core.settings import Duration, Model
 from policies.kube.images import glob_of
-from policies.probes.life import Cache, LinkVariable, Needs, Reserved, SharedMemory
+from policies.probes.life import (
+    Busy,
+    Cache,
+    LinkVariable,
+    LoadMetrics,
+    LongAnswers,
+    MemoryShare,
+    Needs,
+    Parallelism,
+    Reserved,
+    SharedMemory,
+)
 
 
 class Protocol(StrEnum):
@@ -320,7 +331,18 @@ class Preset(Model):
         None, description="state that a second replica could not share; absent: none is known"
     )
     cache: Cache | None = Field(None, description="where it stores the models that it downloads, if known")
-    needs: Needs | None = Field(None, description="images that do not start without an accelerator")
+    needs: Needs | None = Field(
+        None, description="images that do not start, or not as intended, without an accelerator"
+    )
+    parallelism: Parallelism | None = Field(
+        None, description="the options that set the number of its accelerators"
+    )
+    memory_share: MemoryShare | None = Field(
+        None, description="the share of an accelerator's memory that it takes"
+    )
+    busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
+    long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
+    load_metrics: LoadMetrics | None = Field(None, description="its metrics that show its load")
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
     shared_memory: SharedMemory | None = Field(
         None, description="when its processes exchange data through /dev/shm, besides use of several GPUs"

@@ -104,9 +104,9 @@ def _by_quota_names(requests: Amounts, limits: Amounts) -> dict[str, Decimal]:
 
 
 def missing_resources(quota: ResourceQuota, pods: Pods) -> Iterator[tuple[Container, list[str]]]:
-    """The containers without a resource that the quota requires, and its names."""
+    """The containers without a resource that the quota requires, and its names; defaults may add them."""
     required = REQUIRED & quota.spec.hard.keys()
-    for each in pods.containers if pods.defaults_known else ():
+    for each in pods.containers:
         missing = sorted(required - _by_quota_names(each.requests, each.limits).keys())
         if missing:
             yield each.container, missing

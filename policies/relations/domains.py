@@ -21,7 +21,7 @@ from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
 from policies.kube.nodes import HOSTNAME
-from policies.kube.objects.nodes import Node
+from policies.kube.objects.nodes import Node, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Role
 from policies.rollouts.rollouts import host_ports
@@ -154,6 +154,26 @@ def matches_no_node(pod: PodSpec, nodes: Listing) -> bool:
         return not any(admits(pod, node.name, node.metadata.labels) for node in nodes.objects(Node))
 
     return _cached(nodes, [dict(pod.node_selector), required], matches_none)
+
+
+def taint_of_matching(pod: PodSpec, nodes: Listing) -> tuple[str, Taint] | None:
+    """The name of a node and its taint, if a pod with a node selector or required node affinity tolerates no
+    node that matches; else None."""
+    if not pod.node_selector and pod.affinity.node_affinity.required is None:
+        return None
+
+    def first_taint() -> tuple[str, Taint] | None:
+        found = None
+        for node in nodes.objects(Node):
+            if admits(pod, node.name, node.metadata.labels):
+                taint = next((each for each in lasting(node.spec.taints) if not tolerates(pod, each)), None)
+                if taint is None:
+                    return None
+                found = found or (node.name, taint)
+        return found
+
+    key: list[object] = [dict(pod.node_selector), pod.affinity.node_affinity.required, pod.tolerations]
+    return _cached(nodes, key, first_taint)
 
 
 def _cached(nodes: Listing, key: list[object], compute: Callable[[], V]) -> V:

@@ -18,7 +18,7 @@ from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 from policies.probes.startup_budget import named_models, size_by_name
 
-_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?::[\w.-]+)?")
+_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.gguf)(?::[\w.-]+)?")
 """A model of a hub: `meta-llama/Llama-3.1-8B`. Paths begin with a slash or a dot, URLs have a colon."""
 
 
@@ -65,10 +65,13 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     directory = _directory(server, cache)
     if directory is None:
         return None
-    mount = max(_covering(directory, container), key=lambda each: len(each.mount_path), default=None)
+    places = (directory, *(cache.also if directory == cache.directory else ()))
+    covering = (mount for place in places for mount in _covering(place, container))
+    mount = max(covering, key=lambda each: len(each.mount_path), default=None)
     volumes = {each.name: each for each in template.typed.spec.volumes}
     volume = None if mount is None else volumes.get(mount.name)
-    size = size_by_name(template.pod, container, server)[0] if model else 0
+    known = model or cache.always
+    size = size_by_name(template.pod, container, server)[0] if known else 0
     moved = directory != cache.directory
     return Download(server, cache, model, size, directory, moved, mount, volume)
 

@@ -5,5 +5,5 @@
 | what a pod waits for before it is ready | `waits` |
 | whether it waits for pods of its own workload | `peers` |
 
-Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`.
+Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`.
 """

@@ -328,6 +328,9 @@ class ManifestCluster(WholeObjects):
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self._named.get((kind, namespace or "default"), {}).get(name)
 
+    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+        return self._named.get((kind, namespace or "default"), {}).values()
+
     def other_pods(self, namespace: str) -> Listing:
         return self._others.get(namespace or "default", NO_OBJECTS)
 

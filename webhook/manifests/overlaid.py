@@ -7,7 +7,7 @@ the replicas that an autoscaler chose, the ready pods. `policies.core.resources`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from policies.core.facts import Cluster, WholeObjects
@@ -40,6 +40,9 @@ class OverlaidCluster(WholeObjects):
             and self._cluster.lacks(kind, namespace, name)
             and self._manifests.leaves_out(kind, namespace, name)
         )
+
+    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+        return self._manifests.every(kind, namespace)
 
     def other_pods(self, namespace: str) -> Listing:
         return self._manifests.other_pods(namespace)

@@ -52,7 +52,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     _HINT,
                 )
                 continue
-            ranks = on_this_node(server)
+            ranks = max(on_this_node(server), _by_default(server, container))
             if ranks > 1 and devices(container) > 1 and _is_small(template, container):
                 yield Finding(
                     template.at(container, "volumeMounts"),
@@ -70,6 +70,15 @@ def _exchanges(server: Server, container: Container) -> bool:
         return False
     by_flag = any(word.startswith(flag) for flag in needs.flags for word in server.argv)
     return by_flag or image_matches(container.image, needs.images)
+
+
+def _by_default(server: Server, container: Container) -> int:
+    """The accelerators of a server that uses all of its container, unless an option says otherwise."""
+    known = server.preset.parallelism
+    if known is None or not known.takes_all or server.has_option(*known.elsewhere_with):
+        return 0
+    options = any(server.configured(each.flags, each.variables) is not None for each in known.spread)
+    return 0 if options else devices(container)
 
 
 def _is_small(template: PodTemplate, container: Container) -> bool:

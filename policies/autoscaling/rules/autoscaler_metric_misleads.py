@@ -5,7 +5,14 @@ from __future__ import annotations
 from policies.accelerators.requests import wants_accelerator
 from policies.autoscaling.metrics import used_metrics
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, ROLLOUT, SCALED_OBJECT, STATEFUL_SET
+from policies.kube.group_kinds import (
+    AUTOSCALER,
+    DEPLOYMENT,
+    LEADER_WORKER_SET,
+    ROLLOUT,
+    SCALED_OBJECT,
+    STATEFUL_SET,
+)
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role
 from policies.probes.serving import recognised
@@ -45,12 +52,15 @@ def _by_cpu(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
-            if server is not None and server.preset.loads_model and container.typed.resources.limits:
+            if server is None or not container.typed.resources.limits:
+                continue
+            known = server.preset.load_metrics
+            if server.preset.loads_model or known is not None:
                 yield Finding(
                     template.at(container),
                     f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} by CPU or memory only. "
                     "It computes on accelerators, so neither grows with the queue of requests.",
-                    _HINT,
+                    _HINT if known is None else f"Scale by {' or '.join(known.names)}, or by latency.",
                 )
 
 
@@ -60,4 +70,6 @@ def _only_cpu(autoscaler: HorizontalPodAutoscaler) -> bool:
     return all(each.resource is not None for each in metrics) if metrics else percent is not None
 
 
-RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, ROLLOUT))
+RULE = rule(
+    __name__, check, (AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET)
+)

@@ -18,7 +18,7 @@ from policies.kube.objects.pods import Pod
 from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from policies.kube.objects.ray import RayCluster, RayService
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget, ScaledObject
-from policies.kube.objects.services import Ingress, Service
+from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, Service, VirtualService
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import (
     DaemonSet,
@@ -51,6 +51,9 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.RAY_SERVICE: RayService,
         gk.NAMESPACE: Namespace,
         GroupKind("networking.k8s.io", "Ingress"): Ingress,
+        GroupKind("gateway.networking.k8s.io", "HTTPRoute"): Route,
+        GroupKind("route.openshift.io", "Route"): OpenShiftRoute,
+        GroupKind("networking.istio.io", "VirtualService"): VirtualService,
         GroupKind("", "Node"): Node,
         GroupKind("", "PersistentVolume"): PersistentVolume,
         GroupKind("", "ResourceQuota"): ResourceQuota,

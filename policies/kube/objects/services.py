@@ -50,6 +50,7 @@ class IngressRule(Part):
 
 
 class IngressSpec(Part):
+    ingress_class_name: str = ""
     default_backend: IngressBackend = IngressBackend()
     rules: tuple[IngressRule, ...] = ()
 
@@ -64,8 +65,14 @@ class BackendReference(Part):
     namespace: str = ""
 
 
+class RouteTimeouts(Part):
+    request: str = ""
+    backend_request: str = ""
+
+
 class RouteRule(Part):
     backend_refs: tuple[BackendReference, ...] = ()
+    timeouts: RouteTimeouts = RouteTimeouts()
 
 
 class RouteSpec(Part):
@@ -76,3 +83,34 @@ class Route(Object):
     """An HTTPRoute, GRPCRoute or another route of the Gateway API."""
 
     spec: RouteSpec = RouteSpec()
+
+
+class OpenShiftRouteSpec(Part):
+    to: BackendReference = BackendReference()
+
+
+class OpenShiftRoute(Object):
+    spec: OpenShiftRouteSpec = OpenShiftRouteSpec()
+
+
+class MeshDestination(Part):
+    host: str = ""
+
+
+class MeshRoute(Part):
+    destination: MeshDestination = MeshDestination()
+
+
+class MeshHttpRoute(Part):
+    route: tuple[MeshRoute, ...] = ()
+    timeout: str = ""
+
+
+class VirtualServiceSpec(Part):
+    http: tuple[MeshHttpRoute, ...] = ()
+
+
+class VirtualService(Object):
+    """Istio's."""
+
+    spec: VirtualServiceSpec = VirtualServiceSpec()

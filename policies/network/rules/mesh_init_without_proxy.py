@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from policies.commands import Reach
@@ -10,6 +11,10 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.kube.pods import Container, Role
 from policies.network.meshes import bypasses, mesh_of
 
+_LIBRARIES: Final = re.compile(
+    r"snapshot_download|hf_hub_download|huggingface_hub|boto3|urllib|requests\.get|gcsfs|s3fs"
+)
+"""Names in a Python program that downloads."""
 _DOWNLOADERS: Final = frozenset(
     {"aws", "gsutil", "gcloud", "azcopy", "rclone", "s5cmd", "huggingface-cli", "hf", "mc", "git", "pip"}
 )
@@ -37,7 +42,9 @@ def check(target: Target, facts: Facts) -> Findings:
 def _needs_network(template: PodTemplate, container: Container) -> bool:
     summary = container_command(template, container)
     return any(host.reach is Reach.EXTERNAL and not host.name_lookup for host in summary.hosts) or any(
-        command.name in _DOWNLOADERS for command in summary.commands
+        command.name in _DOWNLOADERS
+        or (command.name.startswith("python") and any(map(_LIBRARIES.search, command.argv)))
+        for command in summary.commands
     )
 
 

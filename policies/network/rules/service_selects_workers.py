@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.groups import LWS_NAME
-from policies.kube.group_kinds import LEADER_WORKER_SET
+from policies.kube.group_kinds import LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.objects.pods import PodTemplateSpec
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import LeaderWorkerSet
+from policies.kube.pods import Role
+from policies.probes.serving import recognised
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Pods of which only the first serves."""
+
+    path: str
+    """The field with the labels of the pods that do not serve."""
+    labels: Mapping[str, str]
+    first: Mapping[str, str]
+    """The labels of the first pod that a Service may select it by."""
+    size: int
+    index: str
+    """The label with the number of a pod."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    group = target.read(LeaderWorkerSet).spec.leader_worker_template
-    leader, workers = group.leader_template, group.worker_template
-    if leader is None or group.size < 2 or not _serves(leader) or _serves(workers):
-        return
-    labels = {**workers.metadata.labels, LWS_NAME: target.name}
-    led = {**leader.metadata.labels, LWS_NAME: target.name}
-    for service in facts.objects(Service) or ():
-        selector, spec = service.spec.selector, service.spec
-        if not selector or spec.cluster_ip == "None" or spec.type == "ExternalName":
-            continue
-        if selector.items() <= labels.items() and selector.items() <= led.items():
-            yield Finding(
-                "spec.leaderWorkerTemplate.workerTemplate.metadata.labels",
-                f"Service {service.name} selects the workers, too. Only the leader serves: "
-                f"{group.size - 1} of {group.size} requests fail.",
-                'Add leaderworkerset.sigs.k8s.io/worker-index: "0" to the Service\'s selector, or a '
-                "label that only "
-                "leaders have.",
-            )
+    for group in _groups(target, facts):
+        for service in facts.objects(Service) or ():
+            selector, spec = service.spec.selector, service.spec
+            if not selector or spec.cluster_ip == "None" or spec.type == "ExternalName":
+                continue
+            if selector.items() <= group.labels.items() and selector.items() <= group.first.items():
+                yield Finding(
+                    group.path,
+                    f"Service {service.name} selects the workers, too. Only the leader serves: "
+                    f"{group.size - 1} of {group.size} requests fail.",
+                    f'Add {group.index}: "0" to the Service\'s selector, or a label that only leaders have.',
+                )
+
+
+def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
+    if target.kind == LEADER_WORKER_SET:
+        group, index = (
+            target.read(LeaderWorkerSet).spec.leader_worker_template,
+            f"{LWS_NAME[:-4]}worker-index",
+        )
+        leader, workers, size = group.leader_template, group.worker_template, group.size
+        path = "spec.leaderWorkerTemplate.workerTemplate.metadata.labels"
+        if leader is not None and size > 1 and _serves(leader) and not _serves(workers):
+            first = {**leader.metadata.labels, LWS_NAME: target.name}
+            yield _Group(path, {**workers.metadata.labels, LWS_NAME: target.name}, first, size, index)
+        if leader is not None:
+            return
+        own = {LWS_NAME: target.name}
+    else:
+        size, index, own = target.replicas, "apps.kubernetes.io/pod-index", {}
+    for template in target.templates if size > 1 else ():
+        servers = [recognised(container, facts) for container in template.containers(Role.MAIN)]
+        if any(server is not None and server.spans_pods for server in servers):
+            labels = {**template.typed.metadata.labels, **own}
+            yield _Group(f"{template.metadata_path}.labels", labels, labels, size, index)
 
 
 def _serves(template: PodTemplateSpec) -> bool:
@@ -37,4 +72,4 @@ def _serves(template: PodTemplateSpec) -> bool:
     return any(each.ports or each.readiness_probe is not None for each in template.spec.containers)
 
 
-RULE = rule(__name__, check, (LEADER_WORKER_SET,))
+RULE = rule(__name__, check, (LEADER_WORKER_SET, STATEFUL_SET))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.mode import Mode
 from policies.kube.pods import Role
@@ -11,6 +14,12 @@ from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import start_of
 
+_HASTY: Final = 60
+"""Seconds. An accelerator's libraries and a model of some gigabytes take about as long."""
+_ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|npu|gaudi|mig-|neuron)")
+_HUB: Final = re.compile(r"[A-Za-z0-9][\w-]*/[\w-][\w.-]*")
+"""A model of a hub: BAAI/bge-m3."""
+
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
@@ -18,6 +27,15 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # the kubelet ignores a probe that it cannot send
         start = start_of(probe.template.pod, probe.container, facts)
         budget = probe.typed.startup_deadline
+        if start is None and budget < _HASTY and _loads_something(probe):
+            yield Finding(
+                probe.at(),
+                f"The {probe.name} kills it {budget} s after its start, unless it answers before. It loads "
+                "a model "
+                "or uses accelerators, and such starts usually take a minute or more.",
+                _slow_start_hint(probe, 10 * _HASTY),
+                Certainty.UNDECIDED,
+            )
         if start is None or budget >= start.seconds:
             continue
         killed = "kubelet kills it" + ("" if probe.template.completes else " again and again")
@@ -28,6 +46,14 @@ def check(target: Target, facts: Facts) -> Findings:
             _slow_start_hint(probe, start.seconds),
             Certainty.CERTAIN if start.declared or budget < start.usual else Certainty.UNDECIDED,
         )
+
+
+def _loads_something(probe: Probe) -> bool:
+    """Whether an unknown server requests accelerators, or a variable names a model of a hub."""
+    typed = probe.container.typed
+    asked = {**typed.resources.requests, **typed.resources.limits}
+    models = (each.value for each in typed.env if each.value and "MODEL" in each.name.upper())
+    return any(map(_ACCELERATOR.search, asked)) or any(map(_HUB.fullmatch, models))
 
 
 def _slow_start_hint(probe: Probe, expected: int) -> str:

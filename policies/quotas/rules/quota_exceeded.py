@@ -33,13 +33,15 @@ def check(target: Target, facts: Facts) -> Findings:
 def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     name = each.quota.name
     for template, pods in zip(each.templates, each.pods, strict=True):
+        unless = "" if pods.defaults_known else ", unless a LimitRange adds it"
         for container, missing in missing_resources(each.quota, pods):
             yield Finding(
                 template.at(container, "resources"),
                 f"ResourceQuota {name} refuses every pod: it counts {listed(missing)}, and container "
-                f"{container.name} sets no such value.",
+                f"{container.name} sets no such value{unless}.",
                 "Set it, or give the namespace a LimitRange with defaults.",
-                Certainty.LIKELY,  # a webhook may add it to the pods
+                # a webhook may add it to the pods, or an unknown LimitRange
+                Certainty.LIKELY if pods.defaults_known else Certainty.UNDECIDED,
             )
             return
     room = each.room()

@@ -64,7 +64,7 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:
     """The name of the missing Service behind a host; None if the host may be something else."""
-    if host.startswith("$") or is_address(host):
+    if host.startswith("$") or " " in host or is_address(host):  # `hugging face` is a client's own host
         return None
     labels = host.rstrip(".").split(".")
     qualified = "svc" in labels[2:4]

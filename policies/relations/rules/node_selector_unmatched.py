@@ -1,4 +1,4 @@
-"""node-selector-unmatched: pods whose node selector matches no node, also none that Karpenter can create."""
+"""node-selector-unmatched: pods whose node selector matches no node that they tolerate."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from policies.accelerators.node_affinity import is_within_limits, required_keys
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.listing import is_manifest
+from policies.core.listing import Listing, is_manifest
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.objects.nodes import NodePool
 from policies.kube.objects.pods import PodSpec
-from policies.relations.domains import MAX_NODES, matches_no_node
+from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
 from policies.relations.node_pools import obstacle
 
 _SHOWN: Final = 3
@@ -26,6 +26,9 @@ def check(target: Target, facts: Facts) -> Findings:
     nodes = facts.nodes() if not settings.pools else None
     if not nodes or len(nodes) > MAX_NODES:
         return
+    for template in target.templates:
+        if placement(template.pod, facts) is None and is_within_limits(template.typed.spec):
+            yield from _tainted(template, nodes)
     pools = facts.cluster_objects(NodePool) or ()
     if len(pools) > _MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
@@ -43,6 +46,21 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield _finding(
                     template, len(nodes), [each for each in obstacles if each], fixed=settings.fixed_size
                 )
+
+
+def _tainted(template: PodTemplate, nodes: Listing) -> Findings:
+    """A finding if every node that matches has a taint that the pod does not tolerate."""
+    found = taint_of_matching(template.typed.spec, nodes)
+    if found is not None:
+        name, taint = found
+        yield Finding(
+            f"{template.spec_path}.tolerations",
+            "The pods stay Pending: every node that matches their node selector and required node affinity "
+            "has "
+            f"a taint that they do not tolerate, such as {taint.key} of {name}.",
+            "Tolerate the taint, if these nodes are meant for the pods.",
+            Certainty.UNDECIDED,
+        )
 
 
 def _may_scale_from_zero(pod: PodSpec, settings: GpuAffinity) -> bool:

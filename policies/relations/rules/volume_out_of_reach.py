@@ -1,15 +1,21 @@
-"""volume-out-of-reach: pods with accelerators whose volume no node with these accelerators can mount."""
+"""volume-out-of-reach: pods whose volume only nodes can mount that cannot run them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.accelerators.inventory import Node
-from policies.accelerators.node_affinity import admits, is_within_limits, required_keys, required_terms
+from policies.accelerators.inventory import Node, lasting
+from policies.accelerators.node_affinity import (
+    admits,
+    is_within_limits,
+    required_keys,
+    required_terms,
+    tolerates,
+)
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import TypedIndex
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.names import listed
@@ -40,7 +46,10 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
         found = placement(template.pod, facts)
-        if found is None or not 0 < len(found.nodes) <= _MAX_NODES:
+        if found is None:
+            yield from _of_other_pods(template, facts)
+            continue
+        if not 0 < len(found.nodes) <= _MAX_NODES:
             continue
         fixed = settings.pools or settings.fixed_size
         certainty = Certainty.CERTAIN if fixed else Certainty.LIKELY
@@ -61,29 +70,72 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
         path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName"
         bound = claim.spec.volume_name
         if bound:
-            yield from _bound(claim.name, bound, path, nodes, facts, certainty)
+            yield from _bound(claim, path, nodes, facts, certainty)
         else:
             yield from _unbound(claim, path, nodes, facts)
 
 
-def _bound(
-    claim: str, bound: str, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
-) -> Findings:
-    volumes = facts.cluster_objects(PersistentVolume)
-    volume = None if volumes is None else volumes.named(bound)
-    required = None if volume is None else volume.spec.node_affinity.required
-    if required is None:
+def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:
+    """Findings about a pod without accelerators: the few nodes that can mount a local volume are compared."""
+    spec, nodes = template.typed.spec, facts.cluster_objects(ClusterNode)
+    claims = facts.objects(PersistentVolumeClaim)
+    if not nodes or len(nodes) > _MAX_NODES or claims is None or not is_within_limits(spec):
         return
-    # It has the semantics of a pod's affinity.
-    pod = PodSpec(affinity=Affinity(node_affinity=NodeAffinity(required=required)))
-    if not is_within_limits(pod):
+    if facts.settings(GpuAffinity).catalogue.requests(spec) or spec.node_name:
+        return
+    for index, volume in enumerate(spec.volumes[:_MAX_VOLUMES]):
+        named = volume.persistent_volume_claim
+        claim = None if named is None else claims.named(named.claim_name)
+        required = None if claim is None else _required(claim, facts)
+        if claim is None or required is None or not is_within_limits(required):
+            continue
+        reach = [node for node in nodes if admits(required, node.name, node.metadata.labels)]
+        why = [_why_not(spec, node) for node in reach]
+        if reach and all(why):
+            yield Finding(
+                f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName",
+                f"Only {listed([node.name for node in reach[:_SHOWN]])} can mount the volume of claim "
+                f"{claim.name}, and {why[0]}: the pod stays Pending.",
+                "Tolerate the taint, or correct the node selector or affinity.",
+                Certainty.LIKELY,
+            )
+
+
+def _why_not(pod: PodSpec, node: ClusterNode) -> str:
+    """Why a node cannot run a pod, as a clause; empty if it can."""
+    taint = next((each for each in lasting(node.spec.taints) if not tolerates(pod, each)), None)
+    if taint is not None:
+        return f"{node.name} has the taint {taint.key}, which the pod does not tolerate"
+    return "" if admits(pod, node.name, node.metadata.labels) else f"the pod does not select {node.name}"
+
+
+def _required(claim: PersistentVolumeClaim, facts: Facts) -> PodSpec | None:
+    """The nodes of a claim's volume as the affinity of a pod, which has the same semantics."""
+    volumes = facts.cluster_objects(PersistentVolume)
+    name = claim.spec.volume_name
+    volume = None if volumes is None or not name else volumes.named(name)
+    required = None if volume is None else volume.spec.node_affinity.required
+    return (
+        None
+        if required is None
+        else PodSpec(affinity=Affinity(node_affinity=NodeAffinity(required=required)))
+    )
+
+
+def _bound(
+    claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
+) -> Findings:
+    pod = _required(claim, facts)
+    required = None if pod is None else pod.affinity.node_affinity.required
+    if pod is None or required is None or not is_within_limits(pod):
         return
     different = _different_nodes(pod, nodes)
     if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in different):
         return
     yield Finding(
         path,
-        f"Claim {claim} is bound to PersistentVolume {bound}, which only nodes with {_labels(required)} can "
+        f"Claim {claim.name} is bound to PersistentVolume {claim.spec.volume_name}, which only nodes with "
+        f"{_labels(required)} can "
         f"mount. The nodes that can run this pod ({_names(nodes)}) are none of these: it stays Pending.",
         "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
         certainty,
@@ -164,4 +216,4 @@ def _allowed_zones(storage: StorageClass) -> set[str]:
 _BY_ZONE: Final = TypedIndex(ClusterNode, lambda node: filter(None, (node.metadata.labels.get(_ZONE),)))
 
 
-RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,), unowned=True)
+RULE = rule(__name__, check, unowned=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from policies.accelerators.fit import MIN_SHARE, load_of
 from policies.accelerators.parallelism import on_this_node
+from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.group_kinds import STATEFUL_SET
@@ -28,6 +30,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if found is not None and found.size:
                 yield from _of_model(target, template, container, found, facts)
             yield from _of_memory(template, container, facts)
+            yield from _of_weights(template, container, facts)
 
 
 def _of_model(
@@ -44,15 +47,23 @@ def _of_model(
         )
     limit = bytes_or_zero(container.typed.resources.limits.get("ephemeral-storage"))
     local = found.mount is None or (found.volume is not None and found.volume.empty_dir is not None)
-    in_memory = (
-        found.volume is not None and found.volume.empty_dir is not None and found.volume.empty_dir.medium
-    )
+    place = None if found.volume is None else found.volume.empty_dir
+    in_memory = found.mount.name if found.mount is not None and place is not None and place.medium else ""
     if limit and local and not in_memory and found.size * _MARGIN > limit:
         yield Finding(
             template.at(container, "resources.limits"),
             f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: kubelet evicts the pod "
             "during the download.",
             f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
+        )
+    memory = bytes_or_zero(container.typed.resources.limits.get("memory"))
+    if in_memory and memory and found.size * _MARGIN > memory:
+        yield Finding(
+            template.at(container, "resources.limits"),
+            f"{model}, the emptyDir {in_memory} is in memory, and the memory limit is {memory / 10**9:.0f} "
+            "GB: "
+            "what is written there counts, and the kernel kills the server during the download.",
+            "Raise the memory limit above the model's size and the server's own need, or use a claim.",
         )
 
 
@@ -102,6 +113,22 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
                 f"({option} {value}{of}), and the limit is {limit / 2**30:.0f} GiB: the kernel kills it.",
                 f"Raise the memory limit, or lower {option}.",
             )
+
+
+def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Findings:
+    """Weights in the memory of a server that computes on the CPU."""
+    limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
+    if not limit or template.is_ray or wants_accelerator(template.pod, facts):
+        return
+    load = load_of(template.pod, container, facts)
+    if load is not None and load.weights * MIN_SHARE > limit:
+        yield Finding(
+            template.at(container, "resources.limits"),
+            f"Model {load.model} has about {load.weights / 10**9:.0f} GB, and the server that computes on "
+            "the "
+            f"CPU may use {limit / 10**9:.0f} GB of memory: the kernel kills it while it loads.",
+            "Raise the memory limit above the model's size, or request accelerators.",
+        )
 
 
 RULE = rule(__name__, check)

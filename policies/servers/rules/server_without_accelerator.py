@@ -8,6 +8,7 @@ from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.images import image_matches
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Role
+from policies.probes.life import Needs
 from policies.probes.serving import recognised
 
 
@@ -22,6 +23,8 @@ def check(target: Target, facts: Facts) -> Findings:
             needs = None if server is None else server.preset.needs
             if server is None or needs is None or not image_matches(container.image, needs.images):
                 continue
+            if image_matches(container.image, needs.excluded_images):
+                continue
             if server.has_option(*needs.unless_flags) or any(
                 name in server.variables for name in needs.unless_env
             ):
@@ -35,11 +38,17 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 template.at(container, "resources"),
                 f"Container {container.name} runs {server.name} from an image for GPUs and requests none. "
-                "Unless its node gives GPUs to every container, it ends with an error"
-                f"{f' ({needs.error})' if needs.error else ''}; there, it shares them with pods that request "
-                "them.",
+                f"Unless its node gives GPUs to every container, {_result(needs)}; there, it shares them "
+                "with "
+                "pods that request them.",
                 "Request GPUs in resources.limits, or take the server's image for CPUs.",
             )
+
+
+def _result(needs: Needs) -> str:
+    if needs.falls_back:
+        return "it computes on the CPU, many times slower"
+    return f"it ends with an error{f' ({needs.error})' if needs.error else ''}"
 
 
 def _requests_a_device(containers: tuple[ContainerSpec, ...]) -> bool:

@@ -37,7 +37,11 @@ def check(target: Target, facts: Facts) -> Findings:
 def _read(server: Server) -> Iterator[str]:
     """The variables that a server reads and that the container does not set."""
     preset = server.preset
-    names = [each.name for each in preset.link_variables]
+    names = [
+        each.name
+        for each in preset.link_variables
+        if not each.with_env or any(name in server.variables for name in each.with_env)
+    ]
     if not server.has_option(*preset.port_flags):
         names += [name for name in preset.port_env if name.endswith("_PORT")]
     return (name for name in dict.fromkeys(names) if name not in server.variables)

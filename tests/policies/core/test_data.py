@@ -35,7 +35,7 @@ def test_a_file_means_the_same_to_the_strict_reader() -> None:
 def test_every_file_is_somebodys() -> None:
     presets = {f"policies/servers/{preset}.yaml" for preset in known_presets()}
     tables = {
-        "policies/accelerators/parallelism.yaml",
+        "policies/accelerators/sharing.yaml",
         "policies/accelerators/vendors.yaml",
         "policies/autoscaling/metrics.yaml",
         "policies/autoscaling/owners.yaml",
@@ -46,6 +46,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/workloads.yaml",
         "policies/disruption/single_state.yaml",
         "policies/jobs/training_programs.yaml",
+        "policies/network/gateways.yaml",
         "policies/network/meshes.yaml",
         "policies/jobs/uploading_programs.yaml",
         "policies/probes/first_party.yaml",

@@ -1,0 +1,42 @@
+"""runtime-class-missing: pods with GPUs that do not name the RuntimeClass which gives them the driver."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.facts import WholeObjects
+from policies.kube.group_kinds import GroupKind
+from policies.kube.objects.nodes import Node
+
+_KIND: Final = GroupKind("node.k8s.io", "RuntimeClass")
+_NAME: Final = "nvidia"
+_BY_NAME_ONLY: Final = re.compile(r"\+(?:k3s|rke2)")
+"""Kubelets of distributions whose default runtime gives no GPU.
+Source: https://docs.k3s.io/advanced#nvidia-container-runtime"""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        spec = template.typed.spec
+        asked = (
+            name for each in spec.containers for name in (*each.resources.limits, *each.resources.requests)
+        )
+        if spec.runtime_class_name or not any(name.startswith("nvidia.com/gpu") for name in asked):
+            continue
+        cluster, nodes = facts.cluster, facts.cluster_objects(Node)
+        if isinstance(cluster, WholeObjects) and cluster.named(_KIND, "", _NAME) is not None:
+            where = f"RuntimeClass {_NAME} exists, and the pod does not name it. Where it is not the default"
+        elif nodes and all(_BY_NAME_ONLY.search(each.status.node_info.kubelet_version) for each in nodes):
+            where = "The nodes run k3s or RKE2, whose default runtime is usually not NVIDIA's. There"
+        else:
+            continue
+        yield Finding(
+            f"{template.spec_path}.runtimeClassName",
+            f"{where}, the container finds no driver: the server does not start, or computes on the CPU.",
+            f"Set runtimeClassName: {_NAME}.",
+        )
+
+
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

@@ -1,0 +1,108 @@
+"""shared-accelerator-memory: servers that take most of the memory of an accelerator which others share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from policies.accelerators.inventory import Node
+from policies.accelerators.placement import placement
+from policies.accelerators.requests import whole_number
+from policies.containers.programs import launch_of
+from policies.core import data
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.settings import Model
+from policies.kube.pods import Container, Role
+from policies.probes.recognition import Server
+from policies.probes.serving import recognised
+
+_RENAMED: Final = ".shared"
+"""The end of a resource's name that the device plugin gives to shared accelerators (renameByDefault)."""
+_MPS: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+
+class Sharing(Model):
+    """An entry of `sharing.yaml`."""
+
+    label: str
+    values: tuple[str, ...]
+    count: str = Field(description="the label with the number of pods for each accelerator")
+    source: str
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        clients = _clients(template, facts)
+        for container in template.containers(Role.MAIN) if clients > 1 else ():
+            server = recognised(container, facts)
+            asked = _asked(container)
+            if server is not None and asked and _MPS not in launch_of(container).variables:
+                yield from _of(template, container, server, clients, asked)
+
+
+def _of(template: PodTemplate, container: Container, server: Server, clients: int, asked: int) -> Findings:
+    share = _share(server)
+    if asked > 1:
+        yield Finding(
+            template.at(container, "resources.limits"),
+            f"Container {container.name} asks for {asked} shared accelerators, and several of them may be "
+            "the same "
+            "one: it has no more memory, and a server over several of them fails.",
+            "Ask for 1, or use nodes that do not share their accelerators.",
+        )
+    elif share and share * clients > 1:
+        memory = server.preset.memory_share
+        option = next(iter((*memory.flags, *memory.env)), "") if memory else ""
+        yield Finding(
+            template.at(container),
+            f"{clients} pods share each accelerator here, and {server.name} takes {share:.0%} of its "
+            "memory: the "
+            "next one that starts ends with out of memory.",
+            f"Set {option} to less than {1 / clients:.2g}, or use nodes that do not share their "
+            "accelerators.",
+        )
+
+
+def _share(server: Server) -> float:
+    """The share of an accelerator's memory that a server takes; 0 if unknown."""
+    memory = server.preset.memory_share
+    if memory is None or server.conditional or server.has_option(*memory.unless_flags):
+        return 0
+    value = server.configured(memory.flags, memory.env)
+    if value is None:
+        return 0 if server.may_have_option(*memory.flags) or server.has_env_from else memory.share
+    return float(value) if value.replace(".", "", 1).isdigit() and len(value) < 8 else 0
+
+
+def _clients(template: PodTemplate, facts: Facts) -> int:
+    """The least number of pods that share an accelerator, on any node that can take the pod; 1 if one of them
+    shares none, or if that is unknown."""
+    found = placement(template.pod, facts)
+    if found is not None and found.nodes:
+        return min(map(_of_node, found.nodes))
+    names = (name for each in template.typed.spec.containers for name in each.resources.limits)
+    return 2 if any(name.endswith(_RENAMED) for name in names) else 1
+
+
+def _of_node(node: Node) -> int:
+    return max((_count(node, sharing) for sharing in _sharings()), default=1)
+
+
+def _count(node: Node, sharing: Sharing) -> int:
+    labels = node.described
+    return whole_number(labels.get(sharing.count)) if labels.get(sharing.label) in sharing.values else 1
+
+
+def _asked(container: Container) -> int:
+    return sum(
+        whole_number(value) for name, value in container.typed.resources.limits.items() if "/gpu" in name
+    )
+
+
+@data.table
+def _sharings() -> tuple[Sharing, ...]:
+    return data.load_list(Sharing, "policies.accelerators", "sharing.yaml")
+
+
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

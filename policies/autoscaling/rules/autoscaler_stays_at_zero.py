@@ -1,0 +1,59 @@
+"""autoscaler-stays-at-zero: ScaledObjects whose metrics end with the last pod."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from policies.core import data
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.kube.group_kinds import SCALED_OBJECT
+from policies.kube.objects.scaling import ScaledObject
+from policies.probes.preset import known_presets
+
+_MAX: Final = 4096
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    spec = target.read(ScaledObject).spec
+    if spec.min_replica_count or not spec.triggers:
+        return
+    exported = [
+        _exported(trigger.metadata.get("query", "")) if trigger.type == "prometheus" else ""
+        for trigger in spec.triggers
+        if trigger.type not in ("cpu", "memory")  # KEDA does not activate by these
+    ]
+    if exported and all(exported):
+        default = "" if spec.min_replica_count == 0 else ", the default"
+        yield Finding(
+            "spec.triggers",
+            f"With minReplicaCount 0{default}, KEDA may stop all pods, and only they export {exported[0]}: "
+            "without a pod the metric does not exist, and KEDA never starts one again.",
+            "Set minReplicaCount: 1, or add a trigger by a metric that exists without pods, such as "
+            "requests at "
+            "the gateway.",
+        )
+
+
+def _exported(query: str) -> str:
+    """The metric of a model server in a query; empty if it has another metric, or none."""
+    words = set(_NAME.findall(query)) if len(query) <= _MAX else set()
+    known = _metrics()
+    return next(
+        (word for word in sorted(words) if word in known or word.partition(":")[0] + ":" in known), ""
+    )
+
+
+@data.table
+def _metrics() -> Mapping[str, None]:
+    """The metrics that servers export, and the beginnings `vllm:` of such names."""
+    shown = [each.load_metrics for each in known_presets().values()]
+    names = [name for each in shown if each is not None and not each.of_router for name in each.names]
+    beginnings = [f"{name.partition(':')[0]}:" for name in names if ":" in name]
+    return MappingProxyType(dict.fromkeys((*names, *beginnings)))
+
+
+RULE = rule(__name__, check, (SCALED_OBJECT,))

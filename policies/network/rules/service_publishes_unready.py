@@ -1,0 +1,36 @@
+"""service-publishes-unready: Services that send requests to model servers which load or stop."""
+
+from __future__ import annotations
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.reasons import in_words
+from policies.core.services import selects
+from policies.kube.objects.services import Service
+from policies.kube.pods import Role
+from policies.probes.serving import recognised
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    services = [
+        each
+        for each in facts.objects(Service) or ()
+        if each.spec.publish_not_ready_addresses and each.spec.cluster_ip != "None"
+    ]
+    for template in target.templates if services else ():
+        for container in template.containers(Role.MAIN):
+            server = recognised(container, facts)
+            start = None if server is None else server.preset.expected_start
+            labels = template.typed.metadata.labels
+            name = next((each.name for each in services if selects(each, labels)), "")
+            if server is not None and start and name:
+                yield Finding(
+                    template.at(container),
+                    f"Service {name} publishes pods that are not ready: it sends requests to {server.name} "
+                    "while it "
+                    f"loads, which usually takes {in_words(start)}, and while it stops.",
+                    f"Remove publishNotReadyAddresses from Service {name}; peers use a headless Service of "
+                    "their own.",
+                )
+
+
+RULE = rule(__name__, check)

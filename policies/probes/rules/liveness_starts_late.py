@@ -1,0 +1,35 @@
+"""liveness-starts-late: liveness that waits for minutes instead of a startupProbe."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.reasons import in_words
+from policies.kube.pods import Role
+from policies.probes.injected import looks_injected
+from policies.probes.probe import LIVENESS, probes
+
+_MINUTES: Final = 300
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for probe in probes(target, LIVENESS):
+        if probe.delay < _MINUTES or probe.container.typed.startup_probe is not None:
+            continue
+        if probe.container.role is Role.SIDECAR:
+            continue  # a startupProbe would delay the containers after it
+        if not looks_injected(probe.template.pod, probe.container, LIVENESS, facts):
+            yield Finding(
+                probe.at("initialDelaySeconds"),
+                f"The {probe.name} begins {in_words(probe.delay)} after each start: a server that hangs "
+                "before is "
+                f"not restarted, and a start that takes longer than "
+                f"{in_words(probe.typed.startup_deadline)} is "
+                "killed.",
+                f"Use a startupProbe with periodSeconds * failureThreshold of {probe.delay} or more, and no "
+                "initialDelaySeconds.",
+            )
+
+
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS,))

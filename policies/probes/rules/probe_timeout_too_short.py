@@ -1,0 +1,40 @@
+"""probe-timeout-too-short: probes of one second on servers that answer late under load."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.probes.injected import looks_injected
+from policies.probes.probe import LIVENESS, READINESS, probes
+from policies.probes.serving import recognised
+
+_SHORT: Final = 2
+"""Seconds. The API server's default is 1."""
+_LENIENT: Final = 60
+_HASTY: Final = 15
+"""Seconds. A readinessProbe that gives up so early empties a Service under a burst."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    reported: set[str] = set()
+    for probe in probes(target, LIVENESS, READINESS):
+        server, container = recognised(probe.container, facts), probe.container
+        busy = None if server is None else server.preset.busy
+        if server is None or busy is None or probe.typed.http_get is None or container.name in reported:
+            continue
+        if probe.timeout > _SHORT or probe.give_up >= (_LENIENT if probe.field == LIVENESS else _HASTY + 1):
+            continue
+        if looks_injected(probe.template.pod, container, probe.field, facts):
+            continue
+        reported.add(container.name)
+        then = "kubelet restarts it" if probe.field == LIVENESS else "it gets no more traffic"
+        yield Finding(
+            probe.at("timeoutSeconds"),
+            f"The {probe.name} has a timeout of {probe.timeout} s. Under load the answer of {server.name} "
+            f"{busy.why}, and after {probe.give_up} s of late answers {then}.",
+            "Set timeoutSeconds to 10 or more, and failureThreshold so that a burst of requests passes.",
+        )
+
+
+RULE = rule(__name__, check, requires=(PodFeature.HTTP,))
