@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from puller.model_config import ModelSpec
 from puller.plan import Loaded, Model, Step, same_content
 from puller.reasons import Reason
 from puller.servers.base import ModelServer, ServerError, poll
-from puller.spec import ModelSpec
 from puller.storage.base import in_thread
 from puller.storage.fetch import Fetch, Storage
 from puller.store import ModelStore, Stored

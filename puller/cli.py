@@ -17,13 +17,13 @@ from typing import Any
 from puller import endpoints
 from puller.flags import Flags, boolean
 from puller.log import LEVELS, logger
+from puller.model_config import SCHEMES, quantity
 from puller.options import Options
 from puller.reconcile import Reconciler
 from puller.servers.base import ModelServer, Timeouts
 from puller.servers.lora import LoraServer, SglangServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
-from puller.spec import SCHEMES, quantity
 from puller.storage.base import DiskBudget, Limits
 from puller.storage.cache import Cache
 from puller.storage.fetch import Storage

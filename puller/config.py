@@ -26,7 +26,7 @@ class ConfigUnreadableError(Exception):
 def read(directory: Path) -> dict[str, str]:
     """ConfigMap data (key -> text) at one moment. Raises ConfigUnreadableError.
 
-    Text that is not UTF-8 contains surrogates, which `spec.parse` refuses.
+    Text that is not UTF-8 contains surrogates, which `model_config.parse` refuses.
     """
     try:
         files = read_mounted(directory, lambda name: name.endswith(".json") and name[:2] != "..", MAX_BYTES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from puller.model_config import SCHEMES
 from puller.servers.base import Timeouts
-from puller.spec import SCHEMES
 from puller.storage.base import Limits
 
 

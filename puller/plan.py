@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from puller.model_config import ModelSpec
 from puller.quantities import human
 from puller.reasons import Reason
 from puller.servers.base import Health
-from puller.spec import ModelSpec
 
 SUPERSEDED_GRACE = 5.0
 """Seconds for which a download of an outdated spec continues, so that a burst of edits costs one more

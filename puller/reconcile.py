@@ -20,11 +20,11 @@ from itertools import islice
 from puller import config, plan
 from puller.actions import Actions
 from puller.log import logger
+from puller.model_config import LIST_KEY, Desired, carry_over, parse
 from puller.options import Options
 from puller.plan import NEVER, Failure, InFlight, Loaded, Model, Step, next_step, wake_at
 from puller.reasons import SERVER_SILENT, Reason, StepError
 from puller.servers.base import Health, ModelServer
-from puller.spec import LIST_KEY, Desired, carry_over, parse
 from puller.status import Status
 from puller.storage.base import in_thread
 from puller.storage.fetch import Storage

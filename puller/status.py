@@ -16,12 +16,12 @@ import orjson
 from puller import plan
 from puller.log import logger
 from puller.metrics import Metrics
+from puller.model_config import Desired, SpecError
 from puller.options import Options
 from puller.plan import Model, State, Step
 from puller.quantities import human
 from puller.reasons import Reason
 from puller.servers.base import Health
-from puller.spec import Desired, SpecError
 from puller.storage.base import Progress, in_thread
 from puller.storage.fetch import Fetch
 from puller.store import write_atomically

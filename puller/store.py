@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from puller.log import logger
-from puller.spec import ModelSpec, RefusedError, from_json, valid_name
+from puller.model_config import ModelSpec, RefusedError, from_json, valid_name
 
 WORK = ".puller"
 MARKER = "SUCCESS."

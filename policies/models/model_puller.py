@@ -38,7 +38,7 @@ from policies.models.volumes import (
 from policies.probes.recognition import PULLER, Server
 from policies.probes.serving import istio_came_first, recognised
 from policies.probes.startup_budget import models_of
-from puller.spec import ModelSpec
+from puller.model_config import ModelSpec
 
 _KSERVE: Final = "internal.serving.kserve.io"
 _FIRST_NATIVE: Final = (1, 29)

@@ -31,7 +31,7 @@ from policies.kube.pods import Container, Role, containers, port_number
 from policies.probes.endpoints import declared_http_port, server_port
 from policies.probes.recognition import Server
 from policies.probes.serving import is_infrastructure, recognised, serving_containers
-from puller import spec as model_spec
+from puller import model_config as model_spec
 
 LORA_SERVERS: Final = ("vllm", "sglang")
 """Servers that load LoRA adapters at run time, by the names of their presets."""

@@ -31,7 +31,7 @@ from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
 from policies.probes.serving import serving_containers
 from policies.probes.standard_probes_settings import Learning, StandardProbes
-from puller import spec as model_spec
+from puller import model_config as model_spec
 
 MAX_START: Final = 7 * 24 * 3600
 """Seconds. A longer start is a mistake in an annotation, and its budget could overflow an int32."""

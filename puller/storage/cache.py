@@ -27,7 +27,7 @@ from pathlib import Path
 import orjson
 
 from puller.log import logger
-from puller.spec import ModelSpec, without_secrets
+from puller.model_config import ModelSpec, without_secrets
 from puller.storage import local
 from puller.storage.base import Progress, StorageError
 from puller.store import flush_tree, read_regular, remove_tree, sync, tree_size, write_file

@@ -21,7 +21,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from puller.log import logger
 from puller.reasons import Reason
-from puller.storage import s3
+from puller.storage import s3_settings
 from puller.storage.base import Limits, StorageError
 from puller.storage.objects import azure_account
 
@@ -73,8 +73,8 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
     verify_tls = True
     try:
         if parts.scheme == "s3":
-            found = s3.settings(env)
-            verify_tls, endpoint = found.verify_tls, s3.address(found, bucket)
+            found = s3_settings.settings(env)
+            verify_tls, endpoint = found.verify_tls, s3_settings.address(found, bucket)
             config = _s3_config(found, endpoint)
         elif parts.scheme == "gs":
             kind, endpoint = GCSStore, env.get("STORAGE_EMULATOR_HOST", "")
@@ -135,12 +135,12 @@ def _store(
         "allow_http": allow_http,
         "allow_invalid_certificates": not verify_tls,
     }
-    # transfer.py retries: without end, and it resumes.
+    # resumable_download.py retries: without end, and it resumes.
     store: Store = kind(bucket, config=dict(config), client_options=options, retry_config={"max_retries": 0})
     return store
 
 
-def _s3_config(found: s3.S3Settings, endpoint: str) -> dict[str, Any]:
+def _s3_config(found: s3_settings.S3Settings, endpoint: str) -> dict[str, Any]:
     config: dict[str, Any] = {"region": found.region, "virtual_hosted_style_request": found.virtual_host}
     if endpoint:
         config["endpoint"] = endpoint

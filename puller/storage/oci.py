@@ -23,8 +23,8 @@ from aiohttp import ClientResponse
 from yarl import URL
 
 from puller.authorization import basic
+from puller.model_config import OCI_REFERENCE
 from puller.reasons import Reason
-from puller.spec import OCI_REFERENCE
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listing
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from puller.model_config import without_secrets
 from puller.reasons import Reason
-from puller.spec import without_secrets
 from puller.storage.base import Limits, StorageError, in_thread
 from puller.storage.objects import RemoteObject, Source, azure_account, selected
 

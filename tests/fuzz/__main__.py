@@ -18,7 +18,7 @@ MAX_LENGTH = 4096
 """Bytes of an input: superlinear costs show long before."""
 INSTRUMENTED = (
     "policies",
-    "puller.spec",
+    "puller.model_config",
     "webhook.config",
     "webhook.manifests.documents",
     "webhook.admission",

@@ -15,7 +15,7 @@ from policies.commands import Budget, read
 from policies.commands.clients import clients
 from policies.core.annotations import EXEMPT, GPU_MEMORY, GPU_PRODUCT
 from policies.kube.quantities import parse_bytes, parse_duration, parse_quantity
-from puller import spec
+from puller.model_config import LIST_KEY, parse
 from tests.calls import calls
 from webhook.admission.exemptions import Exemptions
 from webhook.config.load import load, problems_of
@@ -72,7 +72,7 @@ def policy(data: bytes) -> int:
 def model_config(data: bytes) -> int:
     """The list of models of a model ConfigMap."""
     text = data.decode("utf-8", "replace")
-    return _linear(calls(lambda: spec.parse({spec.LIST_KEY: text, "a.json": text})), data)
+    return _linear(calls(lambda: parse({LIST_KEY: text, "a.json": text})), data)
 
 
 TARGETS: Final[dict[str, Callable[[bytes], int]]] = {

@@ -13,7 +13,7 @@ import pytest
 
 from puller import config
 from puller.config import ConfigUnreadableError, changes, read
-from puller.spec import parse
+from puller.model_config import parse
 from tests.puller.fakes import ConfigVolume
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from puller import plan
+from puller.model_config import ModelSpec
 from puller.plan import (
     Failure,
     InFlight,
@@ -25,7 +26,6 @@ from puller.plan import (
 )
 from puller.reasons import Reason
 from puller.servers.base import Health
-from puller.spec import ModelSpec
 
 A = ModelSpec("m", "s3://bucket/a", memory=10)
 B = ModelSpec("m", "s3://bucket/b", memory=20)

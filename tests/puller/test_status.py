@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from puller.model_config import Desired, ModelSpec, parse
 from puller.options import Options
 from puller.plan import Failure, InFlight, Loaded, Model, Step
 from puller.reasons import Reason
 from puller.servers.base import Health
-from puller.spec import Desired, ModelSpec, parse
 from puller.status import Status
 from tests.puller.conftest import World
 from tests.puller.fakes import until

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from puller import store as store_module
-from puller.spec import ModelSpec
+from puller.model_config import ModelSpec
 from puller.store import ModelStore, StoreBusyError, write_atomically
 from tests.puller.fakes import logged
 

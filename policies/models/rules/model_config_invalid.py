@@ -11,7 +11,7 @@ from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from policies.models.model_puller_settings import ModelPuller
-from puller import spec
+from puller import model_config
 
 _HINT = "Correct the entry: until then the puller refuses this model and serves the others."
 
@@ -25,12 +25,12 @@ def check(target: Target, facts: Facts) -> Findings:
     if labels_of(target.obj).get(MODEL_CONFIG) != "true":
         return
     files = _files(target.obj)
-    desired = spec.parse(files)
+    desired = model_config.parse(files)
     for error in desired.errors:
         yield Finding(_path(target.obj, error), _sentence(error), _HINT)
     known = set(desired.errors)
     # The pods that will read the ConfigMap are unknown, so the namespace's settings apply.
-    for error in spec.parse(files, facts.settings(ModelPuller).schemes).errors:
+    for error in model_config.parse(files, facts.settings(ModelPuller).schemes).errors:
         if error not in known:
             yield Finding(_path(target.obj, error), _sentence(error), _HINT_SCHEME, Certainty.UNDECIDED)
     for warning in desired.warnings:
@@ -53,12 +53,12 @@ def _decoded(value: str) -> str:
         return ""
 
 
-def _path(obj: Json, error: spec.SpecError) -> str:
+def _path(obj: Json, error: model_config.SpecError) -> str:
     field = "data" if error.key in mapping(obj, "data") else "binaryData"
     return f"{field}[{error.key}]{error.path}"
 
 
-def _sentence(error: spec.SpecError) -> str:
+def _sentence(error: model_config.SpecError) -> str:
     place = f"Model {error.model}" if error.model else f"Key {error.key}"
     return f"{place}: {error.message}"
 

@@ -9,7 +9,7 @@ import pytest
 from policies.kube.pods import Container, Role, containers
 from policies.models.model_puller_settings import ModelPuller, Scheme
 from puller.cli import options_of, parser
-from puller.spec import SCHEMES
+from puller.model_config import SCHEMES
 from tests.policies.test_golden import CASES, case_id, documents
 
 KSERVE_AGENT = {"--enable-puller", "--config-dir", "--model-dir", "--workers", "--component-port", "--port"}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from puller.spec import ModelSpec
+from puller.model_config import ModelSpec
 from puller.storage.base import DiskBudget, Limits
 from puller.storage.cache import Cache
 from puller.storage.fetch import Fetch, Storage

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from puller.model_config import ModelSpec
 from puller.plan import State
-from puller.spec import ModelSpec
 from puller.storage import cache as cache_module
 from puller.storage import fetch as fetch_module
 from puller.storage.base import Progress, StorageError

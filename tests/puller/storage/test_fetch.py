@@ -17,11 +17,11 @@ import pytest
 from aiohttp import web
 
 from puller.log import logger
-from puller.spec import ModelSpec
+from puller.model_config import ModelSpec
 from puller.storage.base import DiskBudget, StorageError, safe_path
 from puller.storage.fetch import Fetch
 from puller.storage.objects import archive_kind, selected
-from puller.storage.transfer import listing_sha256
+from puller.storage.resumable_download import listing_sha256
 from puller.store import archive_dir
 from tests.puller.errors import refused
 from tests.puller.fakes import FaultStore, logged, tarred

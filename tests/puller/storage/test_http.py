@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from puller.spec import ModelSpec
+from puller.model_config import ModelSpec
 from puller.storage import addresses, hub, objects, webclient
 from puller.storage.addresses import blocked
 from puller.storage.base import StorageError

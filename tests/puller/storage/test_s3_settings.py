@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from puller.storage.s3 import S3Settings, settings
+from puller.storage.s3_settings import S3Settings, settings
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puller import spec as spec_module
-from puller.spec import (
+from puller import model_config as spec_module
+from puller.model_config import (
     LIST_KEY,
     MAX_MODELS,
     Desired,
@@ -318,12 +318,12 @@ def test_no_input_raises_and_every_model_is_valid(files: dict[str, str]) -> None
 
 def test_the_parser_imports_only_quantities() -> None:
     code = (
-        "import sys; import puller.spec;"
+        "import sys; import puller.model_config;"
         "print([name for name in sys.modules if name.split('.')[0] in {'aiohttp', 'asyncio', 'socket'}],"
         " sorted(name for name in sys.modules if name.startswith('puller')))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert loaded == "[] ['puller', 'puller.quantities', 'puller.spec']\n"
+    assert loaded == "[] ['puller', 'puller.model_config', 'puller.quantities']\n"
 
 
 # --- nothing costs more than its length -----------------------------------------------------------
