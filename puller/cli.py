@@ -24,8 +24,9 @@ from puller.servers.base import ModelServer, Timeouts
 from puller.servers.lora import LoraServer, SglangServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
-from puller.storage.base import DiskBudget, Limits
+from puller.storage.base import Limits
 from puller.storage.cache import Cache
+from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Storage
 
 SERVERS = ("v2", "kserve", "triton", "tfserving", "vllm", "sglang", "none")

@@ -28,8 +28,6 @@ MARKER = "SUCCESS."
 LOADED = ".loaded"
 LOADING = ".loading"
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 _MAX_MARKER = 1 << 20
 _BATCH = 1 << 16
 """Entries of a directory that are held in memory at a time."""
@@ -294,17 +292,14 @@ def _remove_leftover(leftover: Path) -> None:
 
 
 def _replace(tree: Path, final: Path, replaced: Path) -> None:
-    """Rename `tree` to `final` and the old `final` to `replaced`: atomically if the file system can, else by
-    two renames, between which the model is absent (but never partial)."""
+    """Rename the old `final` to `replaced`, and `tree` to `final`. In between, the model is absent,
+    never partial."""
+    final.rename(replaced)
     try:
-        _exchange(tree, final)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM):
-            raise
-        final.rename(replaced)
         tree.rename(final)
-    else:
-        tree.rename(replaced)
+    except OSError:
+        replaced.rename(final)
+        raise
 
 
 def _delete_trash(trash: Path) -> None:
@@ -334,18 +329,6 @@ def _read_marker(name: str, path: Path) -> tuple[ModelSpec, int | None] | None:
         return from_json(name, raw), size if isinstance(size, int) and size >= 0 else None
     except (OSError, ValueError, RecursionError, RefusedError):
         return None
-
-
-def _exchange(one: Path, other: Path) -> None:
-    import ctypes  # only an update needs it
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):
-        raise OSError(errno.ENOSYS, "renameat2 is not available")
-    done = libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
-    if done != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(one))
 
 
 def _lock_file(path: Path) -> int:

@@ -20,10 +20,10 @@ from aiohttp import (
     ClientTimeout,
     DummyCookieJar,
     TCPConnector,
+    encode_basic_auth,
 )
 from yarl import URL
 
-from puller.authorization import basic
 from puller.reasons import Reason, StepError
 
 MAX_BODY = 65536
@@ -97,7 +97,7 @@ class HttpServer(ModelServer):
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         elif self._url.user is not None:
-            self._headers["Authorization"] = basic(self._url.user, self._url.password)
+            self._headers["Authorization"] = encode_basic_auth(self._url.user, self._url.password or "")
         self._base = str(self._url.with_user(None)).rstrip("/")
 
     @cached_property

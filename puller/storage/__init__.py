@@ -1,4 +1,20 @@
 """Storage: from a URI to a complete, verified tree of files.
 
+| question | module |
+|---|---|
+| how one model is fetched, in one or more attempts | `fetch` |
+| how a broken download goes on and is verified | `resumable_download` |
+| which objects a URI stands for | `source`; what an object is: `objects` |
+| s3, gs and azure | `cloud`; the bucket and its credentials: `locate`, `s3_settings` |
+| http and https | `web`, over `webclient`: connections, redirects, proxies, time-outs |
+| hf | `hub` |
+| oci | `oci`, with `registry_auth`; images' layers: `layers` |
+| file and pvc | `local` |
+| which addresses may be reached | `addresses` |
+| archives | `archive`, with `zip_directory` |
+| how much disk the models may take | `disk_budget` |
+| the cache that pods share | `cache` |
+| what all of them share | `base`: errors, limits, progress, safe paths |
+
 Imports: `puller`.
 """

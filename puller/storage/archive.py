@@ -28,7 +28,7 @@ import zstandard
 
 from puller.quantities import human
 from puller.reasons import Reason
-from puller.storage import central
+from puller.storage import zip_directory
 from puller.storage.base import MAX_DEPTH, Limits, StorageError, safe_path
 from puller.storage.objects import selected
 
@@ -190,9 +190,9 @@ class Unpacker:
         """Unpack a zip file. Raises StorageError."""
         try:
             with path.open("rb") as file:
-                directory = central.find(file)
+                directory = zip_directory.find(file)
                 self._check_entries(directory.count)
-                for count, part in central.slices(file, directory):
+                for count, part in zip_directory.slices(file, directory):
                     self._check_entries(self._entries + count)
                     with zipfile.ZipFile(part) as archive:
                         for entry in archive.infolist():

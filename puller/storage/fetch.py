@@ -21,8 +21,9 @@ from puller.log import logger
 from puller.model_config import ModelSpec
 from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
 from puller.storage import local
-from puller.storage.base import DiskBudget, Limits, Progress, StorageError, in_thread
+from puller.storage.base import Limits, Progress, StorageError, in_thread
 from puller.storage.cache import RENEWAL, Cache, Lock
+from puller.storage.disk_budget import DiskBudget
 from puller.storage.objects import Layer, RemoteObject, Source, archive_kind
 from puller.storage.resumable_download import Transfer, check_digest, chunks, tree_sha256, verify, write_at
 from puller.storage.source import over_web, resolve

@@ -19,10 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, encode_basic_auth
 from yarl import URL
 
-from puller.authorization import basic
 from puller.model_config import OCI_REFERENCE
 from puller.reasons import Reason
 from puller.storage.base import Limits, StorageError, safe_path
@@ -148,7 +147,7 @@ class Registry:
         if self.credentials is not None and self.credentials.token:
             return f"Bearer {self.credentials.token}"
         if kind.lower() == "basic" and self.credentials is not None:
-            return basic(self.credentials.user, self.credentials.password)
+            return encode_basic_auth(self.credentials.user, self.credentials.password)
         challenge = dict(_CHALLENGE.findall(rest))
         if kind.lower() != "bearer" or not challenge.get("realm"):
             raise StorageError(Reason.ACCESS_DENIED, f"the registry requires credentials for {self.host}.")
@@ -166,7 +165,7 @@ class Registry:
         scope = challenge.get("scope") or f"repository:{self.repository}:pull"
         query = {"scope": scope} | ({"service": challenge["service"]} if challenge.get("service") else {})
         user = self.credentials
-        headers = {"Authorization": basic(user.user, user.password)} if user is not None else {}
+        headers = {"Authorization": encode_basic_auth(user.user, user.password)} if user is not None else {}
         async with asyncio.timeout(PAGES * self.limits.stall_timeout):
             async with self.client.get(realm.update_query(query), headers) as response:
                 body, status = await _read(response), response.status

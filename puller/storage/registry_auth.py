@@ -90,6 +90,6 @@ def _read(entry: Any) -> Credentials | None:
             user, _, password = b64decode(entry["auth"], validate=True).decode().partition(":")
         except (Base64Error, ValueError):
             return None
-    if not (isinstance(user, str) and isinstance(password, str) and (user or password)):
+    if not (isinstance(user, str) and isinstance(password, str) and (user or password)) or ":" in user:
         return None
     return Credentials(user, password.strip("\0"))

@@ -28,14 +28,13 @@ from aiohttp import (
     ClientSSLError,
     ClientTimeout,
     DummyCookieJar,
-    InvalidURL,
     TCPConnector,
     ThreadedResolver,
+    encode_basic_auth,
 )
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from puller.authorization import basic
 from puller.log import logger
 from puller.reasons import Reason
 from puller.storage.addresses import (
@@ -165,7 +164,7 @@ class WebClient:
             if entry is None:
                 return {}
             user, _, password = entry
-        return {"Authorization": basic(user, password)}
+        return {"Authorization": encode_basic_auth(user or "", password or "")}
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -278,8 +277,6 @@ def _storage_error(error: Exception) -> StorageError:
     """Why there is no connection or no response."""
     if BlockedAddressError.__name__ in repr(error) or BlockedAddressError.__name__ in repr(error.__cause__):
         return address_blocked()
-    if isinstance(error, InvalidURL | UnicodeError):
-        return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage's address is not valid.")
     if isinstance(error, ClientConnectorCertificateError):
         cause = error.certificate_error
         why = getattr(cause, "verify_message", "") or "unknown"
@@ -293,6 +290,8 @@ def _storage_error(error: Exception) -> StorageError:
         why = "the storage cannot be reached" + (f" ({os.strerror(number)})" if number else ".")
     elif isinstance(error, ClientHttpProxyError):
         why = "the storage cannot be reached: the proxy refuses the connection."
+    elif isinstance(error, ValueError):
+        return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage's address is not valid.")
     else:
         return _response_error(error)
     return StorageError(Reason.STORAGE_UNAVAILABLE, why, transient=True)

@@ -52,15 +52,7 @@ def test_an_installed_model_is_found_with_its_spec_and_size(store: ModelStore) -
     assert json.loads(marker.read_text())["storageUri"] == A.storage_uri
 
 
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_new_version_replaces_the_whole_old_one(
-    store: ModelStore, monkeypatch: pytest.MonkeyPatch, exchange: bool
-) -> None:
-    def refuse(one: Path, other: Path) -> None:
-        raise OSError(errno.EINVAL, "this file system cannot exchange")
-
-    if not exchange:
-        monkeypatch.setattr(store_module, "_exchange", refuse)
+def test_a_new_version_replaces_the_whole_old_one(store: ModelStore) -> None:
     store.install(A, stage(store, "m", old="1", both="1"))
     store.record_loading("m", True)
     store.record_loaded("m")
@@ -69,6 +61,24 @@ def test_a_new_version_replaces_the_whole_old_one(
     assert store.read("m") == stored
     assert not stored.loaded, "the note goes with the tree it is about"
     assert list((store.root / ".puller" / "old").glob("*/tree")) == []
+
+
+def test_the_old_version_stays_if_the_new_one_cannot_be_renamed(
+    store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = store.install(A, stage(store, "m", old="1"))
+    tree = stage(store, "m", new="2")
+    really = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path == tree:
+            raise OSError(errno.EIO, "the disk fails")
+        return really(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="the disk fails"):
+        store.install(B, tree)
+    assert store.read("m") == installed
 
 
 def test_the_note_survives_a_restart(store: ModelStore) -> None:

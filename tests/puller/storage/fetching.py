@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from puller.model_config import ModelSpec
-from puller.storage.base import DiskBudget, Limits
+from puller.storage.base import Limits
 from puller.storage.cache import Cache
+from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Fetch, Storage
 
 MB = 1 << 20

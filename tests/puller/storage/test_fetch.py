@@ -18,7 +18,8 @@ from aiohttp import web
 
 from puller.log import logger
 from puller.model_config import ModelSpec
-from puller.storage.base import DiskBudget, StorageError, safe_path
+from puller.storage.base import StorageError, safe_path
+from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Fetch
 from puller.storage.objects import archive_kind, selected
 from puller.storage.resumable_download import listing_sha256
