@@ -24,6 +24,8 @@ WATCH: Final = 15
 """Seconds for which the probes are watched: longer than the timeout of any."""
 PATIENCE: Final = 75
 """The same for liveness by progress, all of whose times are divided by `FASTER`."""
+FAILURES: Final = 6
+"""After so many failures in a row by progress, the kubelet restarts the container."""
 BACK: Final = 5
 """Further seconds in which a client is to be served again."""
 OWN_WATCHDOG: Final = 150
@@ -162,24 +164,26 @@ def watch(
 
     Liveness by progress is asked every 3 s for longer, and a client that is not served asks again.
     """
-    began = time.monotonic()
+    began, restarted = time.monotonic(), threading.Event()
 
     def failed_since(name: str) -> float | None:
-        since, faster = None, FASTER if by_progress and name == "livenessProbe" else 1
+        since, in_a_row, faster = None, 0, FASTER if by_progress and name == "livenessProbe" else 1
         seconds, period = (PATIENCE, 3) if faster > 1 else (WATCH, 1)
-        while time.monotonic() < began + seconds:
+        while time.monotonic() < began + seconds and not restarted.is_set():
             asked = time.monotonic() - began
             if succeeds(name):
-                since = None
-            elif since is None:
-                since = round(asked * faster, 1)
+                since, in_a_row = None, 0
+            else:
+                since, in_a_row = since or round(asked * faster, 1), in_a_row + 1
+            if faster > 1 and in_a_row == FAILURES:
+                restarted.set()
             time.sleep(period)
         return since
 
     def client() -> bool:
         served = request(WATCH) == 200
-        while by_progress and not served and time.monotonic() < began + PATIENCE:
-            request(WATCH)
+        while by_progress and not served and time.monotonic() < began + PATIENCE and not restarted.is_set():
+            request(BACK)
             time.sleep(1)
         return served
 

@@ -69,8 +69,16 @@ class Container:
 
     def inside(self, command: Sequence[str]) -> list[str]:
         """A command that runs another one in the container, as the kubelet lets a runtime do."""
-        first = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0]
-        return ["nsenter", "--target", first, "--pid", "--net", "--mount", *command]
+        return ["nsenter", "--target", *self._first()[:1], "--pid", "--net", "--mount", *command]
+
+    @property
+    def runs(self) -> bool:
+        """Whether its first process has not ended yet."""
+        return self.process.running and bool(self._first())
+
+    def _first(self) -> list[str]:
+        """Its first process, as it is numbered outside; nothing if it has ended."""
+        return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
 
     def freeze(self) -> None:
         """SIGSTOP to every process of it: a server that hangs."""

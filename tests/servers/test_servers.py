@@ -97,6 +97,8 @@ class Running:
         probe = self.probes[name]
         if "exec" not in probe:
             return ask(probe, ADDRESS, host)
+        if not self.container.runs:
+            return Answer(False, "the container has ended")
         command = self.container.inside(probe["exec"]["command"])
         return run(command, self.container.env, probe["timeoutSeconds"])
 
@@ -265,6 +267,7 @@ def test_what_its_probes_notice_of_its_model(running: Running, request: pytest.F
         for left in running.folder.glob("at-work-*"):
             left.unlink()
 
+    _keep(request, running.server, rows)
     running.weights.write_bytes(b"truncated")
     running.restart()
     time.sleep(1.5 * took)
