@@ -47,8 +47,7 @@ def _of(template: PodTemplate, container: Container, server: Server, clients: in
         yield Finding(
             template.at(container, "resources.limits"),
             f"Container {container.name} asks for {asked} shared accelerators, and several of them may be "
-            "the same "
-            "one: it has no more memory, and a server over several of them fails.",
+            "the same one: it has no more memory, and a server over several of them fails.",
             "Ask for 1, or use nodes that do not share their accelerators.",
         )
     elif share and share * clients > 1:
@@ -57,8 +56,7 @@ def _of(template: PodTemplate, container: Container, server: Server, clients: in
         yield Finding(
             template.at(container),
             f"{clients} pods share each accelerator here, and {server.name} takes {share:.0%} of its "
-            "memory: the "
-            "next one that starts ends with out of memory.",
+            "memory: the next one that starts ends with out of memory.",
             f"Set {option} to less than {1 / clients:.2g}, or use nodes that do not share their "
             "accelerators.",
         )

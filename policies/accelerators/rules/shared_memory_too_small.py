@@ -26,8 +26,7 @@ _PLACES: Final = ("/dev/shm", "/dev")  # noqa: S108 a path in the container
 
 _HINT: Final = (
     "Mount an emptyDir volume with medium Memory at /dev/shm, with a sizeLimit of several GiB. What is "
-    "written "
-    "to it counts against the container's memory limit."
+    "written to it counts against the container's memory limit."
 )
 
 
@@ -47,8 +46,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container),
                     f"Container {container.name} runs {server.name} with the default size of /dev/shm, 64 "
-                    "MiB, "
-                    f"and needs more, since {needs.why if needs else ''}.",
+                    f"MiB, and needs more, since {needs.why if needs else ''}.",
                     _HINT,
                 )
                 continue
@@ -56,8 +54,8 @@ def check(target: Target, facts: Facts) -> Findings:
             if ranks > 1 and devices(container) > 1 and _is_small(template, container):
                 yield Finding(
                     template.at(container, "volumeMounts"),
-                    f"Container {container.name} runs {server.name} on {ranks} GPUs with the default "
-                    "size of /dev/shm, 64 MiB: if NCCL exchanges data through it, the server fails with 'No "
+                    f"Container {container.name} runs {server.name} on {ranks} GPUs with the default size "
+                    "of /dev/shm, 64 MiB: if NCCL exchanges data through it, the server fails with 'No "
                     "space left on device' at or after its start.",
                     _HINT,
                 )

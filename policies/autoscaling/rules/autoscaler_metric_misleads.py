@@ -36,8 +36,8 @@ def _by_gpu(target: Target) -> Findings:
         misleads = first.known.misleads if first.known is not None else ""
         yield Finding(
             first.path,
-            f"The only metric, {first.name}, {misleads}: pods are added without load, or not before a queue "
-            "has grown.",
+            f"The only metric, {first.name}, {misleads}: pods are added without load, or not before a "
+            "queue has grown.",
             _HINT,
         )
 
@@ -58,8 +58,8 @@ def _by_cpu(target: Target, facts: Facts) -> Findings:
             if server.preset.loads_model or known is not None:
                 yield Finding(
                     template.at(container),
-                    f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} by CPU or memory only. "
-                    "It computes on accelerators, so neither grows with the queue of requests.",
+                    f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} by CPU or memory "
+                    "only. It computes on accelerators, so neither grows with the queue of requests.",
                     _HINT if known is None else f"Scale by {' or '.join(known.names)}, or by latency.",
                 )
 

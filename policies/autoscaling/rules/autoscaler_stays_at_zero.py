@@ -19,7 +19,8 @@ _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(ScaledObject).spec
-    if spec.min_replica_count or not spec.triggers:
+    least = spec.min_replica_count if spec.idle_replica_count is None else spec.idle_replica_count
+    if least or not spec.triggers:
         return
     exported = [
         _exported(trigger.metadata.get("query", "")) if trigger.type == "prometheus" else ""
@@ -27,14 +28,13 @@ def check(target: Target, facts: Facts) -> Findings:
         if trigger.type not in ("cpu", "memory")  # KEDA does not activate by these
     ]
     if exported and all(exported):
-        default = "" if spec.min_replica_count == 0 else ", the default"
+        default = ", the default" if least is None else ""
         yield Finding(
             "spec.triggers",
-            f"With minReplicaCount 0{default}, KEDA may stop all pods, and only they export {exported[0]}: "
-            "without a pod the metric does not exist, and KEDA never starts one again.",
+            f"With a minimum of 0 pods{default}, KEDA may stop all pods, and only they export "
+            f"{exported[0]}: without a pod the metric does not exist, and KEDA never starts one again.",
             "Set minReplicaCount: 1, or add a trigger by a metric that exists without pods, such as "
-            "requests at "
-            "the gateway.",
+            "requests at the gateway.",
         )
 
 

@@ -106,6 +106,7 @@ class ScaledObjectAdvanced(Part):
 class ScaledObjectSpec(Part):
     scale_target_ref: ObjectReference = ObjectReference()
     min_replica_count: int | None = None
+    idle_replica_count: int | None = None
     max_replica_count: int | None = None
     triggers: tuple[Trigger, ...] = ()
     advanced: ScaledObjectAdvanced = ScaledObjectAdvanced()

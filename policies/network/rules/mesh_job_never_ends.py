@@ -25,11 +25,9 @@ def check(target: Target, facts: Facts) -> Findings:
         yield Finding(
             template.spec_path,
             f"{mesh.name} adds a proxy to the pods of this Job, and nothing stops it when the work is "
-            "done: the "
-            "Job is never complete, unless the proxy is a native sidecar.",
+            "done: the Job is never complete, unless the proxy is a native sidecar.",
             f"Let {mesh.name} run its proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or "
-            "switch "
-            f"it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
+            f"switch it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
         )
 
 

@@ -29,10 +29,9 @@ def check(target: Target, facts: Facts) -> Findings:
                 streams = "" if routed.gateway.whole else " if it is not streamed"
                 yield Finding(
                     template.at(container),
-                    f"{routed.route} ends requests to Service {routed.service} after {routed.seconds:g} s"
-                    f"{default}. A normal answer of {server.name} may take {long.seconds} s or "
-                    f"longer{streams}: "
-                    "the client gets 504, and the server computes on.",
+                    f"{routed.route} ends requests to Service {routed.service} after {routed.seconds:g} "
+                    f"s{default}. A normal answer of {server.name} may take {long.seconds} s or "
+                    f"longer{streams}: the client gets 504, and the server computes on.",
                     "Set the route's timeout to 600 s or more"
                     + (f" ({routed.gateway.annotations[0]})." if routed.gateway.annotations else "."),
                 )

@@ -30,9 +30,8 @@ def check(target: Target, facts: Facts) -> Findings:
         if start is None and budget < _HASTY and _loads_something(probe):
             yield Finding(
                 probe.at(),
-                f"The {probe.name} kills it {budget} s after its start, unless it answers before. It loads "
-                "a model "
-                "or uses accelerators, and such starts usually take a minute or more.",
+                f"The {probe.name} kills it {budget} s after its start, unless it answers before. It "
+                "loads a model or uses accelerators, and such starts usually take a minute or more.",
                 _slow_start_hint(probe, 10 * _HASTY),
                 Certainty.UNDECIDED,
             )

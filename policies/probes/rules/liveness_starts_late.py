@@ -23,12 +23,10 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 probe.at("initialDelaySeconds"),
                 f"The {probe.name} begins {in_words(probe.delay)} after each start: a server that hangs "
-                "before is "
-                f"not restarted, and a start that takes longer than "
-                f"{in_words(probe.typed.startup_deadline)} is "
-                "killed.",
-                f"Use a startupProbe with periodSeconds * failureThreshold of {probe.delay} or more, and no "
-                "initialDelaySeconds.",
+                "before is not restarted, and a start that takes longer than "
+                f"{in_words(probe.typed.startup_deadline)} is killed.",
+                f"Use a startupProbe with periodSeconds * failureThreshold of {probe.delay} or more, and "
+                "no initialDelaySeconds.",
             )
 
 

@@ -29,8 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 link.path,
                 f"{link.subject} waits for Service {service}, and {' '.join(names[0])} behind it has 0 "
-                "replicas: "
-                "the wait never ends.",
+                "replicas: the wait never ends.",
                 "Scale the workload up, or remove the wait.",
             )
 

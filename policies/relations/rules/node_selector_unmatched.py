@@ -55,9 +55,8 @@ def _tainted(template: PodTemplate, nodes: Listing) -> Findings:
         name, taint = found
         yield Finding(
             f"{template.spec_path}.tolerations",
-            "The pods stay Pending: every node that matches their node selector and required node affinity "
-            "has "
-            f"a taint that they do not tolerate, such as {taint.key} of {name}.",
+            "The pods stay Pending: every node that matches their node selector and required node "
+            f"affinity has a taint that they do not tolerate, such as {taint.key} of {name}.",
             "Tolerate the taint, if these nodes are meant for the pods.",
             Certainty.UNDECIDED,
         )

@@ -19,15 +19,17 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.listing import TypedIndex
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.names import listed
+from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from policies.kube.objects.workloads import StatefulSet
+from policies.kube.objects.workloads import Replicated, StatefulSet
 
 _MAX_NODES: Final = 2_000
 """A pod that can run on more nodes is not judged."""
 _MAX_VOLUMES: Final = 8
+_ONE_NODE: Final = "ReadWriteOnce"
 _SHOWN: Final = 4
 _ZONE: Final = "topology.kubernetes.io/zone"
 _ZONAL: Final = frozenset(
@@ -45,6 +47,7 @@ _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
+        yield from _held_elsewhere(target, template, facts)
         found = placement(template.pod, facts)
         if found is None:
             yield from _of_other_pods(template, facts)
@@ -73,6 +76,38 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
             yield from _bound(claim, path, nodes, facts, certainty)
         else:
             yield from _unbound(claim, path, nodes, facts)
+
+
+def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """A finding about a ReadWriteOnce claim that a workload on another node mounts, too."""
+    spec, claims = template.typed.spec, facts.objects(PersistentVolumeClaim)
+    host, workloads = _host(spec), facts.objects(Replicated)
+    if not host or not claims or not workloads:
+        return
+    for index, volume in enumerate(spec.volumes[:_MAX_VOLUMES]):
+        named = volume.persistent_volume_claim
+        claim = None if named is None else claims.named(named.claim_name)
+        if claim is None or claim.spec.access_modes != (_ONE_NODE,):
+            continue
+        for other in workloads:
+            pod = other.spec.template.spec
+            used = (each.persistent_volume_claim for each in pod.volumes)
+            if _host(pod) in ("", host) or other.name == target.name:
+                continue
+            if any(each is not None and each.claim_name == claim.name for each in used):
+                yield Finding(
+                    f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName",
+                    f"Claim {claim.name} is {_ONE_NODE}. {other.kind} {other.name} uses it on {_host(pod)}, "
+                    f"and this pod runs on {host}: the volume is attached to one of them, and one pod waits.",
+                    "Run both on one node, or use a ReadWriteMany claim.",
+                    Certainty.LIKELY,
+                )
+                return
+
+
+def _host(pod: PodSpec) -> str:
+    """The only node that a pod may run on; empty if there are several."""
+    return pod.node_name or pod.node_selector.get(HOSTNAME, "")
 
 
 def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:
@@ -135,8 +170,8 @@ def _bound(
     yield Finding(
         path,
         f"Claim {claim.name} is bound to PersistentVolume {claim.spec.volume_name}, which only nodes with "
-        f"{_labels(required)} can "
-        f"mount. The nodes that can run this pod ({_names(nodes)}) are none of these: it stays Pending.",
+        f"{_labels(required)} can mount. The nodes that can run this pod ({_names(nodes)}) are none of "
+        "these: it stays Pending.",
         "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
         certainty,
     )
@@ -183,8 +218,8 @@ def _unbound(claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], fac
         return
     yield Finding(
         path,
-        f"StorageClass {storage.name} makes the volume at once (Immediate), in any "
-        f"zone. The nodes that can run this pod are in {listed(sorted(zones)[:_SHOWN])}; with a volume in "
+        f"StorageClass {storage.name} makes the volume at once (Immediate), in any zone. The nodes that "
+        f"can run this pod are in {listed(sorted(zones)[:_SHOWN])}; with a volume in "
         f"{listed(others[:_SHOWN])} the pod stays Pending.",
         "Use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or set its allowedTopologies.",
         Certainty.UNDECIDED,

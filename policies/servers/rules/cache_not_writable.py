@@ -37,8 +37,8 @@ def _refused(template: PodTemplate, container: Container, found: Download) -> Fi
             template.at(container, "securityContext")
             if security.run_as_user
             else f"{template.spec_path}.securityContext",
-            f"{what} if root runs it. It runs as user {user}, whose home directory is /, where it "
-            "cannot create its cache: the server does not start.",
+            f"{what} if root runs it. It runs as user {user}, whose home directory is /, where it cannot "
+            "create its cache: the server does not start.",
             hint,
         )
     elif security.read_only_root_filesystem and found.mount is None:

@@ -37,8 +37,8 @@ def _lost(target: Target, template: PodTemplate, container: Container, found: Do
         if elsewhere:
             yield Finding(
                 template.at(container),
-                f"{name} stores {found.named}{amount} in {found.directory}, and the volume for models "
-                f"is mounted at {elsewhere}: each restart downloads again.",
+                f"{name} stores {found.named}{amount} in {found.directory}, and the volume for models is "
+                f"mounted at {elsewhere}: each restart downloads again.",
                 hint,
             )
         elif found.size >= _LARGE:
@@ -53,8 +53,8 @@ def _lost(target: Target, template: PodTemplate, container: Container, found: Do
         if found.size >= _LARGE and replicas > 1:
             yield Finding(
                 template.at(container),
-                f"{name} downloads {found.named}{amount} in each of {replicas} replicas, and again in each "
-                "new pod: an emptyDir ends with its pod.",
+                f"{name} downloads {found.named}{amount} in each of {replicas} replicas, and again in "
+                "each new pod: an emptyDir ends with its pod.",
                 f"Mount one volume that all replicas read at {found.directory}, filled once by a Job.",
             )
 

@@ -52,17 +52,17 @@ def _of_model(
     if limit and local and not in_memory and found.size * _MARGIN > limit:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: kubelet evicts the pod "
-            "during the download.",
+            f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: kubelet evicts the "
+            "pod during the download.",
             f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
         )
     memory = bytes_or_zero(container.typed.resources.limits.get("memory"))
     if in_memory and memory and found.size * _MARGIN > memory:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"{model}, the emptyDir {in_memory} is in memory, and the memory limit is {memory / 10**9:.0f} "
-            "GB: "
-            "what is written there counts, and the kernel kills the server during the download.",
+            f"{model}, the emptyDir {in_memory} is in memory, and the memory limit is "
+            f"{memory / 10**9:.0f} GB: what is written there counts, and the kernel kills the server "
+            "during the download.",
             "Raise the memory limit above the model's size and the server's own need, or use a claim.",
         )
 
@@ -125,8 +125,7 @@ def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Fi
         yield Finding(
             template.at(container, "resources.limits"),
             f"Model {load.model} has about {load.weights / 10**9:.0f} GB, and the server that computes on "
-            "the "
-            f"CPU may use {limit / 10**9:.0f} GB of memory: the kernel kills it while it loads.",
+            f"the CPU may use {limit / 10**9:.0f} GB of memory: the kernel kills it while it loads.",
             "Raise the memory limit above the model's size, or request accelerators.",
         )
 

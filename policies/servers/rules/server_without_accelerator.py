@@ -39,8 +39,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 template.at(container, "resources"),
                 f"Container {container.name} runs {server.name} from an image for GPUs and requests none. "
                 f"Unless its node gives GPUs to every container, {_result(needs)}; there, it shares them "
-                "with "
-                "pods that request them.",
+                "with pods that request them.",
                 "Request GPUs in resources.limits, or take the server's image for CPUs.",
             )
 

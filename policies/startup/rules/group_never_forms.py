@@ -29,16 +29,14 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     "spec.podManagementPolicy",
                     f"{ready}, and the StatefulSet (OrderedReady) creates the second pod only after the "
-                    "first "
-                    "is ready.",
+                    "first is ready.",
                     "Set podManagementPolicy: Parallel.",
                 )
             elif named and hides_unready(spec.service_name, facts):
                 yield Finding(
                     "spec.serviceName",
                     f"{ready}, and Service {spec.service_name} publishes only ready pods: the name "
-                    f"{named} "
-                    "does not resolve before.",
+                    f"{named} does not resolve before.",
                     f"Set publishNotReadyAddresses: true in Service {spec.service_name}.",
                 )
 
