@@ -17,6 +17,9 @@ READY_PATH: Final = f"{DOMAIN}/ready-path"
 MODEL_SIZE: Final = f"{DOMAIN}/model-size"
 EXPECTED_START: Final = f"{DOMAIN}/expected-start"
 LIVENESS: Final = f"{DOMAIN}/liveness"
+CANARY: Final = f"{DOMAIN}/canary"
+CANARY_BODY: Final = f"{DOMAIN}/canary-body"
+CANARY_TIME: Final = f"{DOMAIN}/canary-time"
 
 # On pod templates: the models that the sidecar fetches.
 MODEL_CONFIG: Final = f"{DOMAIN}/model-config"
@@ -70,7 +73,18 @@ OVERRIDE: Final = "override"
 ADMISSION: Final = f"{DOMAIN}/admission"
 """The label that excludes a namespace or an object, with the value `disabled`."""
 
-OF_HEALTH: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, MODEL_SIZE, EXPECTED_START, LIVENESS)
+OF_HEALTH: Final = (
+    HEALTH_PATH,
+    HEALTH_PORT,
+    LIVE_PATH,
+    READY_PATH,
+    MODEL_SIZE,
+    EXPECTED_START,
+    LIVENESS,
+    CANARY,
+    CANARY_BODY,
+    CANARY_TIME,
+)
 """Annotations that may end with `.<container>`; standard-probes reports misspelt ones."""
 OTHERS: Final = (
     EXEMPT,

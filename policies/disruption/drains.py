@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from policies.commands import CommandSummary, Loop
 from policies.containers.commands import exec_command
-from policies.containers.programs import option, programs
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate
 from policies.kube.images import repository_and_tag
@@ -18,10 +17,6 @@ from policies.kube.pods import Container
 from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
 
-WEB_SERVERS: Final = {"gunicorn": "--graceful-timeout", "uvicorn": "--timeout-graceful-shutdown"}
-"""Flags of web servers without a preset. gunicorn also reads the setting from files, so its default is
-unknown: https://github.com/benoitc/gunicorn/blob/23.0.0/gunicorn/config.py,
-https://github.com/encode/uvicorn/blob/0.34.0/uvicorn/main.py"""
 _EXITS: Final = frozenset({"break", "exit", "return", "kill"})
 
 
@@ -36,10 +31,8 @@ class Drain(NamedTuple):
 def drain_of(container: Container, facts: Facts) -> Drain | None:
     """The drain of the server in a container; None if it is unknown or has no limit."""
     server = recognised(container, facts)
-    if server is None:
-        return _web_server_drain(container)
-    drain = server.preset.drain
-    if drain is None:
+    drain = server.preset.drain if server else None
+    if server is None or drain is None:
         return None
     value = server.configured(drain.flags, drain.env)
     if value is not None:
@@ -54,13 +47,6 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
     if server.has_env_from or any(word.startswith("$") for word in server.argv[1:]):
         return None
     return Drain(drain.seconds, "")
-
-
-def _web_server_drain(container: Container) -> Drain | None:
-    for words in programs(container):
-        if flag := WEB_SERVERS.get(words[0]):
-            return _configured(option(words, flag) or "", flag)
-    return None
 
 
 def _configured(value: str, option: str) -> Drain | None:

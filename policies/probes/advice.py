@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from policies.core.annotations import DOMAIN, EXPECTED_START, LIVENESS, MODEL_SIZE
+from policies.core.annotations import (
+    CANARY,
+    CANARY_BODY,
+    CANARY_TIME,
+    DOMAIN,
+    EXPECTED_START,
+    LIVENESS,
+    MODEL_SIZE,
+)
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import Waits, leads
@@ -16,6 +24,7 @@ from policies.kube.json import Json, dig
 from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container
+from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
 from policies.probes.copied import is_sendable, killed_start, startup_check
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
@@ -107,10 +116,17 @@ def _no_readiness(container: Container, waits: Waits) -> Finding:
 def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding | None:
     """Report that an annotation asks for liveness by progress, which is not injected."""
     probe = container.spec.get("livenessProbe")
-    if requested_liveness(pod, container, facts) is not Liveness.PROGRESS or is_program(probe):
+    canary = requested_canary(pod, container, facts)
+    asked = requested_liveness(pod, container, facts) is Liveness.PROGRESS
+    if not (asked or canary) or is_program(probe):
         return None
-    own = f"{LIVENESS}.{container.name}"
-    key = own if own in annotations_of(pod) else LIVENESS
+    if canary and not asked:
+        return Finding(
+            f"metadata.annotations[{_key(pod, container, CANARY)}]",
+            f"Container {container.name} has another livenessProbe, so {canary} is never sent.",
+            "Remove that livenessProbe, or the annotation.",
+        )
+    key = _key(pod, container, LIVENESS)
     health = preset_health(container, facts.settings(StandardProbes))
     check = progress_check(pod, container, health.live if health else None, facts)
     why = "it has another livenessProbe" if check is None or check.handler is not None else check.why_not
@@ -122,6 +138,12 @@ def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding
     )
 
 
+def _key(pod: Json, container: Container, annotation: str) -> str:
+    """The annotation's key that applies to a container."""
+    own = f"{annotation}.{container.name}"
+    return own if own in annotations_of(pod) else annotation
+
+
 def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     """Report annotations of this policy that name no container, have an invalid value, or are misspelt."""
     view = facts.view(pod)
@@ -130,7 +152,8 @@ def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     names = {container.name for container in view.containers}
     known = listed(sorted(names))
     serving = serving_containers(pod, facts)
-    for key, value in view.chassis_annotations.items():
+    annotations = view.chassis_annotations
+    for key, value in annotations.items():
         base, suffix = _base_and_suffix(key)
         path = f"metadata.annotations[{key}]"
         if base is None:
@@ -142,13 +165,13 @@ def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
                 f"Annotation {key} names a container that the pod doesn't have.",
                 f"The containers are {known}.",
             )
-        elif parse := _PARSED.get(base):
-            try:
-                parse(value)
-            except ValueError as error:
-                yield Finding(path, f"Annotation {key} has no effect: {error}.", "Correct the value.")
+        elif error := _invalid_value(base, value):
+            yield Finding(path, f"Annotation {key} has no effect: {error}.", "Correct the value.")
+        elif base in _OF_CANARY and not any(_base_and_suffix(each)[0] == CANARY for each in annotations):
+            yield Finding(path, f"Annotation {key} has no effect without {CANARY}.", f"Add {CANARY}.")
         elif (
-            not suffix
+            base not in _OF_ALL
+            and not suffix
             and serving
             and not any(annotations_apply_to(pod, container, facts) for container in serving)
         ):
@@ -163,8 +186,23 @@ _PARSED: Final[dict[str, Callable[[object], object]]] = {
     EXPECTED_START: units.parse_duration,
     MODEL_SIZE: units.parse_bytes,
     LIVENESS: parse_liveness,
+    CANARY: parse_canary,
+    CANARY_BODY: parse_body,
+    CANARY_TIME: parse_time,
 }
-_ANNOTATIONS: Final = (*HEALTH_ANNOTATIONS, *_PARSED)
+_OF_ALL: Final = (EXPECTED_START, MODEL_SIZE, LIVENESS)
+"""Annotations that apply to every container, unless they name one."""
+_OF_CANARY: Final = (CANARY_BODY, CANARY_TIME)
+_ANNOTATIONS: Final = tuple(dict.fromkeys((*HEALTH_ANNOTATIONS, *_PARSED)))
+
+
+def _invalid_value(base: str, value: object) -> str:
+    """Why the value of an annotation cannot be read; empty if it can."""
+    try:
+        _PARSED.get(base, str)(value)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _base_and_suffix(key: str) -> tuple[str | None, str]:

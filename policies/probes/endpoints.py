@@ -52,7 +52,7 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
         return Health(handler, handler, source, source)
     tls = speaks_tls(container, server, port)
     live, ready = (http_get(path, port, tls=tls) if path else None for path in health_paths(server))
-    if live and server.preset.live_socket:
+    if server.preset.live_socket and (live or server.preset.live_path is None):
         live = {"tcpSocket": {"port": port}}
     return Health(live, ready, source, source)
 
@@ -97,7 +97,7 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     if preset.protocol is Protocol.GRPC:
         tls = speaks_tls(container, server, port)
         return ("the kubelet's gRPC probes don't use TLS", "Write probes with a command") if tls else None
-    if health_paths(server) == (None, None):
+    if health_paths(server) == (None, None) and not (preset.live_socket and preset.live_path is None):
         named = preset.live_path or preset.ready_path
         what = "the model's name, which is part of its health endpoint," if named else "its health endpoint"
         return f"{what} is unknown", _ANNOTATE

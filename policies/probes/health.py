@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from policies.containers.programs import programs
-from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
+from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.kube import probe_defaults
@@ -119,18 +119,20 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
     if server is not None and server.preset.protocol is not Protocol.HTTP:
         server = None  # the annotations are about HTTP
     port = _annotated_port(container, given, server)
-    paths = {name: value for name, (_, value) in given.items() if name != HEALTH_PORT}
+    paths = {name: value for name, (_, value) in given.items() if name not in (HEALTH_PORT, CANARY)}
     live = paths.get(LIVE_PATH, paths.get(HEALTH_PATH))
     ready = paths.get(READY_PATH, paths.get(HEALTH_PATH))
     if not paths:
         live, ready = health_paths(server) if server else (None, None)
-    if live is None and ready is None:
+    if live is None and ready is None and CANARY not in given:
         hint = f"Add {HEALTH_PATH} with the path of the health endpoint, such as /health."
         raise AnnotationError(
             _finding(given[HEALTH_PORT][0], "has a port, but no annotation has a path.", hint)
         )
     tls = speaks_tls(container, server, port)
     checks = [http_get(path, port, tls=tls) if path else None for path in (live, ready)]
+    if live is None and CANARY in given:
+        checks[0] = {"tcpSocket": {"port": port}}
     return Health(checks[0], checks[1], ANNOTATION, ANNOTATION)
 
 
@@ -187,6 +189,8 @@ def _invalid(container: Container, name: str, key: str, value: str) -> Finding |
             f"is {value!r}: neither a port number nor the name of a port of container {container.name}.",
             "Write a number from 1 to 65535 or the name of a declared port.",
         )
+    if name == CANARY:
+        return None  # standard-probes reports it
     if value.startswith("/") and value.isprintable() and " " not in value and len(value) <= 2048:
         return None
     return _finding(

@@ -19,7 +19,8 @@ from policies.kube import probe_defaults
 from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
-from policies.probes.endpoints import preset_health
+from policies.probes.canary import annotated_progress
+from policies.probes.endpoints import preset_health, speaks_tls
 from policies.probes.preset import Progress
 from policies.probes.recognition import Server, version_of
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
@@ -33,7 +34,7 @@ SHELL: Final = (
     "p=`command -v python3`"
     " || for e in /proc/[0-9]*/exe; do p=`readlink $e`; case $p in */python*) break;; esac; p=; done;"
     ' ${p:-false} -I -S -c "$0" "$@"; s=$?;'
-    " test $s -ne 100 || exit 1; test $s -ne 0 -a $3 -eq 0 || exit 0;"
+    ' test $s -ne 100 || exit 1; test $s -ne 0 -a $3 -eq 0 -a -n "$4" || exit 0;'
     ' echo "no python3 runs here ($s): progress is not checked"; command -v curl >/dev/null || exit 0;'
     ' curl -gksfm 10 -o /dev/null "$2://localhost:$1$4"; s=$?;'
     " test $s -ne 7 -a $s -ne 22 -a $s -ne 28 -a $s -ne 52",
@@ -41,7 +42,7 @@ SHELL: Final = (
 """Runs the program in the next argument with the image's Python, or that of a process of the container.
 
 Its exit status 100 fails the probe. Any other means that the program did not run: then curl asks the path, if
-a startupProbe has waited for the start (START is 0) and the image has curl. Else the probe passes."""
+there is one, a startupProbe has waited for the start (START is 0), and the image has curl. Else it passes."""
 
 
 class Check(NamedTuple):
@@ -49,6 +50,8 @@ class Check(NamedTuple):
 
     handler: Json | None
     why_not: str = ""
+    timeout: int = TIMEOUT
+    """Its timeoutSeconds."""
 
 
 def parse_liveness(value: object) -> Liveness:
@@ -80,19 +83,24 @@ def progress_check(
     settings = facts.settings(StandardProbes)
     requested = requested_liveness(pod, container, facts)
     server = settings.recogniser.server(container)
-    if (requested or settings.liveness) is Liveness.ENDPOINT or server is None:
+    annotated = annotated_progress(pod, container, facts)
+    progress = annotated or (progress_of(server, settings) if server else None)
+    if (requested or settings.liveness) is Liveness.ENDPOINT or (server is None and annotated is None):
         return None
-    progress = progress_of(server, settings)
     if progress is None:
-        return Check(None, f"no such check is known for {server.name}") if requested else None
+        return Check(None, f"no such check is known for {server and server.name}") if requested else None
+    if endpoint is None and progress.connections and not requested:
+        return None  # an annotation chose another check
     if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):
         return Check(None, "its health endpoint is not the preset's")
-    if why_not := _why_not(container, server, progress):
+    if server and not annotated and (why_not := _why_not(container, server, progress)):
         return Check(None, why_not)
     (action,) = endpoint.values()
-    port, scheme, path = integer(action, "port", default=0), text(action, "scheme"), text(action, "path")
-    given = (str(port), (scheme or "HTTP").lower(), str(start), path, _plan(server, progress))
-    return Check({"exec": {"command": [*SHELL, program(), *given, *_key_variables(server, progress)]}})
+    port, path = integer(action, "port", default=0), text(action, "path")
+    tls = text(action, "scheme") == "HTTPS" or speaks_tls(container, server, port)
+    given = (str(port), "https" if tls else "http", str(start), path, _plan(server, progress))
+    keys = _key_variables(server, progress) if server else ()
+    return Check({"exec": {"command": [*SHELL, program(), *given, *keys]}}, "", TIMEOUT + progress.longest)
 
 
 def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
@@ -138,9 +146,15 @@ def _plan_in(probe: object) -> Json:
 def checked_progress(probe: object) -> str:
     """What the program in a probe asks, as a phrase."""
     plan = _plan_in(probe)
-    if plan and not plan.get("canaries"):
+    canary = dig(plan, "canaries", 0)
+    if not plan or (text(plan, "page") and canary):
+        return "its health, what it has finished, and one request while that does not change"
+    if text(plan, "page"):
         return "its health, and what it has finished while requests wait; no request is sent"
-    return "its health, what it has finished, and one request while that does not change"
+    if canary is None:
+        return "whether it accepts connections while its processes compute nothing; no request is sent"
+    method = "GET" if dig(canary, 1) is None else "POST"
+    return f"{method} {text(canary, 0)}, while no client gets answers and its processes compute nothing"
 
 
 def patience(probe: Json) -> str:
@@ -202,9 +216,14 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"{name} is set, with which this was not tried"
     preset = server.preset
-    if server.configured(preset.host_flags, preset.host_env) not in (None, "", "0.0.0.0", "::", "[::]"):  # noqa: S104
+    address = server.configured(preset.host_flags, preset.host_env) or ""
+    if _PORT.sub("", address) not in ("", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
     return ""
+
+
+_PORT: Final = re.compile(r"(?:\A|:)(?:[0-9]+|\$.*)\Z", re.ASCII)
+"""The port at the end of `0.0.0.0:8000`, `[::]:8000` and `:8000`, or nothing else."""
 
 
 def _flag_in_use(server: Server, flags: tuple[str, ...]) -> str | None:
@@ -222,29 +241,37 @@ def _may_have_further_flags(server: Server) -> bool:
     )
 
 
-def _plan(server: Server, progress: Progress) -> str:
+def _silence(server: Server | None, progress: Progress) -> int:
+    """Seconds of silence until a check fails."""
+    longest = server.configured(progress.silence_flags, ()) if server else None
+    known = longest and longest.isascii() and longest.isdigit() and len(longest) < 6
+    return max(progress.silence, int(longest) if longest and known else 0)
+
+
+def _plan(server: Server | None, progress: Progress) -> str:
     """What the program needs to know of the preset, as JSON."""
     metrics = {kind: list(names) for kind, names in progress.metrics if names}
     plan = {
-        "page": progress.page,
+        "page": "" if progress.connections else progress.page,
         "port": _page_port(server, progress),
         "metrics": metrics,
         "ignored": list(progress.ignored_labels),
         "models": progress.models or "",
-        "canaries": [[each.path, dict(each.body)] for each in progress.canaries],
+        "canaries": [[each.path, each.body] for each in progress.canaries],
         "paused": list(progress.paused),
-        "silence": progress.silence,
+        "silence": _silence(server, progress),
+        "longest": progress.longest,
         "unless": list(progress.unless_flags),
         "env": list(progress.unless_env),
-        "config": list(server.preset.config_flags),
+        "config": list(server.preset.config_flags) if server else [],
         "keys": list(progress.key_flags),
     }
-    return json.dumps(plan, separators=(",", ":"))
+    return json.dumps(plan, separators=(",", ":")).replace("$", "\\u0024")  # kubelet expands $(NAME)
 
 
-def _page_port(server: Server, progress: Progress) -> int:
+def _page_port(server: Server | None, progress: Progress) -> int:
     """The port of the metrics page; 0 if it is the server's."""
-    value = server.configured(progress.page_port_flags, progress.page_port_env)
+    value = server.configured(progress.page_port_flags, progress.page_port_env) if server else None
     return int(value) if value and value.isascii() and value.isdigit() else progress.page_port
 
 

@@ -105,7 +105,9 @@ class Canary(Model):
     """A request that a server answers only if it works, and that costs little."""
 
     path: str = Field(pattern=r"^/", description="its HTTP path")
-    body: Mapping[str, str | int] = Field(description="its JSON, without the model's name")
+    body: Mapping[str, str | int] | str | None = Field(
+        description="its JSON, without the model's name, or its text; absent: a GET"
+    )
 
 
 class Progress(Model):
@@ -113,6 +115,11 @@ class Progress(Model):
 
     like: str | None = Field(
         None, description="the preset whose `progress` counts; other fields have no effect"
+    )
+    connections: bool = Field(
+        False,
+        description="whether it has no such page, and what the kernel shows of its connections counts: "
+        "without `canaries` that it accepts them",
     )
     page: str = Field("/metrics", pattern=r"^/", description="the path of its Prometheus page")
     page_port: int = Field(0, ge=0, le=65535, description="the port of the page; 0: the server's")
@@ -143,6 +150,12 @@ class Progress(Model):
         ge=10,
         description="seconds without finished work, though there is some, until a check fails; a canary is "
         "tried in every check",
+    )
+    silence_flags: tuple[str, ...] = Field(
+        (), description="flags that set the seconds a request may take: a longer time replaces `silence`"
+    )
+    longest: Duration = Field(
+        0, ge=0, le=300, description="seconds that an answer to a canary may take, besides the first 15"
     )
     since: str | None = Field(
         None,
@@ -284,8 +297,9 @@ class Preset(Model):
     )
     live_socket: bool = Field(
         False,
-        description="whether liveness only checks that the port is open, because the threads that run the "
-        "model answer `livePath`: under load it waits behind inferences for any length of time",
+        description="whether liveness only checks that the port is open: the threads that run the model "
+        "answer `livePath`, and under load it waits behind inferences for any length of time, or the "
+        "server runs other people's code and has no path of its own",
     )
     live_timeout: Duration | None = Field(
         None,

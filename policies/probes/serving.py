@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.core.annotations import HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
+from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.groups import Waits, leads, peers_wait
 from policies.kube.json import Json
@@ -17,7 +17,7 @@ from policies.kube.pods import Container, Role
 from policies.probes.recognition import GroupRole, Recogniser, Server, is_idle
 from policies.probes.standard_probes_settings import StandardProbes
 
-HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH)
+HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, CANARY)
 
 
 def istio_came_first(pod: Json) -> bool:

@@ -9,6 +9,7 @@ import math
 from typing import Any, Final
 
 from policies.core.annotations import (
+    CANARY,
     EXPECTED_START,
     HEALTH_PATH,
     HEALTH_PORT,
@@ -27,6 +28,7 @@ from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container, Role, with_container
 from policies.probes.advice import advise
+from policies.probes.canary import annotated_progress
 from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
 from policies.probes.health import (
@@ -38,7 +40,6 @@ from policies.probes.health import (
     health_to_inject,
 )
 from policies.probes.liveness_program import (
-    TIMEOUT,
     Check,
     can_watch_start,
     checked_progress,
@@ -103,7 +104,8 @@ def _with_missing_probes(
             and ready is not None
             and _may_watch_start(pod, container, budget, facts)
         )
-        endpoint = found.live if found.live_source.startswith("preset ") else None
+        known = found.live_source.startswith("preset ") or annotated_progress(pod, container, facts)
+        endpoint = found.live if known else None
         check = progress_check(pod, container, endpoint, facts, budget.seconds if watches_start else 0)
         program = check.handler if check else None
         grouped = group_waits or in_leader_worker_set(facts.view(pod).typed.metadata)
@@ -117,9 +119,9 @@ def _with_missing_probes(
             probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
             _explain_startup(why, container, probe, budget, settings)
         live = _with_live_timeout(live, found.live, container, settings)
-        if program:
+        if check and program:
             delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
-            live = {**_liveness(program, settings, TIMEOUT, ready), **delay}
+            live = {**_liveness(program, settings, check.timeout, ready), **delay}
             live = _with_more_failures(live) if grouped else live
         added["livenessProbe"] = live
         _explain(why, pod, container, "livenessProbe", live, found.live_source, check)
@@ -261,12 +263,10 @@ def _explain(
         if source in (MIRRORED, FALLBACK):
             return ""  # an annotation would also add a startupProbe
         if is_program(probe):
-            return f"{_container_key(LIVENESS, container)}={Liveness.PROGRESS}"
-        written = annotations_of(pod)
-        for key in (_PATHS[name], HEALTH_PATH, HEALTH_PORT):
-            for own in (f"{key}.{container.name}", key):
-                if source == ANNOTATION and own in written:
-                    return f"{own}={written[own]}"
+            progress = f"{_container_key(LIVENESS, container)}={Liveness.PROGRESS}"
+            return _written(pod, container, CANARY) or progress
+        if source == ANNOTATION and (own := _written(pod, container, _PATHS[name], HEALTH_PATH, HEALTH_PORT)):
+            return own
         if container.spec.get("livenessProbe") is not None:
             return ""  # the rules would compare the user's own livenessProbe with the annotation
         path = text(probe, "httpGet", "path")
@@ -276,6 +276,13 @@ def _explain(
     if is_program(probe):
         setting = "liveness"
     why.give(f"{container.path}.{name}", reason, setting=setting, annotation=annotation)
+
+
+def _written(pod: Json, container: Container, *keys: str) -> str:
+    """The first of the annotations that the pod has for a container, with its value; empty without one."""
+    written = annotations_of(pod)
+    named = (own for key in keys for own in (f"{key}.{container.name}", key) if own in written)
+    return next((f"{own}={written[own]}" for own in named), "")
 
 
 def _explain_startup(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from policies.commands import children
 from policies.containers.programs import program_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.disruption.drains import WEB_SERVERS
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised, serving_containers
 
@@ -35,10 +34,11 @@ def _child(container: Container, facts: Facts) -> str:
     if not container.typed.command:
         return ""
     server = recognised(container, facts)
-    names = {server.argv[0]} if server is not None and server.argv else set(WEB_SERVERS)
+    if server is None or not server.argv:
+        return ""
     for words in children(container.typed.argv):
         program = program_of(words)
-        if program and program[0] in names:
+        if program and program[0] == server.argv[0]:
             return program[0].partition(".")[0]
     return ""
 

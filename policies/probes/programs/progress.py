@@ -1,10 +1,10 @@
 """Whether a model server makes progress: kubelet runs this in the server's container, as its liveness probe.
 
 `python3 -I -S -c <this text> PORT http|https START PATH PLAN [VARIABLE ...]`. PATH is the liveness endpoint,
-empty for an open port. PLAN is JSON, from a preset's `progress`: where the server shows what it has finished,
-and what it may be asked. The variables may hold the API key. START is 0 if a startupProbe waits for the
-start, else the seconds that a start may take: until the server has answered, the program fails if its
-processes are idle, or if that time is over.
+empty for an open port. PLAN is JSON, from a preset's `progress` or an annotation: where the server shows what
+it has finished, and what it may be asked. Without a page, its connections show it. The variables may hold the
+API key. START is 0 if a startupProbe waits for the start, else the seconds that a start may take: until the
+server has answered, the program fails if its processes are idle, or if that time is over.
 
 The exit status is 100 only if the server is known to hang. A check of progress counts only if it has worked
 before in this container. If it has not, the program decides as a plain probe of PATH does, and prints why. It
@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 import zlib
@@ -23,8 +24,8 @@ import zlib
 PORT, SCHEME, START, PATH = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 PLAN, VARIABLES = json.loads(sys.argv[5]), sys.argv[6:]
 HUNG = 100
-# Seconds since the shell began; the probe's timeoutSeconds is 30.
-DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8
+# Seconds since the shell began; the probe's timeoutSeconds is 30, and `longest` more.
+DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25 + PLAN["longest"], 10, 3, 8 + PLAN["longest"]
 LARGEST = 8 << 20
 # A start that does less than each of these in so many seconds hangs: seconds of CPU time, bytes of memory,
 # bytes read and written, bytes received. A worker whose download hangs polls with 1.5 % of a processor.
@@ -67,7 +68,7 @@ def left():
 def ask(path, seconds, body=None, port=PORT):
     """(status, body)"""
     until = time.monotonic() + min(seconds, left())
-    data = b"" if body is None else json.dumps(body).encode()
+    data = body.encode() if isinstance(body, str) else b"" if body is None else json.dumps(body).encode()
     head = ["%s %s HTTP/1.0" % ("GET" if body is None else "POST", path), "Host: localhost:%d" % port]
     head += [
         "User-Agent: mlchassis-liveness",
@@ -112,6 +113,8 @@ def ask(path, seconds, body=None, port=PORT):
 
 def page():
     """What the metrics page shows, summed for each kind of metric; None if it shows no finished work."""
+    if not PLAN["page"]:
+        return connections()
     status, text = ask(PLAN["page"], PAGE, port=PLAN["port"] or PORT)
     kinds = {name: kind for kind, names in PLAN["metrics"].items() for name in names}
     sums = {}
@@ -129,6 +132,77 @@ def page():
         if number == number:
             sums[kinds[name]] = sums.get(kinds[name], 0.0) + number
     return sums if status == 200 and "done" in sums else None
+
+
+# `=4BI2H36xQ` is struct inet_diag_req_v2, with the states of established, half-closed and listening sockets.
+def sockets():
+    """(state, cookie, client's port, whether unaccepted, ms since sent, ms since received, bytes sent)"""
+    found = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as kernel:
+            kernel.settimeout(2)
+            wanted = struct.pack("=4BI2H36xQ", family, 6, 2, 0, 0x502, socket.htons(PORT), 0, 2**64 - 1)
+            kernel.send(struct.pack("=I2H2I", 16 + len(wanted), 20, 0x301, 1, 0) + wanted)
+            kind = 20
+            while kind == 20:
+                data = kernel.recv(1 << 16)
+                while data:
+                    size, kind = struct.unpack_from("=IH", data)
+                    if kind != 20:
+                        break
+                    sent = received = done = 0
+                    at = 88
+                    while at < size:
+                        length, name = struct.unpack_from("=HH", data, at)
+                        if name == 2 and length >= 132:
+                            sent, _, received = struct.unpack_from("=3I", data, at + 48)
+                            (done,) = struct.unpack_from("=Q", data, at + 124)
+                        at += max(length + 3 & ~3, 4)
+                    (port,) = struct.unpack_from(">H", data, 22)
+                    cookie, inode = struct.unpack_from("=Q16xI", data, 60)
+                    found.append((data[17], cookie, port, not inode, sent, received, done))
+                    data = data[size + 3 & ~3 :]
+    if sum(each[0] == 10 for each in found) != 1:
+        raise OSError("no listening socket is shown, or several")
+    return found
+
+
+def next_in(queue):
+    """The connection that is accepted next, the oldest: before, a connection has sent nothing."""
+    oldest = max((each[4] for each in queue), default=0)
+    return float(min((each[1] for each in queue if each[4] > oldest - 20), default=0))
+
+
+# `done` changes when the server accepts connections of a queue. With a canary, it also changes while clients
+# that keep their connections get answers and go on asking. Without one, a connection is made for that.
+def connections():
+    """What the port's connections show, as `page` does; None if the kernel does not show them."""
+    try:
+        if PLAN["canaries"]:
+            seen = [each for each in sockets() if each[0] != 10]
+            sent = sum(each[6] for each in seen if each[0] == 1 and each[5] < each[4])
+            return {"done": next_in([each for each in seen if each[3] and each[4] > 1000]) + sent}
+        until, port = time.monotonic() + PAGE, 0
+        for address in ("127.0.0.1", "::1"):
+            try:
+                own = socket.create_connection((address, PORT), PAGE / 2)
+                port = own.getsockname()[1]
+                break
+            except ConnectionRefusedError:
+                continue
+            except socket.timeout:
+                break  # the queue is full
+        while True:
+            seen = [each for each in sockets() if each[0] != 10]
+            waiting = [each for each in seen if each[3]]
+            if port and any(each[2] == port and not each[3] for each in seen):
+                return {"done": time.monotonic()}
+            if not port or time.monotonic() > until:
+                break
+            time.sleep(0.05)
+    except (OSError, struct.error):
+        return None
+    return {"done": next_in(waiting), "waiting": float(len(waiting))}
 
 
 def memory(subject):
@@ -292,7 +366,7 @@ def canary():
     for path, body in PLAN["canaries"]:
         if left() < LATEST_CANARY:
             return 0
-        status, _ = ask(path, left() - PAGE - 1, dict(body, **model))
+        status, _ = ask(path, left() - PAGE - 1, dict(body, **model) if model else body)
         if status is None or status in (0, -1, 200, 401, 403, 429) or status >= 500:
             return status
     return status
@@ -304,7 +378,8 @@ def main():
     first, used = work()[:2]
     health, _ = ask(PATH, HEALTH)
     asked = "GET %s" % PATH if PATH else "port %d" % PORT
-    bad = health is None or not 200 <= health < 400
+    # A port that neither accepts nor refuses has a full queue.
+    bad = PATH != "" if health is None else not 200 <= health < 400
     wrong = "%s %s" % (asked, "answers %d" % health if health and health > 0 else "gets no answer")
 
     def plain(why, tell=True):
@@ -332,6 +407,7 @@ def main():
     if file is None:
         plain("neither /tmp nor /dev/shm can be written")
     now, canaries = time.monotonic(), PLAN["canaries"]
+    source = "GET " + PLAN["page"] if PLAN["page"] else "the list of its connections"
     known, seen = read(file), page()
     if len(known) != 8 or known[0] != first or known[6] > now:
         known = []
@@ -346,7 +422,7 @@ def main():
 
     if not known:
         if seen is None:
-            plain("GET %s shows no finished work yet" % PLAN["page"])
+            plain("%s shows no finished work yet" % source)
         keep(seen, 0)
         known = [first, *(seen.get(kind, 0.0) for kind in KINDS), used, now, 0]
     armed = known[7]
@@ -363,9 +439,15 @@ def main():
         code = HUNG if silent >= least + jitter() % 60 else 0
         finish(code, "%s, and nothing was finished for %d s" % (wrong, silent))
 
+    def computes(seen):
+        if not used:
+            plain("its processes cannot be seen", tell=False)
+        if used - known[5] >= max(PLAN["silence"], now - known[6]) * IDLE:
+            alive(seen, armed, "its processes compute")
+
     if moved(seen) and (armed or not canaries):
         alive(seen, 1, "it works")
-    if bad:
+    if bad and PLAN["page"]:
         if moved(seen):
             alive(seen, armed, "it works")
         if not armed:
@@ -373,31 +455,31 @@ def main():
         hangs(wrong, min(PLAN["silence"], SILENT))
     if not canaries:
         if seen is None:
-            plain("GET %s does not answer" % PLAN["page"], tell=False)
+            plain("%s does not show it" % source, tell=False)
         # A gauge of work may keep the requests of a process that has ended, so one must have arrived since.
         stale = "arrived" in PLAN["metrics"] and seen.get("arrived", known[4]) == known[4]
         if stale or seen.get("waiting", 0.0) <= 0:
             alive(seen, armed, "it has nothing to do")
         if not armed:
             plain("it has not been seen to finish anything", tell=False)
-        if not used:
-            plain("its processes cannot be seen", tell=False)
-        if used - known[5] >= max(PLAN["silence"], now - known[6]) * IDLE:
-            alive(seen, armed, "its processes compute")
-        hangs("work waits", PLAN["silence"])
+        computes(seen)
+        hangs("work waits" if PLAN["page"] else "it accepts no connection", PLAN["silence"])
     answer = canary()
     after = page()
-    if answer == 200:
-        alive(after, 1 if armed or (seen and after and after["done"] != seen["done"]) else 0, "it answers")
+    if answer is not None and 200 <= answer < 300:
+        shown = not PLAN["page"] or (seen and after and after["done"] != seen["done"])
+        alive(after, 1 if armed or shown else 0, "it answers")
     if moved(after):
         alive(after, armed, "it works")
-    if answer is not None and answer != 500:
+    if answer is not None and (answer != 500 or not PLAN["page"]):
         plain("a request for it is refused (%d)" % answer)
     if not armed or after is None:
         plain("no request of its own has been answered", tell=False)
     for path in PLAN["paused"]:
         if b"true" in (ask(path, 1)[1] or b""):
             alive(after, armed, "it is paused")
+    if not PLAN["page"]:
+        computes(after)
     if answer == 500:
         hangs("every request fails", BROKEN)
     hangs("a request gets no answer", PLAN["silence"])

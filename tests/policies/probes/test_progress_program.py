@@ -143,6 +143,7 @@ class Kubelet:
         faster: float = FASTER,
         env: dict[str, str] | None = None,
         armed: bool = True,
+        path: str = "/health",
         plan: str = PLAN,
     ) -> Outcome:
         """Run the program. `silent`: seconds since the last progress of the server; `armed`: whether a canary
@@ -162,7 +163,7 @@ class Kubelet:
             began = time.monotonic()
             with stillness() as longest:
                 done = subprocess.run(
-                    [*command, *(arguments or ("http", "0"))[:2], "/health", plan, *arguments[2:]],
+                    [*command, *(arguments or ("http", "0"))[:2], path, plan, *arguments[2:]],
                     env=env or {},
                     capture_output=True,
                     text=True,
@@ -184,9 +185,7 @@ class Kubelet:
         text = program()
         for old, new in {
             '"/tmp", "/dev/shm"': f"{str(self.folder)!r},",
-            "DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25, 10, 3, 8": (
-                f"DEADLINE, HEALTH, PAGE, LATEST_CANARY = {shorter}"
-            ),
+            'LATEST_CANARY = 25 + PLAN["longest"], 10, 3, 8 + PLAN["longest"]': f"LATEST_CANARY = {shorter}",
             "left() - PAGE - 1": f"left() - PAGE - {1 / faster}",
             # On a busy machine the interpreter starts slowly: the deadline counts from here.
             "END = time.monotonic() + DEADLINE - age()": "END = time.monotonic() + DEADLINE",

@@ -1,0 +1,92 @@
+"""The canary that an annotation describes: one request that a user's own server answers only if it works."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from policies.core.annotations import CANARY, CANARY_BODY, CANARY_TIME
+from policies.core.facts import Facts
+from policies.kube.json import Json
+from policies.kube.pods import Container
+from policies.kube.quantities import parse_duration
+from policies.probes.health import annotations_apply_to
+from policies.probes.preset import Canary, Progress
+
+LONGEST: Final = 300
+"""Seconds that an answer to a canary may take."""
+_TIME: Final = 20
+"""Seconds that it may take without an annotation."""
+_INCLUDED: Final = 15
+"""Seconds of it that fit into the program's own deadline."""
+_SILENCE: Final = 300
+"""Seconds in which nothing may show work until a check fails."""
+_LARGEST_BODY: Final = 16 << 10
+
+
+def parse_canary(value: object) -> tuple[str, str]:
+    """`POST /predict` -> the method and the path. Raises ValueError with a sentence."""
+    match = _REQUEST.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{str(value)[:40]!r} is not GET or POST and a path, such as POST /predict")
+    return match[1], match[2]
+
+
+_REQUEST: Final = re.compile(r"(GET|POST) (/[!-~]{0,2047})", re.ASCII)
+
+
+def parse_body(value: object) -> str:
+    """The text of a JSON body. Raises ValueError with a sentence."""
+    text = str(value)
+    if len(text) > _LARGEST_BODY:
+        raise ValueError(f"its {len(text)} characters are more than {_LARGEST_BODY}")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    return text
+
+
+def parse_time(value: object) -> int:
+    """Seconds. Raises ValueError with a sentence."""
+    seconds = parse_duration(value)
+    if not 1 <= seconds <= LONGEST:
+        raise ValueError(f"{seconds} s is not between 1 s and {LONGEST} s")
+    return seconds
+
+
+def requested_canary(pod: Json, container: Container, facts: Facts) -> str | None:
+    """The request in a container's annotation, such as `POST /predict`; None without a valid one."""
+    progress = annotated_progress(pod, container, facts)
+    if progress is None:
+        return None
+    (canary,) = progress.canaries
+    return f"{'GET' if canary.body is None else 'POST'} {canary.path}"
+
+
+def annotated_progress(pod: Json, container: Container, facts: Facts) -> Progress | None:
+    """The check of progress that a container's annotations describe; None without valid ones."""
+    given = facts.view(pod).chassis_annotations
+    if not given:
+        return None
+
+    def value(name: str) -> object:
+        own = given.get(f"{name}.{container.name}")
+        return given.get(name) if own is None and annotations_apply_to(pod, container, facts) else own
+
+    if (request := value(CANARY)) is None:
+        return None
+    body, seconds = value(CANARY_BODY), value(CANARY_TIME)
+    try:
+        method, path = parse_canary(request)
+        content = None if method == "GET" else "{}" if body is None else parse_body(body)
+        longest = _TIME if seconds is None else parse_time(seconds)
+    except ValueError:
+        return None
+    return Progress(
+        connections=True,
+        canaries=(Canary(path=path, body=content),),
+        longest=max(longest - _INCLUDED, 0),
+        silence=_SILENCE,
+    )
