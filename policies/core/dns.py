@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from policies.core.facts import Cluster
+from policies.core.facts import BY_NAME, Cluster
 from policies.core.listing import Objects, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
@@ -189,6 +189,24 @@ def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str
                 yield second, namespace, first
         case [pod, service, place]:
             yield service, place, pod
+
+
+def service_names(
+    host: str, namespace: str, has_dns_config: bool, cluster: Cluster
+) -> list[tuple[str, str, str]]:
+    """`possible_services` of a host that is certainly the name of a Service; empty if it may be another
+    host. `has_dns_config`: whether the pod may have search domains of its own."""
+    if host.startswith("$") or " " in host or is_address(host):  # `hugging face` is a client's own host
+        return []
+    labels = host.rstrip(".").split(".")
+    if len(labels) == 1 and has_dns_config:
+        return []
+    if "svc" not in labels[2:4] and len(labels) > 1:
+        # db.ml may be a host outside the cluster, unless ml is a namespace.
+        namespaces = cluster.listing(Resource.NAMESPACES)
+        if len(labels) > 2 or namespaces is None or namespaces.by(BY_NAME).one(labels[1]) is None:
+            return []
+    return list(possible_services(host, namespace))
 
 
 def _is_ordinal(pod: str) -> bool:

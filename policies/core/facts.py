@@ -45,6 +45,11 @@ class WholeObjects(Cluster):
         """The known objects of a kind in a namespace (empty: not namespaced), of any kind in files."""
         return ()
 
+    def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """Whether all that is applied together neither has such an object nor creates it; it may exist
+        before."""
+        return self.lacks(kind, namespace, name)
+
     def other_pods(self, namespace: str) -> Listing:
         """Pods without a controller, and ReplicationControllers: Services may select them, too."""
         return NO_OBJECTS

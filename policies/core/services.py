@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from policies.core.dns import cluster_host, resolve
-from policies.core.facts import BY_NAME, Facts
+from policies.core.dns import cluster_host, resolve, service_names
+from policies.core.facts import BY_NAME, Facts, WholeObjects
 from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import POD, kind_of
+from policies.kube.group_kinds import POD, SERVICE, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.services import Service
@@ -68,6 +68,25 @@ def _own_service(
     # Jobs are clients: the servers may not exist yet.
     sure = named.certain and len(shared) <= _MAX_SERVICES and not template.completes
     return OwnService(name, found.headless, Certainty.CERTAIN if sure else Certainty.UNDECIDED)
+
+
+def has_no_service(host: str, template: PodTemplate, container: Container, facts: Facts) -> bool:
+    """Whether a host is the name of a Service that a running cluster lacks now, or that a whole set of
+    files does not make. False where `WholeObjects.lacks` decides: a rule of its own reports these."""
+    named = cluster_host(host, template, container)
+    if named is None or not named.certain:
+        return False
+    cluster = facts.cluster
+    has_dns_config = template.typed.spec.dns_config is not None
+    found = service_names(named.host, facts.namespace, has_dns_config, cluster)
+    if not found:
+        return False
+    if isinstance(cluster, WholeObjects):
+        return all(cluster.makes_no(SERVICE, place, name) for name, place, _ in found) and not all(
+            cluster.lacks(SERVICE, place, name) for name, place, _ in found
+        )
+    listings = [(name, cluster.listing(Resource.SERVICES, place)) for name, place, _ in found]
+    return all(known is not None and known.by(BY_NAME).one(name) is None for name, known in listings)
 
 
 def _shared_services() -> dict[str, bool]:

@@ -35,6 +35,8 @@ _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
 RAY_ORIGIN: Final = "ray.io/originated-from-crd"
+_NODE_TYPE: Final = "ray.io/node-type"
+_FT_ENABLED: Final = "ray.io/ft-enabled"
 
 
 class DisruptionGuard(Settings):
@@ -86,12 +88,22 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
 
 
 def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
-    """Whether a pod runs to completion and loses its work if it is evicted."""
+    """Whether a pod runs to completion and loses its work if it is evicted, or is the head of a Ray cluster
+    that does."""
     labels = view.typed.metadata.labels
     ray = view.is_ray and labels.get(RAY_ORIGIN) != "RayService"
     if not ray and not view.completes:
         return False
+    if ray and _is_only_state(view):
+        return True
     return has_label(labels, settings.training_labels) or wants_accelerator(view.pod, facts)
+
+
+def _is_only_state(view: PodView) -> bool:
+    """Whether a Ray pod is a head with the only state of its cluster. KubeRay annotates the pods of a cluster
+    whose GCS is fault tolerant."""
+    metadata = view.typed.metadata
+    return metadata.labels.get(_NODE_TYPE) == "head" and metadata.annotations.get(_FT_ENABLED) != "true"
 
 
 def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
@@ -106,12 +118,15 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
         )
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
+    reason = "training: an eviction loses what it did since its last checkpoint"
+    if view.is_ray and _is_only_state(view):
+        reason = "head of a Ray cluster: an eviction loses the state of the cluster and all workers"
     for key, value in GUARDS.items():
         if key not in annotations:
             pod = replaced(pod, ("metadata", "annotations", key), value)
             why.give(
                 f"metadata.annotations[{key}]",
-                "training: an eviction loses what it did since its last checkpoint",
+                reason,
                 setting="trainingLabels",
                 annotation=f"{key}={value}",
             )

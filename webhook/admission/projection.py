@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from policies.core.pod_view import PodView
+from policies.core.ray_pods import pod_of_kuberay
 from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
@@ -59,6 +60,11 @@ def project(
     for template in templates:
         if template.workload is None or not template.workload.projected or template.container_path:
             judged.append(template)
+            made = pod_of_kuberay(obj, template)
+            if made is not None:  # rules read the template as it is written, without what KubeRay adds
+                folded, _ = fold_or_recall(template.with_view(PodView(made)), context)
+                changes += _at(template, folded)
+                crashes += folded.crashes
             continue
         folded, view = fold_or_recall(template, context)
         judged.append(template.with_view(context.facts.views.add(view)))
@@ -66,15 +72,20 @@ def project(
             continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
-        changes += [
-            replace(change, template=template.path, why=change.why.placed(template.path_in_object))
-            for change in folded.changes
-        ]
+        changes += _at(template, folded)
         if template.base is None:  # else the review of the object that completes the pods reports it
             advice += [_at_template(template, result) for result in folded.results]
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
     return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
+
+
+def _at(template: PodTemplate, folded: Decision) -> list[Change]:
+    """The changes of a pod, with their paths in the workload."""
+    return [
+        replace(change, template=template.path, why=change.why.placed(template.path_in_object))
+        for change in folded.changes
+    ]
 
 
 def _at_template(template: PodTemplate, result: Result) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from policies.core.facts import WholeObjects, find_by_name
@@ -26,11 +26,16 @@ class ClusterSnapshot(ClusterCache, WholeObjects):
         """By kind, namespace and name; None if there is no such object, or it may not be read."""
         self.names: dict[GroupKind, frozenset[tuple[str, str]]] = {}
         """Namespace and name of every object of some kinds."""
+        self.read_whole: dict[GroupKind, list[Json]] = {}
+        """Every object of some kinds that have no namespaces."""
         self.only = ""
         """The namespace that was read; empty for all."""
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self.referenced.get((kind, namespace, name))
+
+    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+        return self.read_whole.get(kind, ())
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         if self.only not in ("", namespace):

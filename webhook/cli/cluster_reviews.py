@@ -17,7 +17,7 @@ from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LA
 from policies.core.completing import COMPLETING, reference_of
 from policies.core.facts import Facts
 from policies.core.workloads import Workload
-from policies.kube.group_kinds import CONFIG_MAP, JOB, POD, SECRET, GroupKind, kind_of
+from policies.kube.group_kinds import CONFIG_MAP, JOB, MUTATING_WEBHOOKS, POD, SECRET, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
@@ -46,6 +46,9 @@ SELECTORS: Final[Mapping[GroupKind, Sequence[str]]] = {
     CONFIG_MAP: (f"{POLICY_LABEL}=true", f"{MODEL_CONFIG}=true"),
 }
 """Kinds of which only the objects with one of these label selectors are read."""
+
+READ_WHOLE: Final = (MUTATING_WEBHOOKS,)
+"""Kinds of which a rule compares all objects with each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class Scan:
         for sentence in not_read:
             print_note(sentence)
         completed = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
+        for each in resources:
+            if each.kind in READ_WHOLE:
+                items = api.objects(each.path, {})
+                cluster.read_whole[each.kind] = [_with_kind(item, each) async for item in items]
         any_completed = any(each.kind in completed for each in resources)
         completing = {each.kind: each for each in await served(api, COMPLETING)} if any_completed else {}
         source = api.context or "cluster"

@@ -366,6 +366,9 @@ class ManifestCluster(WholeObjects):
             and self._creatable.isdisjoint((kind.resource, "*"))
         )
 
+    def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        return self.whole and self.leaves_out(kind, namespace, name)
+
     @cached_property
     def _has_operators(self) -> bool:
         kinds = {kind for kind, _ in self._named}

@@ -16,10 +16,11 @@ from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
-from policies.kube.objects.ray import RayCluster, RayService
+from policies.kube.objects.ray import RayCluster, RayJob, RayService
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget, ScaledObject
 from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, Service, VirtualService
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from policies.kube.objects.webhooks import WebhookConfiguration
 from policies.kube.objects.workloads import (
     DaemonSet,
     Deployment,
@@ -49,7 +50,10 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.LEADER_WORKER_SET: LeaderWorkerSet,
         gk.RAY_CLUSTER: RayCluster,
         gk.RAY_SERVICE: RayService,
+        gk.RAY_JOB: RayJob,
         gk.NAMESPACE: Namespace,
+        gk.MUTATING_WEBHOOKS: WebhookConfiguration,
+        gk.VALIDATING_WEBHOOKS: WebhookConfiguration,
         GroupKind("networking.k8s.io", "Ingress"): Ingress,
         GroupKind("gateway.networking.k8s.io", "HTTPRoute"): Route,
         GroupKind("route.openshift.io", "Route"): OpenShiftRoute,

@@ -1,9 +1,16 @@
-"""Ray clusters, without their pod templates."""
+"""Ray clusters, and the kinds that make them."""
 
 from __future__ import annotations
 
-from policies.kube.objects.base import Part
+from collections.abc import Mapping
+from typing import Final
+
+from policies.kube.objects.base import EMPTY, Part
 from policies.kube.objects.metadata import Object
+from policies.kube.objects.pods import PodTemplateSpec
+
+FT_ENABLED: Final = "ray.io/ft-enabled"
+"""The annotation that enables fault tolerance of the GCS before KubeRay 1.3."""
 
 
 class ScaleStrategy(Part):
@@ -17,22 +24,80 @@ class WorkerGroupSpec(Part):
     max_replicas: int | None = None
     num_of_hosts: int = 1
     suspend: bool = False
+    idle_timeout_seconds: int | None = None
     scale_strategy: ScaleStrategy = ScaleStrategy()
 
 
+class HeadGroupSpec(Part):
+    ray_start_params: Mapping[str, str] = EMPTY
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class GcsFaultToleranceOptions(Part):
+    """Only its presence counts."""
+
+
+class AutoscalerOptions(Part):
+    idle_timeout_seconds: int | None = None
+
+
 class RayClusterSpec(Part):
+    head_group_spec: HeadGroupSpec = HeadGroupSpec()
     worker_group_specs: tuple[WorkerGroupSpec, ...] = ()
     suspend: bool = False
     enable_in_tree_autoscaling: bool = False
+    autoscaler_options: AutoscalerOptions = AutoscalerOptions()
+    gcs_fault_tolerance_options: GcsFaultToleranceOptions | None = None
 
 
-class RayCluster(Object):
+class RayObject(Object):
+    """An object of a kind with a Ray cluster."""
+
+    @property
+    def cluster(self) -> RayClusterSpec:
+        raise NotImplementedError
+
+    @property
+    def keeps_gcs(self) -> bool:
+        """Whether a new head has the state of the GCS: then the workers stay."""
+        annotations: Mapping[str, str] = self.metadata.annotations or EMPTY
+        if self.cluster.gcs_fault_tolerance_options is not None or annotations.get(FT_ENABLED) == "true":
+            return True
+        head = self.cluster.head_group_spec.template
+        return head.metadata.annotations.get(FT_ENABLED) == "true" or any(
+            variable.name == "RAY_REDIS_ADDRESS"
+            for container in head.spec.containers
+            for variable in container.env
+        )
+
+
+class RayCluster(RayObject):
     spec: RayClusterSpec = RayClusterSpec()
+
+    @property
+    def cluster(self) -> RayClusterSpec:
+        return self.spec
 
 
 class RayServiceSpec(Part):
     ray_cluster_config: RayClusterSpec = RayClusterSpec()
 
 
-class RayService(Object):
+class RayService(RayObject):
     spec: RayServiceSpec = RayServiceSpec()
+
+    @property
+    def cluster(self) -> RayClusterSpec:
+        return self.spec.ray_cluster_config
+
+
+class RayJobSpec(Part):
+    ray_cluster_spec: RayClusterSpec = RayClusterSpec()
+
+
+class RayJob(RayObject):
+    spec: RayJobSpec = RayJobSpec()
+
+    @property
+    def cluster(self) -> RayClusterSpec:
+        return self.spec.ray_cluster_spec

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from pydantic import Field
 
+from policies.commands import Command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.data import load_one, table
 from policies.core.settings import Model
@@ -18,11 +20,18 @@ LENIENT: Final = 60
 
 
 class SlowProgram(Model):
-    """A program that cannot pass within a second."""
+    """A program that cannot pass within a second, whoever wrote its image."""
 
-    run: str = Field(description="the program and one of its arguments")
+    run: str = Field("", description="the program, or the program and one of its arguments")
+    imports: str = Field("", description="a module that the code given to Python imports")
     seconds: float = Field(description="seconds that it needs at least")
     source: str = Field(description="the measurement or documentation that shows it")
+
+    def is_run_by(self, command: Command) -> bool:
+        if self.imports:
+            return any(call.partition(".")[0] == self.imports for call in command.calls)
+        program, _, argument = self.run.partition(" ")
+        return command.name == program and (not argument or argument in command.argv[1:])
 
 
 class SlowPrograms(Model):
@@ -32,23 +41,25 @@ class SlowPrograms(Model):
 
 
 @table
-def _table() -> dict[str, float]:
-    table = load_one(SlowPrograms, "policies.probes", "slow_programs.yaml")
-    return {program.run: program.seconds for program in table.slow}
+def _table() -> tuple[SlowProgram, ...]:
+    return load_one(SlowPrograms, "policies.probes", "slow_programs.yaml").slow
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if not mapping(probe.spec, "exec") or probe.timeout > 1:
+        if not mapping(probe.spec, "exec"):
             continue
         if slow := _slow_program(probe):
-            run, seconds = slow
+            what = f"runs `{slow.run}`" if slow.run else f"imports {slow.imports}"
+            least = max(5, math.ceil(slow.seconds) * 4)
             yield Finding(
                 probe.at("timeoutSeconds"),
-                f"The {probe.name} runs `{run}`, which needs {seconds} s before it can pass, and its timeout "
-                f"is 1 s: after {probe.give_up} s kubelet restarts the container.",
-                "Set timeoutSeconds to 5 or more, or use httpGet or grpc.",
+                f"The {probe.name} {what}, which needs {slow.seconds} s before it can pass, and its timeout "
+                f"is {probe.timeout} s: after {probe.give_up} s kubelet restarts the container.",
+                f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
             )
+        elif probe.timeout > 1:
+            continue
         elif probe.give_up < LENIENT and is_first_party(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("timeoutSeconds"),
@@ -58,14 +69,10 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _slow_program(probe: Probe) -> tuple[str, float] | None:
-    """The command that needs longer than a second, whoever wrote the image, and its seconds."""
-    table = _table()
-    for command in probe.command.commands:
-        for argument in command.argv[1:]:
-            if seconds := table.get(f"{command.name} {argument}"):
-                return f"{command.name} {argument}", seconds
-    return None
+def _slow_program(probe: Probe) -> SlowProgram | None:
+    """The program of the probe that needs longer than its timeout."""
+    slow = (each for each in _table() if each.seconds > probe.timeout)
+    return next((each for each in slow if any(map(each.is_run_by, probe.command.commands))), None)
 
 
 RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.EXEC))

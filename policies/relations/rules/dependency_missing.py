@@ -10,10 +10,9 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.dns import is_address, possible_services
-from policies.core.facts import BY_NAME, WholeObjects
+from policies.core.dns import service_names
+from policies.core.facts import WholeObjects
 from policies.core.pod_view import PodView
-from policies.core.resources import Resource
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
 from policies.kube.json import dig
 from policies.relations.links import blocking_links
@@ -64,18 +63,8 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:
     """The name of the missing Service behind a host; None if the host may be something else."""
-    if host.startswith("$") or " " in host or is_address(host):  # `hugging face` is a client's own host
-        return None
-    labels = host.rstrip(".").split(".")
-    qualified = "svc" in labels[2:4]
-    if len(labels) == 1 and any(each.typed.spec.dns_config is not None for each in target.templates):
-        return None  # the name may be in one of the pod's own search domains
-    if not qualified and len(labels) > 1:
-        # db.ml may be a host outside the cluster, unless ml is a namespace.
-        namespaces = cluster.listing(Resource.NAMESPACES)
-        if len(labels) > 2 or namespaces is None or namespaces.by(BY_NAME).one(labels[1]) is None:
-            return None
-    found = list(possible_services(host, namespace))
+    pods = (each.typed.spec for each in target.templates)
+    found = service_names(host, namespace, any(pod.dns_config is not None for pod in pods), cluster)
     if not found or not all(cluster.lacks(SERVICE, place, name) for name, place, _ in found):
         return None
     name, place, _ = found[0]

@@ -1,4 +1,4 @@
-"""init-wait-unbounded: init containers that wait without a limit."""
+"""init-wait-unbounded: init containers, and launchers of a group, that wait without a limit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from typing import Final
 
 from policies.commands import CommandSummary, Host, Reach
 from policies.containers.commands import container_command
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.services import has_no_service
+from policies.kube.json import dig
 from policies.kube.pods import Role
 from policies.startup.peers import init_peer_finding
 from policies.startup.waits import own_service_finding
 
 KUBERAY_WAIT: Final = "wait-gcs-ready"
 """KubeRay's init container, in which workers wait for their head. It cannot be disabled."""
+
+
+_DEADLINES: Final = (("activeDeadlineSeconds",), ("runPolicy", "activeDeadlineSeconds"))
+"""Fields that end a run, at any level above the pod template."""
+_SSH: Final = "ssh"
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -25,13 +32,40 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue  # init-waits-on-own-service reports the cause
             if init_peer_finding(target, template, container, facts):
                 continue  # ordered-start-deadlock does
+            missing = has_no_service(host.name, template, container, facts)
+            lacking = ", a Service that does not exist yet," if missing else ""
             yield Finding(
                 template.command_path(container),
-                f"Init container {container.name} waits for {host.name or 'a host'} in a loop without a "
-                "limit: if it never answers, the pod stays in Init without an error.",
+                f"Init container {container.name} waits for {host.name or 'a host'}{lacking} in a loop "
+                "without a limit: if it never answers, the pod stays in Init without an error.",
                 "End the wait with an error after some minutes (timeout 10m …): kubelet tries again, and the "
                 "error is visible.",
+                Certainty.LIKELY if missing else Certainty.CERTAIN,
             )
+        if template.completes and not _has_deadline(target, template):
+            yield from _launcher(template)
+
+
+def _launcher(template: PodTemplate) -> Findings:
+    """The finding about a program that tries forever to log in to the other pods of its group."""
+    for container in template.containers(Role.MAIN):
+        summary = container_command(template, container)
+        host = _endless(summary)
+        if host is not None and host.client == _SSH:
+            yield Finding(
+                template.command_path(container),
+                f"Container {container.name} tries `ssh` in a loop without a limit: if one pod of its group "
+                "never answers, the launcher waits forever, and the others keep their accelerators.",
+                "Bound the loop and exit with an error, or set activeDeadlineSeconds.",
+                Certainty.LIKELY,
+            )
+
+
+def _has_deadline(target: Target, template: PodTemplate) -> bool:
+    if template.typed.spec.active_deadline_seconds is not None:
+        return True
+    levels = (template.steps[:end] for end in range(len(template.steps)))
+    return any(dig(target.obj, *level, *field) is not None for level in levels for field in _DEADLINES)
 
 
 def _endless(summary: CommandSummary) -> Host | None:
@@ -44,4 +78,4 @@ def _endless(summary: CommandSummary) -> Host | None:
     return None
 
 
-RULE = rule(__name__, check, requires=(PodFeature.INIT,))
+RULE = rule(__name__, check)

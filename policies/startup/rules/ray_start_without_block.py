@@ -1,36 +1,66 @@
-"""ray-start-without-block: containers that end as soon as Ray has started in the background."""
+"""ray-start-without-block: containers that do not end with Ray, or end before it."""
 
 from __future__ import annotations
 
-from policies.commands import CommandSummary
+from typing import Final
+
+from policies.commands import Command, CommandSummary
 from policies.containers.commands import container_command
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.kube.objects.metadata import Object
 from policies.kube.pods import Role
+
+_OVERWRITES: Final = "ray.io/overwrite-container-cmd"
+"""The annotation with which KubeRay leaves the command of its pods as it is."""
+_WAITERS: Final = frozenset({"sleep", "tail", "wait"})
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    annotations = target.read(Object).metadata.annotations
     for template in target.templates:
-        if template.is_ray or template.completes:  # KubeRay writes the command of its own pods
+        own = {**annotations, **template.typed.metadata.annotations}.get(_OVERWRITES) == "true"
+        if template.completes or (template.is_ray and not own):  # KubeRay writes the command of its own pods
             continue
         for container in template.containers(Role.MAIN):
-            if _ends_at_once(container_command(template, container)):
+            last = _last(container_command(template, container))
+            if last is None:
+                continue
+            if not last:
                 yield Finding(
                     template.command_path(container),
                     f"Container {container.name} runs `ray start` without --block: the command returns while "
                     "Ray runs in the background, and the container ends and is restarted again and again.",
                     "Add --block.",
                 )
+            elif container.typed.liveness_probe is None:
+                yield Finding(
+                    template.command_path(container),
+                    f"Container {container.name} runs `ray start` without --block, then `{last}`: when Ray's "
+                    "processes end, after a failure or the loss of the head, the container goes on and "
+                    "nothing restarts it.",
+                    f"Add --block and remove `{last}`.",
+                    Certainty.LIKELY,
+                )
 
 
-def _ends_at_once(summary: CommandSummary) -> bool:
-    """Whether `ray start` without --block is the last command of a container."""
+def _last(summary: CommandSummary) -> str | None:
+    """The program that keeps a container running after `ray start` without --block, empty if there is none;
+    None for other commands."""
     if not summary.commands:
-        return False
-    last = summary.commands[-1]
+        return None
+    *before, last = summary.commands
+    if _starts_in_background(last):
+        return ""
+    if last.name in _WAITERS and any(map(_starts_in_background, before)):
+        return last.name
+    return None
+
+
+def _starts_in_background(command: Command) -> bool:
     return (
-        last.name == "ray"
-        and last.argv[1:2] == ("start",)
-        and not any(word.startswith("--block") or "$" in word for word in last.argv)
+        command.name == "ray"
+        and command.argv[1:2] == ("start",)
+        and not any(word.startswith(("--block", "$")) for word in command.argv)
     )
 
 

@@ -36,6 +36,7 @@ def test_every_file_is_somebodys() -> None:
     presets = {f"policies/servers/{preset}.yaml" for preset in known_presets()}
     tables = {
         "policies/accelerators/sharing.yaml",
+        "policies/accelerators/gpu_images.yaml",
         "policies/accelerators/vendors.yaml",
         "policies/autoscaling/metrics.yaml",
         "policies/autoscaling/owners.yaml",
@@ -45,15 +46,20 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
         "policies/disruption/single_state.yaml",
+        "policies/jobs/hangs.yaml",
+        "policies/jobs/shared_memory.yaml",
         "policies/jobs/training_programs.yaml",
         "policies/network/gateways.yaml",
         "policies/network/meshes.yaml",
         "policies/jobs/uploading_programs.yaml",
+        "policies/network/named_by_operators.yaml",
         "policies/probes/first_party.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",
         "policies/probes/slow_programs.yaml",
         "policies/core/builtin_kinds.yaml",
+        "policies/relations/group_joins.yaml",
+        "policies/webhooks/critical.yaml",
         "webhook/cli/output/noticed.yaml",
     }
     assert {name(path) for path in DATA if path.stem not in rules()} == presets | tables

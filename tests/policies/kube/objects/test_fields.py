@@ -26,7 +26,7 @@ MODELS: Final = {
     "ResourceClaim": "ResourceV1ResourceClaim",
 }
 BUILT_IN: Final = sorted(
-    (kind.__name__, MODELS.get(kind.__name__, f"V1{kind.__name__}"))
+    (kind.__name__, MODELS.get(group_kind.kind, f"V1{group_kind.kind}"))
     for group_kind, kind in TYPES.items()
     if is_builtin(group_kind)
 )

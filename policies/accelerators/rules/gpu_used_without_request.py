@@ -1,0 +1,101 @@
+"""gpu-used-without-request: pods that use GPUs, or fill their nodes, without requesting one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from policies.accelerators.requests import GpuAffinity, wants_accelerator
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.data import load_list, table
+from policies.core.settings import Model
+from policies.kube.group_kinds import DAEMON_SET
+from policies.kube.images import image_matches
+from policies.kube.pods import Container, Role
+from policies.probes.serving import recognised
+
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+_NO_DEVICES: Final = frozenset({"", "none", "void"})
+_GPU: Final = "nvidia.com/"
+
+
+class GpuImage(Model):
+    """An entry of the table gpu_images.yaml."""
+
+    image: str = Field(description="a glob of the image's path, with or without its tag")
+    source: str = Field(description="the page of the image")
+
+
+@table
+def _images() -> tuple[str, ...]:
+    return tuple(each.image for each in load_list(GpuImage, "policies.accelerators", "gpu_images.yaml"))
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == DAEMON_SET:
+        return  # agents see the GPUs of their node
+    for template in target.templates:
+        found = list(_visible(template, facts))
+        yield from found
+        if found or wants_accelerator(template.pod, facts) or template.is_ray:
+            continue
+        yield from _on_gpu_nodes(target, template, facts)
+
+
+def _visible(template: PodTemplate, facts: Facts) -> Findings:
+    """Containers that make GPUs visible to themselves."""
+    for container in template.containers(Role.MAIN):
+        for index, variable in enumerate(container.typed.env):
+            if variable.name != _VISIBLE or variable.value_from or variable.value.lower() in _NO_DEVICES:
+                continue
+            at = template.at(container, f"env[{index}]")
+            if any(name.startswith(_GPU) for name in container.typed.resources.limits):
+                yield Finding(
+                    at,
+                    f"{_VISIBLE}: {variable.value} of container {container.name} takes precedence over "
+                    "the GPUs that the device plugin assigns: the container uses GPUs of other pods, and "
+                    "both run out of memory.",
+                    f"Remove {_VISIBLE}: the device plugin sets it.",
+                )
+            elif not wants_accelerator(template.pod, facts) and not _is_agent(container):
+                yield Finding(
+                    at,
+                    f"{_VISIBLE}: {variable.value} gives container {container.name} GPUs that it does not "
+                    "request: the scheduler gives them to other pods too, and they run out of memory.",
+                    f"Request nvidia.com/gpu in resources.limits and remove {_VISIBLE}.",
+                )
+
+
+def _is_agent(container: Container) -> bool:
+    return bool(container.typed.security_context.privileged)
+
+
+def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """Pods without an accelerator that tolerate or select accelerator nodes."""
+    spec, vendors = template.typed.spec, facts.settings(GpuAffinity).catalogue.vendors
+    keys = {taint.key for vendor in vendors.values() for taint in vendor.taints}
+    index = next((index for index, each in enumerate(spec.tolerations) if each.key in keys), None)
+    labels = {label.key for vendor in vendors.values() for label in vendor.labels}
+    selects = not labels.isdisjoint(spec.node_selector)
+    images = [each for each in template.containers(Role.MAIN) if image_matches(each.image, _images())]
+    if images and (index is not None or selects) and recognised(images[0], facts) is None:
+        yield Finding(
+            template.at(images[0], "resources"),
+            f"Container {images[0].name} has an image with CUDA, on nodes with GPUs, and requests none. "
+            "With the NVIDIA runtime it sees all GPUs of its node and uses those of other pods; with "
+            "others, none.",
+            "Request nvidia.com/gpu in resources.limits, or set NVIDIA_VISIBLE_DEVICES: none.",
+        )
+    elif index is not None and not selects and target.replicas > 0:
+        yield Finding(
+            f"{template.spec_path}.tolerations[{index}]",
+            f"The pod tolerates {spec.tolerations[index].key} and requests no accelerator: it may fill "
+            "the CPUs and the memory of nodes with accelerators, which then have no room for the pods "
+            "that need them.",
+            "Remove the toleration.",
+            Certainty.LIKELY,
+        )
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,50 @@
+"""The size of a container's /dev/shm."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from policies.core.target import PodTemplate
+from policies.kube.objects.pods import Volume
+from policies.kube.pods import Container
+from policies.kube.quantities import parse_quantity
+
+DEFAULT_BYTES: Final = 64 * 1024 * 1024
+"""The size of /dev/shm in containerd and CRI-O: `size=65536k`."""
+HINT: Final = (
+    "Mount an emptyDir volume with medium Memory at /dev/shm, with a sizeLimit of several GiB. What is "
+    "written to it counts against the container's memory limit."
+)
+_SIZED_BY: Final = "io.kubernetes.cri-o.ShmSize"
+"""An annotation for another size in CRI-O."""
+_PLACES: Final = ("/dev/shm", "/dev")  # noqa: S108 a path in the container
+
+
+def has_default_shm(template: PodTemplate) -> bool:
+    """Whether containers without a volume at /dev/shm have the default size."""
+    pod = template.typed
+    return not pod.spec.host_ipc and _SIZED_BY not in pod.metadata.annotations
+
+
+def is_small(template: PodTemplate, container: Container) -> bool:
+    """Whether /dev/shm has no more than the default size."""
+    mounted = [
+        mount for mount in container.typed.volume_mounts if posixpath.normpath(mount.mount_path) in _PLACES
+    ]
+    if not mounted:
+        return True
+    names = {mount.name for mount in mounted}
+    volumes = [volume for volume in template.typed.spec.volumes if volume.name in names]
+    return bool(volumes) and all(map(_is_limited, volumes))
+
+
+def _is_limited(volume: Volume) -> bool:
+    """Whether a volume is in memory and no larger than the default."""
+    place = volume.empty_dir
+    if place is None or place.medium != "Memory" or place.size_limit is None:
+        return False
+    try:
+        return 0 < parse_quantity(place.size_limit) <= DEFAULT_BYTES
+    except ValueError:
+        return False

@@ -1,0 +1,34 @@
+"""ray-head-without-recovery: Ray clusters on accelerators that lose all workers with their head."""
+
+from __future__ import annotations
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.kube.group_kinds import RAY_CLUSTER, RAY_SERVICE
+from policies.kube.objects.ray import RayObject
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    obj = target.read(RayObject)
+    if target.has_controller or obj.keeps_gcs or obj.cluster.suspend:
+        return
+    if obj.cluster.head_group_spec.ray_start_params.get("num-cpus") == "0":
+        return  # no task takes the head's memory, which is why most heads end
+    workers = [each for each in target.templates if ".workerGroupSpecs" in each.path]
+    if not any(wants_accelerator(each.pod, facts) for each in workers):
+        return
+    head = next((each for each in target.templates if ".headGroupSpec" in each.path), None)
+    if head is not None:
+        at = head.path.partition(".headGroupSpec")[0]
+        loses = "the service is down" if target.kind == RAY_SERVICE else "every running job is lost"
+        yield Finding(
+            f"{at}.gcsFaultToleranceOptions",
+            "The state of the cluster is in the memory of its head: when the head restarts (out of memory, "
+            f"eviction, a failed node), the new head ends all workers, and {loses} until they have loaded "
+            "everything again.",
+            'Set gcsFaultToleranceOptions with a Redis, or keep tasks off the head: num-cpus: "0" in its '
+            "rayStartParams.",
+        )
+
+
+RULE = rule(__name__, check, (RAY_CLUSTER, RAY_SERVICE))

@@ -1,0 +1,75 @@
+"""training-hang-unnoticed: trainings whose settings keep a hanging collective from ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from policies.containers.commands import container_command
+from policies.containers.programs import option
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.data import load_one, table
+from policies.core.settings import Model
+from policies.kube.pods import Container, Role
+
+
+class HangSetting(Model):
+    """A variable or flag that decides when a training with a hanging rank ends."""
+
+    names: tuple[str, ...] = Field(description="its names")
+    disabled: frozenset[str] = Field(frozenset(), description="values that switch the detection off")
+    longest: int | None = Field(None, description="seconds; more are taken for a mistake")
+    unit: int = Field(1, description="seconds in one unit of the value")
+    default: str = Field(description="the default in words")
+    source: str = Field(description="where it is from")
+
+    def fault(self, value: str) -> str:
+        """What the value does, as half a sentence; empty if a hang ends the training."""
+        if value in self.disabled:
+            return "switches off what ends a training that hangs"
+        if self.longest is None or not (value.isascii() and value.isdigit() and len(value) < 19):
+            return ""
+        seconds = int(value) * self.unit
+        return f"lets a training hang for {seconds // 86400} days" if seconds > self.longest else ""
+
+
+class HangSettings(Model):
+    """The table hangs.yaml."""
+
+    variables: tuple[HangSetting, ...]
+    flags: tuple[HangSetting, ...]
+
+
+@table
+def _table() -> HangSettings:
+    return load_one(HangSettings, "policies.jobs", "hangs.yaml")
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        for container in template.containers(Role.MAIN):
+            for path, name, value, setting in _settings(template, container):
+                if fault := setting.fault(value):
+                    yield Finding(
+                        path,
+                        f"{name}={value} of container {container.name} {fault}: if one rank dies, the "
+                        "others wait for it and hold their accelerators, and no retry of the job begins.",
+                        f"Remove {name}: the default is {setting.default}.",
+                    )
+
+
+def _settings(template: PodTemplate, container: Container) -> Iterator[tuple[str, str, str, HangSetting]]:
+    """Field path, name and value of each setting."""
+    for setting in _table().variables:
+        for index, variable in enumerate(container.typed.env):
+            if variable.name in setting.names and variable.value:
+                yield template.at(container, f"env[{index}]", "value"), variable.name, variable.value, setting
+    for command in container_command(template, container).commands:
+        for setting in _table().flags:
+            for name in setting.names:
+                if value := option(command.argv, name):
+                    yield template.command_path(container), name, value, setting
+
+
+RULE = rule(__name__, check)

@@ -1,0 +1,86 @@
+"""training-shared-memory: trainings whose processes exchange data through the default /dev/shm."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from policies.accelerators.rules.parallelism_exceeds_gpus import devices
+from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
+from policies.commands import is_python
+from policies.containers.commands import container_command
+from policies.containers.programs import option
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.data import load_one, table
+from policies.core.settings import Model
+from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.pods import Container, Role
+
+_AS_WRITTEN: Final = (*MADE_AS_WRITTEN, "kubeflow.org", "batch.volcano.sh")
+"""API groups whose pods get no volume at /dev/shm from their operator, as training-operator v1.9,
+mpi-operator v0.6 and Volcano v1.12 show; KubeRay mounts one."""
+
+
+class RankLauncher(Model):
+    run: str = Field(description="the program, or the module that Python runs")
+    ranks: tuple[str, ...] = Field(description="flags with the number of processes on the node")
+    source: str = Field(description="the documentation of the program")
+
+
+class Loader(Model):
+    flags: tuple[str, ...] = Field(description="flags with the number of loading processes")
+    source: str = Field(description="the documentation of the library")
+
+
+class SharedMemoryUse(Model):
+    """The table shared_memory.yaml."""
+
+    launchers: tuple[RankLauncher, ...]
+    loaders: tuple[Loader, ...]
+
+
+@table
+def _table() -> SharedMemoryUse:
+    return load_one(SharedMemoryUse, "policies.jobs", "shared_memory.yaml")
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind.group not in _AS_WRITTEN:
+        return
+    for template in target.templates:
+        if template.is_ray or not template.completes or not has_default_shm(template):
+            continue
+        for container in template.containers(Role.MAIN):
+            why = _exchanges(template, container)
+            if why and is_small(template, container):
+                yield Finding(
+                    template.at(container, "volumeMounts"),
+                    f"Container {container.name} has the default size of /dev/shm, 64 MiB, and {why}: it "
+                    "may end with a bus error or 'No space left on device' after hours.",
+                    HINT,
+                )
+
+
+def _exchanges(template: PodTemplate, container: Container) -> str:
+    """Why the processes of a training need a large /dev/shm, as half a sentence; empty if they do not."""
+    for command in container_command(template, container).commands:
+        words = command.argv
+        launcher = next((each for each in _table().launchers if each.run in (command.name, *words[:4])), None)
+        if launcher is not None:
+            ranks = _number(option(words, *launcher.ranks))
+            if ranks > 1 and devices(container) > 1:
+                return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
+        elif not is_python(command.name):
+            continue
+        for loader in _table().loaders:
+            if count := _number(option(words, *loader.flags)):
+                return f"{count} loading processes hand their batches over through it"
+    return ""
+
+
+def _number(value: str | None) -> int:
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 6 else 0
+
+
+RULE = rule(__name__, check, requires=(PodFeature.COMPLETES, PodFeature.COMMAND))

@@ -1,0 +1,56 @@
+"""Configurations of admission webhooks."""
+
+from __future__ import annotations
+
+from policies.kube.objects.base import Part
+from policies.kube.objects.metadata import LabelSelector, Object
+
+
+class ServiceReference(Part):
+    namespace: str = ""
+    name: str = ""
+
+
+class WebhookClientConfig(Part):
+    service: ServiceReference | None = None
+    url: str = ""
+
+
+class RuleWithOperations(Part):
+    operations: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    scope: str = "*"
+
+
+class MatchCondition(Part):
+    """Only its presence counts."""
+
+
+class Webhook(Part):
+    """One webhook of a configuration, mutating or validating."""
+
+    name: str = ""
+    client_config: WebhookClientConfig = WebhookClientConfig()
+    rules: tuple[RuleWithOperations, ...] = ()
+    failure_policy: str = ""
+    namespace_selector: LabelSelector = LabelSelector()
+    object_selector: LabelSelector = LabelSelector()
+    match_conditions: tuple[MatchCondition, ...] = ()
+    timeout_seconds: int | None = None
+
+    @property
+    def timeout(self) -> int:
+        """`timeoutSeconds`, with the default of v1."""
+        return self.timeout_seconds or 10
+
+
+class WebhookConfiguration(Object):
+    """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
+
+    webhooks: tuple[Webhook, ...] = ()
+
+    def fails_closed(self, webhook: Webhook) -> bool:
+        """Whether requests are refused while the webhook does not answer: the default since v1."""
+        default = "Ignore" if self.api_version.endswith("/v1beta1") else "Fail"
+        return (webhook.failure_policy or default) == "Fail"

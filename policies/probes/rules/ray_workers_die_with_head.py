@@ -1,0 +1,45 @@
+"""ray-workers-die-with-head: livenessProbes that end Ray workers while they wait for a restarted head."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.kube.group_kinds import RAY_KINDS
+from policies.kube.objects.ray import RayObject
+from policies.kube.pods import Container
+from policies.probes.probe import LIVENESS, probes
+
+_RECONNECT: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
+_KUBERAYS: Final = 600
+"""Seconds that KubeRay 1.0 to 1.6 sets for workers if the GCS is fault tolerant, in
+ray-operator/controllers/ray/utils/constant.go."""
+_HEAD: Final = 120
+"""Seconds until a new head's GCS usually answers, as KubeRay's source says next to that constant."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if not target.read(RayObject).keeps_gcs:
+        return  # the workers are lost with their head anyway
+    for probe in probes(target, LIVENESS):
+        if ".workerGroupSpecs" not in probe.template.path or probe.container.index:
+            continue
+        waits = _reconnect(probe.container)
+        if probe.give_up < min(waits, _HEAD):
+            yield Finding(
+                probe.at("failureThreshold"),
+                f"The {probe.name} gives up after {probe.give_up} s. While its head restarts, Ray's health "
+                f"check may not answer, and the worker may wait up to {waits} s for the head: kubelet ends "
+                "the workers although the state of the cluster is kept.",
+                "Remove the probe, since KubeRay adds one of 600 s, or set failureThreshold: 120.",
+            )
+
+
+def _reconnect(container: Container) -> int:
+    """Seconds for which the worker waits for the GCS."""
+    values = [variable.value for variable in container.typed.env if variable.name == _RECONNECT]
+    value = values[-1] if values else ""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else _KUBERAYS
+
+
+RULE = rule(__name__, check, RAY_KINDS, requires=(PodFeature.LIVENESS,))

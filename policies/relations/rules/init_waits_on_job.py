@@ -1,0 +1,114 @@
+"""init-waits-on-job: init containers that wait for a Job that is deleted, or deployed only after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.commands import CommandSummary
+from policies.containers.commands import container_command
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.facts import WholeObjects
+from policies.kube.group_kinds import JOB
+from policies.kube.images import image_matches
+from policies.kube.objects.jobs import Job
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.reading import WrongTypeError, read
+from policies.kube.pods import Container, Role
+from policies.relations.order import Phase, argo_position, helm_position
+
+_CLIENTS: Final = frozenset({"kubectl", "oc"})
+_WORDS: Final = frozenset({"job", "jobs", "job.batch", "jobs.batch"})
+_WAITERS: Final = ("*k8s-wait-for",)
+"""Images whose arguments are a kind and a name: https://github.com/groundnuty/k8s-wait-for."""
+_WAITER_KINDS: Final = frozenset({"job", "job-we", "job-wr"})
+_DELETE: Final = "helm.sh/hook-delete-policy"
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    cluster = facts.cluster
+    if not isinstance(cluster, WholeObjects) or target.has_controller:
+        return
+    for template in target.templates:
+        for container in template.containers(Role.INIT):
+            for name in dict.fromkeys(_jobs_waited_for(container, container_command(template, container))):
+                job = _job(name, facts.namespace, cluster)
+                found = _lost(job, completes=template.completes) if job is not None else None
+                late = _deployed_later(target.read(Object), job) if job is not None and not found else None
+                if found or late:
+                    yield Finding(
+                        template.command_path(container),
+                        f"Init container {container.name} waits for Job {name}, {found or late}",
+                        _HINT_LATE if late else _HINT_LOST,
+                        Certainty.LIKELY if late else Certainty.CERTAIN,
+                    )
+
+
+_HINT_LOST: Final = (
+    "Wait for the result of the Job, such as the database's schema, or do its work in the init container. Or "
+    "remove what deletes the Job."
+)
+_HINT_LATE: Final = "Make the Job a hook that runs before (pre-install, PreSync), or no hook."
+
+
+def _job(name: str, namespace: str, cluster: WholeObjects) -> Job | None:
+    found = cluster.named(JOB, namespace, name)
+    try:
+        return None if found is None else read(found, Job)
+    except WrongTypeError:
+        return None  # its own review says so
+
+
+def _lost(job: Job, *, completes: bool) -> str:
+    """Why the Job does not exist when a pod of the workload starts later."""
+    if completes:
+        return ""  # its pods start once
+    ttl = job.spec.ttl_seconds_after_finished
+    if ttl is not None:
+        return (
+            f"which is deleted {ttl} s after its end (ttlSecondsAfterFinished): pods that start later, "
+            "after an eviction or by an autoscaler, never leave Init."
+        )
+    if "hook-succeeded" in job.metadata.annotations.get(_DELETE, ""):
+        return (
+            f"which Helm deletes after its end ({_DELETE}): pods that start later, after an eviction "
+            "or by an autoscaler, never leave Init."
+        )
+    return ""
+
+
+def _deployed_later(waiting: Object, job: Job) -> str:
+    """Why the Job starts only after the workload is ready."""
+    helm, argo = (position_of(job) for position_of in (helm_position, argo_position))
+    later = next((each for each in (helm, argo) if each is not None and each.phase is Phase.AFTER), None)
+    own = argo_position(waiting)
+    if later is None or own is None or own.phase is Phase.AFTER:
+        return ""
+    return (
+        f"which is deployed {later.description}: with `helm --wait` or Argo CD it starts only when the pods "
+        "that wait for it are ready, so the deployment never ends."
+    )
+
+
+def _jobs_waited_for(container: Container, summary: CommandSummary) -> Iterator[str]:
+    """The names of the Jobs that an init container waits for, as they are written."""
+    argv = container.typed.argv
+    if image_matches(container.image, _WAITERS) and len(argv) >= 2 and argv[0] in _WAITER_KINDS:
+        yield argv[1]
+    looped = any(not loop.bounded for loop in summary.loops)
+    for command in summary.commands:
+        if command.name in _CLIENTS and ("wait" in command.argv or (looped and "get" in command.argv)):
+            yield from _operands(command.argv[1:])
+
+
+def _operands(words: tuple[str, ...]) -> Iterator[str]:
+    """The names after `job/`, or after the word `job`."""
+    for index, word in enumerate(words):
+        kind, slash, name = word.partition("/")
+        if kind in _WORDS and slash and name:
+            yield name
+        elif word in _WORDS and words[index + 1 : index + 2] and not words[index + 1].startswith("-"):
+            yield words[index + 1]
+
+
+RULE = rule(__name__, check, requires=(PodFeature.INIT,))

@@ -1,0 +1,66 @@
+"""peers-need-unready-names: groups whose members need each other's names before they are ready."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from policies.containers.programs import option, programs
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.data import load_list, table
+from policies.core.services import hides_unready
+from policies.core.settings import Model
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.objects.workloads import StatefulSet
+from policies.kube.pods import Container, Role
+from policies.probes.serving import recognised
+
+
+class GroupJoin(Model):
+    """An entry of the table group_joins.yaml."""
+
+    names: tuple[str, ...] = Field(description="flags and variables with an address of the group")
+    source: str = Field(description="the documentation of the program")
+
+
+@table
+def _names() -> frozenset[str]:
+    entries = load_list(GroupJoin, "policies.relations", "group_joins.yaml")
+    return frozenset(name for entry in entries for name in entry.names)
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    service = target.read(StatefulSet).spec.service_name
+    if target.replicas < 2 or not service or not hides_unready(service, facts):
+        return
+    peer = re.compile(rf"(?<![\w.-]){re.escape(target.name)}-\d{{1,9}}\.{re.escape(service)}(?![\w-])")
+    for template in target.templates:
+        for container in template.containers(Role.MAIN):
+            if container.typed.readiness_probe is None or recognised(container, facts) is not None:
+                continue  # group-never-forms reports model servers
+            found = ((path, peer.search(value)) for path, value in _addresses(template, container))
+            path, name = next(((path, name) for path, name in found if name), ("", None))
+            if name is not None:
+                yield Finding(
+                    path,
+                    f"Container {container.name} joins its group at {name[0]} before it is ready, but "
+                    f"Service {service} publishes a pod's name only when the pod is ready: the group never "
+                    "forms.",
+                    f"Set publishNotReadyAddresses: true on Service {service}.",
+                )
+
+
+def _addresses(template: PodTemplate, container: Container) -> Iterator[tuple[str, str]]:
+    """The addresses at which a container's programs join their group, with their field paths."""
+    for index, variable in enumerate(container.typed.env):
+        if variable.name in _names():
+            yield template.at(container, f"env[{index}]", "value"), variable.value
+    for program in programs(container):
+        for name in _names():
+            if value := option(program, name):
+                yield template.command_path(container), value
+
+
+RULE = rule(__name__, check, (STATEFUL_SET,), requires=(PodFeature.READINESS,))

@@ -1,0 +1,9 @@
+"""Other admission webhooks that may lock a cluster. Admission never sees their configurations.
+
+| question | module |
+|---|---|
+| Does a webhook receive a request? | `requests` |
+| Without which requests does a cluster stop, and for how long may they wait? | `critical.yaml` |
+
+Imports: `policies.core`, `policies.kube`.
+"""

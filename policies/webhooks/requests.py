@@ -1,0 +1,82 @@
+"""Whether a webhook certainly receives a request, by its rules and selectors.
+
+Conditions in CEL (`matchConditions`) are not read: a webhook with one is never certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from policies.core.contracts import Facts
+from policies.core.resources import Resource
+from policies.core.services import selected_workloads
+from policies.kube.json import mapping
+from policies.kube.metadata import labels_of
+from policies.kube.objects.config import Namespace
+from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.services import Service
+from policies.kube.objects.webhooks import RuleWithOperations, ServiceReference, Webhook
+
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+"""The label that the API server sets on every namespace."""
+
+
+def covers_resource(
+    webhook: Webhook, group: str, resource: str, operations: Iterable[str], *, namespaced: bool
+) -> bool:
+    """Whether a rule includes one of the operations on a resource, or on a subresource such as
+    `nodes/status`."""
+    if webhook.match_conditions:
+        return False
+    return any(_includes(rule, group, resource, operations, namespaced) for rule in webhook.rules)
+
+
+def _includes(
+    rule: RuleWithOperations, group: str, resource: str, operations: Iterable[str], namespaced: bool
+) -> bool:
+    if rule.scope not in ("*", "Namespaced" if namespaced else "Cluster"):
+        return False
+    if {"*", group}.isdisjoint(rule.api_groups) or {"*", *operations}.isdisjoint(rule.operations):
+        return False
+    parent, slash, sub = resource.partition("/")
+    names = {"*/*", f"{parent}/*", f"*/{sub}", resource} if slash else {"*", "*/*", f"{parent}/*", resource}
+    return not names.isdisjoint(rule.resources)
+
+
+def covers_namespace(webhook: Webhook, namespace: str, facts: Facts) -> bool:
+    """Whether the namespaceSelector certainly selects a namespace."""
+    selector, known = webhook.namespace_selector, facts.cluster_objects(Namespace)
+    found = None if known is None else known.named(namespace)
+    if found is None and not _keys(selector) <= {_NAME_LABEL}:
+        return False
+    labels = {} if found is None else found.metadata.labels
+    return selector.matches({**labels, _NAME_LABEL: namespace})
+
+
+def _keys(selector: LabelSelector) -> set[str]:
+    return {*selector.match_labels, *(each.key for each in selector.match_expressions)}
+
+
+def covers_own_pods(webhook: Webhook, service: ServiceReference, facts: Facts) -> bool:
+    """Whether the objectSelector certainly selects the pods behind the webhook's Service."""
+    if not _keys(webhook.object_selector):
+        return True
+    pods = list(_pods_behind(service, facts))
+    return bool(pods) and all(map(webhook.object_selector.matches, pods))
+
+
+def covers_any_object(webhook: Webhook) -> bool:
+    """Whether the objectSelector is empty."""
+    return not _keys(webhook.object_selector)
+
+
+def _pods_behind(service: ServiceReference, facts: Facts) -> Iterable[Mapping[str, str]]:
+    """The labels of the pods of each workload that a Service selects."""
+    services = facts.cluster.listing(Resource.SERVICES, service.namespace)
+    found = None if services is None else services.objects(Service).named(service.name)
+    if found is None:
+        return ()
+    workloads = facts.cluster.listing(Resource.WORKLOADS, service.namespace)
+    selected = selected_workloads(found, workloads)
+    return (labels_of(mapping(each, "spec", "template")) for each in selected)

@@ -1,0 +1,109 @@
+"""webhook-locks-cluster: webhooks that refuse or delay requests without which a cluster does not recover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydantic import Field
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.data import load_list, table
+from policies.core.settings import Model
+from policies.kube.group_kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from policies.kube.objects.webhooks import ServiceReference, Webhook, WebhookConfiguration
+from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
+
+_OWN: Final = "own"
+_PLACEHOLDER: Final = ServiceReference(namespace="system", name="webhook-service")
+"""The Service in the manifests that Kubebuilder generates, before kustomize sets its name."""
+
+
+class CriticalRequest(Model):
+    """An entry of the table critical.yaml."""
+
+    group: str = Field(description="the API group of the resource")
+    resource: str = Field(description="the plural, or a subresource such as nodes/status")
+    operations: tuple[str, ...] = Field(description="the operations that recovery needs")
+    namespace: str = Field(
+        "", description="its namespace; `own`: that of the webhook's Service; empty: it has none"
+    )
+    what: str = Field(description="the objects in words")
+    loss: str = Field(description="what happens without it, as half a sentence")
+    patience: int | None = Field(None, description="seconds after which the client gives up")
+    source: str = Field(description="where this is from")
+
+
+@table
+def _table() -> tuple[CriticalRequest, ...]:
+    return load_list(CriticalRequest, "policies.webhooks", "critical.yaml")
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    configuration = target.read(WebhookConfiguration)
+    for index, webhook in enumerate(configuration.webhooks):
+        received = list(_received(webhook, facts))
+        if not received:
+            continue
+        name = webhook.name or index
+        if configuration.fails_closed(webhook):
+            first, *others = received
+            more = f" It also receives {_joined([each.what for each in others[:3]])}." if others else ""
+            yield Finding(
+                f"webhooks[{index}].failurePolicy",
+                f"Webhook {name} fails closed on {first.what}: while it does not answer, {first.loss}.{more}",
+                _hint(webhook, received),
+            )
+        elif late := [each for each in received if each.patience and each.patience <= webhook.timeout]:
+            first = min(late, key=lambda each: each.patience or 0)
+            yield Finding(
+                f"webhooks[{index}].timeoutSeconds",
+                f"Webhook {name} delays {first.what} by {webhook.timeout} s while it does not answer, and "
+                f"their clients give up after {first.patience} s: {first.loss}, in spite of failurePolicy "
+                "Ignore.",
+                "Name the resources that it needs in rules, or set timeoutSeconds to 3 or less.",
+            )
+
+
+def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
+    """The critical requests that the webhook certainly receives."""
+    service = webhook.client_config.service
+    for each in _table():
+        namespaced = bool(each.namespace)
+        if not covers_resource(webhook, each.group, each.resource, each.operations, namespaced=namespaced):
+            continue
+        if each.namespace == _OWN:
+            if service is None or service == _PLACEHOLDER or not service.namespace:
+                continue
+            own = each.resource != "pods" or covers_own_pods(webhook, service, facts)
+            if own and covers_namespace(webhook, service.namespace, facts):
+                yield each
+        elif covers_any_object(webhook) and (
+            not namespaced or covers_namespace(webhook, each.namespace, facts)
+        ):
+            yield each
+
+
+def _hint(webhook: Webhook, received: list[CriticalRequest]) -> str:
+    if any("*" in rule.resources or "*/*" in rule.resources for rule in webhook.rules):
+        return (
+            "Name the resources that it needs in rules, and exclude kube-system, kube-node-lease and its own "
+            "namespace by namespaceSelector (kubernetes.io/metadata.name NotIn)."
+        )
+    service = webhook.client_config.service
+    own = service.namespace if service is not None else ""
+    places = dict.fromkeys(own if each.namespace == _OWN else each.namespace for each in received)
+    named = _joined([place for place in places if place])
+    if not named:
+        return "Set failurePolicy to Ignore, or leave these resources out of rules."
+    return (
+        f"Exclude namespace {named} by namespaceSelector (kubernetes.io/metadata.name NotIn), or set "
+        "failurePolicy to Ignore."
+    )
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1] if words else "")))
+
+
+RULE = rule(__name__, check, (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS))
