@@ -13,7 +13,7 @@ from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
 from policies.kube.cache import Cache
-from policies.kube.field_paths import Steps, field_path, maps_at
+from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, integer, mapping, replaced, strings, text
 from policies.kube.objects.kinds import type_of
@@ -51,6 +51,8 @@ class PodTemplate:
     """The other object that completes the pod."""
     reads: tuple[str, ...] = ()
     """Fields that the table of kinds declares unread, and that are read in this pod."""
+    rewritten: bool = False
+    """Whether an operator writes its own containers over the template's."""
     unprojected: Json = field(default_factory=dict)
     """The pod before the pod-level mutators."""
     pod: Json = field(init=False)
@@ -75,7 +77,13 @@ class PodTemplate:
     @property
     def is_exact(self) -> bool:
         """Whether the pods will equal the template; otherwise findings in it warn at most."""
-        return self.origins is None and not self.by_shape
+        return self.origins is None and not self.by_shape and not self.rewritten
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether rules read the pod with the fields that the mutators will add."""
+        edited = self.workload is None or not self.workload.projected or self.rewritten
+        return not (edited or self.container_path)
 
     @property
     def metadata_path(self) -> str:
@@ -222,9 +230,11 @@ def _templates(
         for steps, node in maps_at(obj, override.at)
         if mapping(node, *override.patch.split("."))
     }
+    rewritten = {steps[:_ELEMENT] for path in workload.rewritten_if for steps, _ in every_value_at(obj, path)}
     for path in workload.templates:
         for steps, node in maps_at(obj, path):
-            yield _template(obj, workload, (*above, *steps), node, workload.shape, patched=steps in patched)
+            made = _template(obj, workload, (*above, *steps), node, workload.shape, patched=steps in patched)
+            yield replace(made, rewritten=True) if steps[:_ELEMENT] in rewritten else made
     for path in workload.specs:
         for steps, node in maps_at(obj, path):
             yield _template(obj, workload, (*above, *steps), node, Shape.SPEC)
@@ -247,6 +257,10 @@ def _templates(
                 yield PodTemplate(PodView(node), path, f"{path}.spec", workload, steps, shape=workload.shape)
             elif inner is not None:
                 yield from _templates(node, steps, inner, workloads, depth - 1)
+
+
+_ELEMENT: Final = 3
+"""The steps to an element of a list below `spec`, such as `spec`, `predictors`, 0."""
 
 
 def _template(

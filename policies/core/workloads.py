@@ -121,6 +121,11 @@ class Workload(Model):
         "`training-runtime` or `template`; findings in the merged pods are never refused. If that object is "
         "not available, as in admission, the fields in `unread` are not read",
     )
+    rewritten_if: tuple[str, ...] = Field(
+        (),
+        description="paths of fields with which an operator writes containers over the pod templates of the "
+        "same list element; findings there are never refused, and no injection is shown",
+    )
     unread: tuple[Unread, ...] = Field((), description="fields that affect pods and are not read")
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")
     projected: bool = Field(

@@ -118,7 +118,7 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
         )
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
-    reason = "training: an eviction loses what it did since its last checkpoint"
+    reason = "runs to completion: an eviction loses its work since its last checkpoint"
     if view.is_ray and _is_only_state(view):
         reason = "head of a Ray cluster: an eviction loses the state of the cluster and all workers"
     for key, value in GUARDS.items():

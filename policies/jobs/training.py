@@ -65,11 +65,11 @@ def _trains(container: Container) -> bool:
     names = {words[0] for words in started} - SHELLS - table.harmless
     # A shell script may do anything before it trains.
     names_of_python = (name for name in names if not name.endswith((".sh", ".bash")))
-    scripts = {name for name in names_of_python if _words_of(name) & table.words or _SCRIPT.search(name)}
+    scripts = {name for name in names_of_python if words_of(name) & table.words or _SCRIPT.search(name)}
     if any(prepares(name) for name in names):
         return False
     names -= {words[0] for words in started if _launcher(words)}
-    return names <= scripts and (launched or any(_words_of(name) & table.words for name in scripts))
+    return names <= scripts and (launched or any(words_of(name) & table.words for name in scripts))
 
 
 def _launcher(words: tuple[str, ...]) -> str:
@@ -86,9 +86,9 @@ def _launcher(words: tuple[str, ...]) -> str:
 def prepares(name: str) -> bool:
     """Whether a name, as of an image or a script, says that it prepares or uses a training: a conversion, a
     download, an evaluation."""
-    return bool(_words_of(name) & _table().other_words)
+    return bool(words_of(name) & _table().other_words)
 
 
-def _words_of(name: str) -> frozenset[str]:
+def words_of(name: str) -> frozenset[str]:
     """The words in the name of a script or module: `train.py`, `trainer.finetune`."""
     return frozenset(_WORD.findall(_FINE.sub("fine", name.lower())))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
+from policies.core.completing import CLUSTER_SERVING_RUNTIME, SERVING_RUNTIME
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import PodTemplate, Target
@@ -15,6 +17,9 @@ from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
+
+
+RUNTIMES: Final = (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME)
 
 
 def missing_liveness(
@@ -47,9 +52,11 @@ def missing_liveness(
 
 
 def _others_add_probes(template: PodTemplate) -> bool:
-    """Whether KubeRay or a serving runtime adds the probes, or a person watches a Pod without controller."""
+    """Whether KubeRay or a serving runtime adds the probes, or a person watches a Pod without controller. The
+    flags and probes of a serving runtime may be in the service that uses it, so it is judged there."""
     is_bare_pod = template.workload is None and controller(template.pod) is None
-    return template.is_ray or bool(template.container_path) or is_bare_pod
+    is_runtime = template.workload is not None and template.workload.gk in RUNTIMES
+    return template.is_ray or bool(template.container_path) or template.rewritten or is_bare_pod or is_runtime
 
 
 def _lacks_liveness(template: PodTemplate, container: Container, facts: Facts) -> bool:

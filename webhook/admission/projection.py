@@ -58,7 +58,7 @@ def project(
     advice: list[Result] = []
     crashes: list[Crash] = []
     for template in templates:
-        if template.workload is None or not template.workload.projected or template.container_path:
+        if not template.is_projected:
             judged.append(template)
             made = pod_of_kuberay(obj, template)
             if made is not None:  # rules read the template as it is written, without what KubeRay adds

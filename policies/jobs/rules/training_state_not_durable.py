@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from pydantic import Field
@@ -15,7 +16,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.settings import Model
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
-from policies.jobs.training import prepares
+from policies.jobs.training import prepares, words_of
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
@@ -125,6 +126,8 @@ class UploadingPrograms(Model):
     """The table uploading_programs.yaml."""
 
     uploads: frozenset[str] = Field(description="a program with its first arguments")
+    entrypoints: Mapping[str, str] = Field(description="images whose entrypoint is such a program")
+    words: frozenset[str] = Field(description="words in the names of containers, images and scripts that upload")
 
 
 @data.table
@@ -133,14 +136,24 @@ def _uploading() -> UploadingPrograms:
 
 
 def _uploads(template: PodTemplate) -> bool:
-    """Whether a container runs a program that copies files to durable storage."""
-    known = _uploading().uploads
-    return any(
-        f"{command.name} {argument}" in known
-        for container in template.containers()
-        for command in container_command(template, container).commands
-        for argument in [word for word in command.argv[1:] if not word.startswith("-")][:2]
-    )
+    """Whether a container copies files to durable storage, by its program or by its name."""
+    table = _uploading()
+    for container in template.containers():
+        summary = container_command(template, container)
+        started = [command.argv for command in summary.commands]
+        image = repository(container.image)
+        for known, program in table.entrypoints.items():
+            if not container.typed.command and f"/{image}".endswith(f"/{known}"):
+                started.append((program, *container.typed.args))
+        names = (container.name, image.rpartition("/")[2], *summary.scripts, *(argv[0] for argv in started))
+        if any(not table.words.isdisjoint(words_of(name)) for name in names):
+            return True
+        for program, *arguments in started:
+            name = program.rpartition("/")[2]
+            plain = [word for word in arguments if not word.startswith("-")][:2]
+            if any(f"{name} {argument}" in table.uploads for argument in plain):
+                return True
+    return False
 
 
 def _has_durable_volume(template: PodTemplate) -> bool:

@@ -357,3 +357,30 @@ def test_a_rollout_of_another_kind_is_not_read() -> None:
     rollout = obj("argoproj.io/v1alpha1", "Rollout", "web", {"workloadRef": reference})
     stateful = obj("apps/v1", "StatefulSet", "web", {"template": {"spec": {"containers": []}}})
     assert templates(rollout, stateful) == ()
+
+
+def test_a_missing_liveness_is_reported_for_the_service_and_not_for_its_runtime() -> None:
+    """The service may write the probe."""
+    given = runtime(image="example.org/server:1", ports=[{"containerPort": 8080}])
+    missing = [[each.rule for each in decided(obj, given).results] for obj in (given, service())]
+    assert ["liveness-missing" in rules for rules in missing] == [False, True]
+    written = service({"livenessProbe": {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 6}})
+    assert "liveness-missing" not in [each.rule for each in decided(written, given).results]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {"implementation": "TRITON_SERVER"},
+        {"implementation": "RANDOM_ABTEST", "children": [{"implementation": "TRITON_SERVER"}]},
+        {"children": [{"implementation": "TRITON_SERVER"}]},
+    ],
+)
+def test_nothing_is_shown_as_injected_where_seldon_writes_the_server(graph: Json) -> None:
+    """Seldon starts Triton on port 9000, the preset knows 8000."""
+    container = {"name": "model", "image": "nvcr.io/nvidia/tritonserver:24.12-py3"}
+    predictor = {"name": "default", "componentSpecs": [{"spec": {"containers": [container]}}]}
+    api = {"apiVersion": "machinelearning.seldon.io/v1", "kind": "SeldonDeployment", "metadata": {"name": "x"}}
+    own = decided({**api, "spec": {"predictors": [{**predictor, "graph": {"type": "MODEL"}}]}})
+    assert "8000" in str(own.changes), "Triton that a person starts"
+    assert decided({**api, "spec": {"predictors": [{**predictor, "graph": graph}]}}).changes == ()
