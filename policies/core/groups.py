@@ -19,6 +19,9 @@ from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import LeaderWorkerSet, StatefulSet
 
+RAY_CLUSTER_NAME: Final = "ray.io/cluster"
+RAY_GROUP: Final = "ray.io/group"
+RAY_NODE_TYPE: Final = "ray.io/node-type"
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 LWS_WORKER: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import Host, Reach, reach_of
+from policies.containers.commands import container_command
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.groups import RAY_NODE_TYPE
 from policies.core.services import own_service, selects
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import is_builtin
@@ -132,6 +134,8 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
             _REMEDIATION[probe.field],
         )
     undecided = summary.reaching(Reach.UNDECIDABLE)
+    if _is_ray_head(probe):
+        undecided = tuple(host for host in undecided if host.client != "ray")
     if not undecided:
         return None
     empty_variable = next((note for note in summary.undecidable if "is empty in a probe" in note), None)
@@ -149,6 +153,15 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
         _REMEDIATION[probe.field],
         Certainty.UNDECIDED,
     )
+
+
+def _is_ray_head(probe: Probe) -> bool:
+    """Whether the container starts the head of a Ray cluster, which `ray status` there asks."""
+    labels, path = probe.template.typed.metadata.labels, probe.template.path
+    if labels.get(RAY_NODE_TYPE) == "head" or path.endswith("headGroupSpec.template"):
+        return True
+    commands = container_command(probe.template, probe.container).commands
+    return any(each.name == "ray" and {"start", "--head"} <= set(each.argv) for each in commands)
 
 
 def _listed(hosts: tuple[Host, ...]) -> str:

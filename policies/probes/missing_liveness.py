@@ -18,7 +18,6 @@ from policies.probes.probe import LIVENESS
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
 
-
 RUNTIMES: Final = (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME)
 
 

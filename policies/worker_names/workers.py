@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from policies.core.annotations import WORKER_GROUP
+from policies.core.groups import RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
 from policies.kube.json import Json
 from policies.kube.names import is_api_version, is_kind, is_label_value, is_path_segment
 from policies.kube.objects.metadata import Object
@@ -21,9 +22,6 @@ from policies.kube.objects.reading import WrongTypeError, read
 from policies.kube.objects.scaling import Scale
 
 IS_RAY_NODE: Final = "ray.io/is-ray-node"
-RAY_CLUSTER: Final = "ray.io/cluster"
-RAY_GROUP: Final = "ray.io/group"
-RAY_NODE_TYPE: Final = "ray.io/node-type"
 REPLICA_INDEX: Final = "ray.io/worker-group-replica-index"
 HOST_INDEX: Final = "ray.io/replica-host-index"
 REPLICA_NAME: Final = "ray.io/worker-group-replica-name"
@@ -100,12 +98,12 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
     if not owner.is_ray or labels.get(IS_RAY_NODE) != "yes":
         group = _selectable(labels, WORKER_GROUP)
         return Worker(namespace, owner, group, {WORKER_GROUP: group}) if group else None
-    cluster, group = _selectable(labels, RAY_CLUSTER), _selectable(labels, RAY_GROUP)
+    cluster, group = _selectable(labels, RAY_CLUSTER_NAME), _selectable(labels, RAY_GROUP)
     if not cluster or not group:
         return None
     match labels.get(RAY_NODE_TYPE):
         case "head":
-            selector = {RAY_CLUSTER: cluster, RAY_NODE_TYPE: "head"}
+            selector = {RAY_CLUSTER_NAME: cluster, RAY_NODE_TYPE: "head"}
             return Worker(namespace, owner, group, selector, head=True)
         case "worker":
             replica = labels.get(REPLICA_NAME, "")
@@ -113,7 +111,7 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
                 namespace,
                 owner,
                 group,
-                {RAY_CLUSTER: cluster, RAY_GROUP: group},
+                {RAY_CLUSTER_NAME: cluster, RAY_GROUP: group},
                 replica=replica,
                 replica_index=_number(labels.get(REPLICA_INDEX)),
                 host=(_number(labels.get(HOST_INDEX)) or 0) if replica else 0,

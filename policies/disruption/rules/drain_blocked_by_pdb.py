@@ -7,7 +7,7 @@ from itertools import islice, product
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.groups import LWS_NAME
+from policies.core.groups import LWS_NAME, RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
 from policies.core.listing import TypedIndex
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.group_kinds import (
@@ -227,6 +227,8 @@ def _groups(target: Target, facts: Facts) -> Findings:
     for labels, count in _labelled_pods(target, facts):
         for guard in _selecting(labels, facts):
             name, least = guard[0].name, guard[2]
+            if guard[1].matches({key: labels[key] for key in _OF_ANY_CLUSTER if key in labels}):
+                continue
             # A disruption controller computes no percentage of pods whose owner has no scale subresource.
             if target.kind == LEADER_WORKER_SET or isinstance(least, int):
                 guards[name] = guard
@@ -260,19 +262,21 @@ def _labelled_pods(target: Target, facts: Facts) -> Iterator[tuple[dict[str, str
             yield {**template.typed.metadata.labels, LWS_NAME: target.name}, groups * pods
         return
     if target.kind == RAY_CLUSTER:
-        own, cluster = {_RAY_NAME: target.name}, target.read(RayCluster).spec
+        own, cluster = {RAY_CLUSTER_NAME: target.name}, target.read(RayCluster).spec
     else:
         own, cluster = {}, target.read(RayService).spec.ray_cluster_config
     for template in target.templates:
-        group = template.steps[-2]
-        pods = 1  # the head
-        if isinstance(group, int):
-            worker_group = cluster.worker_group_specs[group]
-            pods = _ray_workers(worker_group, scales=cluster.enable_in_tree_autoscaling)
-        yield {**template.typed.metadata.labels, **own}, pods
+        index = template.steps[-2]
+        pods, of_kuberay = 1, {RAY_NODE_TYPE: "head", RAY_GROUP: "headgroup"}
+        if isinstance(index, int):
+            group = cluster.worker_group_specs[index]
+            pods = _ray_workers(group, scales=cluster.enable_in_tree_autoscaling)
+            of_kuberay = {RAY_NODE_TYPE: "worker", RAY_GROUP: group.group_name}
+        yield {**template.typed.metadata.labels, **own, **of_kuberay}, pods
 
 
-_RAY_NAME: Final = "ray.io/cluster"
+_OF_ANY_CLUSTER: Final = (RAY_NODE_TYPE, RAY_GROUP)
+"""Labels that pods of other Ray clusters have too."""
 
 
 def _ray_workers(group: WorkerGroupSpec, *, scales: bool) -> int:

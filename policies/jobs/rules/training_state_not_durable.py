@@ -127,7 +127,7 @@ class UploadingPrograms(Model):
 
     uploads: frozenset[str] = Field(description="a program with its first arguments")
     entrypoints: Mapping[str, str] = Field(description="images whose entrypoint is such a program")
-    words: frozenset[str] = Field(description="words in the names of containers, images and scripts that upload")
+    words: frozenset[str] = Field(description="words in the names of what uploads")
 
 
 @data.table

@@ -380,7 +380,11 @@ def test_nothing_is_shown_as_injected_where_seldon_writes_the_server(graph: Json
     """Seldon starts Triton on port 9000, the preset knows 8000."""
     container = {"name": "model", "image": "nvcr.io/nvidia/tritonserver:24.12-py3"}
     predictor = {"name": "default", "componentSpecs": [{"spec": {"containers": [container]}}]}
-    api = {"apiVersion": "machinelearning.seldon.io/v1", "kind": "SeldonDeployment", "metadata": {"name": "x"}}
+    api = {
+        "apiVersion": "machinelearning.seldon.io/v1",
+        "kind": "SeldonDeployment",
+        "metadata": {"name": "x"},
+    }
     own = decided({**api, "spec": {"predictors": [{**predictor, "graph": {"type": "MODEL"}}]}})
     assert "8000" in str(own.changes), "Triton that a person starts"
     assert decided({**api, "spec": {"predictors": [{**predictor, "graph": graph}]}}).changes == ()
