@@ -138,3 +138,13 @@ class LoadMetrics(Model):
     names: tuple[str, ...] = Field(min_length=1, description="their names")
     of_router: bool = Field(False, description="whether another pod than the one that is scaled shows them")
     source: str = Field(description="the documentation or code that shows them")
+
+
+class Example(Model):
+    """What the complete manifest of its page runs."""
+
+    image: str = Field(min_length=1, description="the image")
+    command: tuple[str, ...] = Field((), description="the container's command; empty: the image's own")
+    args: tuple[str, ...] = Field((), description="the container's arguments")
+    gpus: int = Field(0, ge=0, description="GPUs of the container")
+    memory: str = Field(description="the memory limit")

@@ -18,6 +18,7 @@ from policies.kube.images import glob_of
 from policies.probes.life import (
     Busy,
     Cache,
+    Example,
     LinkVariable,
     LoadMetrics,
     LongAnswers,
@@ -356,6 +357,7 @@ class Preset(Model):
     )
     busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
     long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
+    example: Example | None = Field(None, description="what the complete manifest of its page runs")
     load_metrics: LoadMetrics | None = Field(None, description="its metrics that show its load")
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
     shared_memory: SharedMemory | None = Field(

@@ -7,7 +7,9 @@ from typing import Final
 
 from policies.core.reasons import in_words
 from policies.probes.preset import Preset, Protocol, known_presets
+from webhook.cli.server_manifest import server_manifest
 
+_WATCHED: Final = " The webhook adds the livenessProbe, which checks progress."
 _RULES: Final = "../rules"
 
 
@@ -23,7 +25,8 @@ def server_markdown(name: str) -> str:
         ("Variables", _variables(preset)),
         ("Stop", _stop(preset)),
         ("Hangs", _hangs(preset)),
-        ("Replicas", _replicas(preset)),
+        ("Scaling", _scaling(preset)),
+        ("Pitfalls", _pitfalls(preset)),
     )
     parts = [f"# {name} on Kubernetes", f"Source: <{preset.source}>"]
     if preset.checked:
@@ -32,6 +35,14 @@ def server_markdown(name: str) -> str:
         found = list(facts)
         if found:
             parts += [f"## {title}", "\n".join(f"- {fact}" for fact in found)]
+    manifest = server_manifest(name, preset)
+    if manifest:
+        parts += [
+            "## A complete manifest",
+            "`chassis review` reports nothing in it. Sizes are examples: set the model, the memory, and the "
+            "claim's size and StorageClass." + (_WATCHED if preset.progress is not None else ""),
+            f"```yaml\n{manifest}```",
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -43,8 +54,8 @@ def index_markdown() -> str:
             "# Model servers on Kubernetes",
             "",
             "A page for each known model server, made of the facts in "
-            "[policies/servers](../../policies/servers). `chassis explain vllm` prints the same. A fact that "
-            "a page lacks is unknown, and no rule judges it.",
+            "[policies/servers](../../policies/servers). `chassis explain vllm` prints the same. A fact "
+            "that a page lacks is unknown, and no rule judges it.",
             "",
             *rows,
             "",
@@ -66,12 +77,18 @@ def _topics(preset: Preset) -> Iterator[str]:
     yield "probes"
     if preset.cache:
         yield "cache"
-    if preset.needs or preset.reserves or preset.shared_memory:
+    if preset.needs or preset.reserves or preset.shared_memory or preset.parallelism:
         yield "memory and accelerators"
     if preset.drain:
         yield "stop"
     if preset.progress:
         yield "hangs"
+    if preset.load_metrics:
+        yield "scaling"
+    if preset.busy or preset.long_answers or preset.memory_share:
+        yield "pitfalls"
+    if preset.example:
+        yield "a complete manifest"
 
 
 def _recognition(preset: Preset) -> Iterator[str]:
@@ -134,9 +151,18 @@ def _cache(preset: Preset) -> Iterator[str]:
 def _memory(preset: Preset) -> Iterator[str]:
     if preset.needs is not None:
         error = f" (`{preset.needs.error}`)" if preset.needs.error else ""
+        without = "computes on the CPU" if preset.needs.falls_back else "does not start"
         yield (
-            f"does not start without an accelerator in images {_code(preset.needs.images)}{error}"
-            f"{_cited(preset.needs.source)}"
+            f"{without} without an accelerator in images "
+            f"{_code(preset.needs.images)}{error}{_cited(preset.needs.source)}"
+        )
+    if preset.parallelism is not None:
+        flags = [flag for factor in preset.parallelism.spread for flag in (*factor.flags, *factor.variables)]
+        if flags:
+            yield f"its number of accelerators is set by {_code(flags)}{_cited(preset.parallelism.source)}"
+        yield (
+            "on several GPUs it needs a volume of medium Memory at `/dev/shm` "
+            f"([rule](../rules/shared-memory-too-small.md)){_cited(preset.parallelism.source)}"
         )
     for reserved in preset.reserves:
         each = " for each accelerator's process" if reserved.each else ""
@@ -174,6 +200,25 @@ def _stop(preset: Preset) -> Iterator[str]:
         yield f"the time is set by {_code((*drain.flags, *drain.env))}{_cited(drain.source)}"
 
 
+def _pitfalls(preset: Preset) -> Iterator[str]:
+    if preset.busy is not None:
+        yield (
+            f"under load its health endpoint {preset.busy.why}: give probes a timeout of 10 s or "
+            f"more{_cited(preset.busy.source)}"
+        )
+    if preset.long_answers is not None:
+        yield (
+            f"a normal answer may take {preset.long_answers.seconds} s or longer: raise the timeouts of "
+            f"gateways{_cited(preset.long_answers.source)}"
+        )
+    if preset.memory_share is not None:
+        share = preset.memory_share
+        yield (
+            f"takes {share.share:.0%} of a GPU's memory, whatever the model needs; shared GPUs need "
+            f"{_code((*share.flags, *share.env))}{_cited(share.source)}"
+        )
+
+
 def _hangs(preset: Preset) -> Iterator[str]:
     progress = preset.progress
     if progress is None:
@@ -187,7 +232,14 @@ def _hangs(preset: Preset) -> Iterator[str]:
     )
 
 
-def _replicas(preset: Preset) -> Iterator[str]:
+def _scaling(preset: Preset) -> Iterator[str]:
+    if preset.load_metrics is not None:
+        yield f"load is shown by {_code(preset.load_metrics.names)}{_cited(preset.load_metrics.source)}"
+        if not preset.load_metrics.of_router:
+            yield (
+                "these end with the last pod, so they start none from zero "
+                "([rule](../rules/autoscaler-stays-at-zero.md))"
+            )
     if preset.single_state is not None:
         state = preset.single_state
         yield f"one replica only, since it keeps {state.what}{_cited(state.source)}"
