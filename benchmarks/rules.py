@@ -17,8 +17,8 @@ from policies.core.pod_view import PodView
 from policies.core.target import pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
-from webhook.admission.context import Context
 from webhook.admission.projection import project
+from webhook.admission.review import Context
 from webhook.config.load import load, rules
 from webhook.manifests.files import Document, ManifestCluster
 

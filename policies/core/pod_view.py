@@ -7,12 +7,13 @@ that an edit did not change are taken from the previous view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from typing import Final
 
 from policies.core.annotations import DOMAIN
 from policies.core.pod_features import PodFeature, features_of
 from policies.core.workloads import known_workloads
+from policies.kube.cache import lazy
 from policies.kube.json import Json
 from policies.kube.objects.metadata import OwnerReference
 from policies.kube.objects.pods import Pod, PodSpec
@@ -30,23 +31,23 @@ class PodView:
         self.pod = pod
         self._before = before
 
-    @cached_property
+    @lazy
     def typed(self) -> Pod:
         """Its fields. Raises WrongTypeError; in a review the pod is undecided then."""
         return read(self.pod, Pod)
 
-    @cached_property
+    @lazy
     def chassis_annotations(self) -> Mapping[str, str]:
         """The annotations of `mlchassis.dev`."""
         annotations = self.typed.metadata.annotations
         return {key: value for key, value in annotations.items() if key.startswith(_OURS)}
 
-    @cached_property
+    @lazy
     def owner(self) -> OwnerReference | None:
         """The owner reference that is marked as controller."""
         return self.typed.metadata.controller
 
-    @cached_property
+    @lazy
     def is_ray(self) -> bool:
         """Whether KubeRay made the pod as a Ray head or worker, and adds the probes itself."""
         labels, owner = self.typed.metadata.labels, self.owner
@@ -54,14 +55,14 @@ class PodView:
             return labels.get("ray.io/node-type") != "redis-cleanup"
         return labels.get("ray.io/is-ray-node") == "yes"
 
-    @cached_property
+    @lazy
     def completes(self) -> bool:
         """Whether the pod runs to completion: by its restartPolicy or as a Job's."""
         if self.typed.spec.restart_policy in ("Never", "OnFailure"):
             return True
         return self.owner is not None and self.owner.kind in _completing_owners()
 
-    @cached_property
+    @lazy
     def containers(self) -> tuple[Container, ...]:
         """All containers, main ones first; unchanged ones are the objects of the previous view."""
         before, self._before = self._before, None
@@ -71,12 +72,12 @@ class PodView:
         typed = vars(self).get("typed")
         return tuple(_viewed(self.pod, known, None if typed is None else typed.spec))
 
-    @cached_property
+    @lazy
     def running(self) -> tuple[Container, ...]:
         """Main containers and native sidecars, which run at the same time."""
         return tuple([each for each in self.containers if each.role is not Role.INIT])
 
-    @cached_property
+    @lazy
     def features(self) -> frozenset[PodFeature]:
         return frozenset(features_of(self.typed.spec, completes=self.completes))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Final, TypeVar
 
 from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
@@ -12,7 +11,7 @@ from policies.core.composing import OTHER_OBJECT, Origins, composed_pod, origin_
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
-from policies.kube.cache import Cache
+from policies.kube.cache import Cache, lazy
 from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
 from policies.kube.json import Json, integer, mapping, replaced, strings, text
@@ -69,7 +68,7 @@ class PodTemplate:
         """The template with another pod."""
         return replace(self, view=view)
 
-    @cached_property
+    @lazy
     def typed(self) -> Pod:
         """The pod's fields. Raises WrongTypeError; in a review the template is undecided then."""
         return self.view.typed
@@ -98,11 +97,11 @@ class PodTemplate:
         """Field path of a container's `command`, or of its `args` if it has only these."""
         return self.at(container, "command" if strings(container.spec, "command") else "args")
 
-    @cached_property
+    @lazy
     def completes(self) -> bool:
         return self.view.completes
 
-    @cached_property
+    @lazy
     def is_ray(self) -> bool:
         return self.view.is_ray
 
@@ -145,12 +144,12 @@ class Target:
     templates: tuple[PodTemplate, ...] = ()
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
-    @cached_property
+    @lazy
     def has_controller(self) -> bool:
         """Whether another object controls it: then rules judge that object."""
         return self.read(Object).metadata.controller is not None
 
-    @cached_property
+    @lazy
     def spec(self) -> Json:
         return mapping(self.obj, "spec")
 
@@ -160,13 +159,13 @@ class Target:
         typed = self._typed
         return typed if isinstance(typed, kind) else read(self.obj, kind)
 
-    @cached_property
+    @lazy
     def _typed(self) -> Object:
         if self.kind == POD and self.templates and self.templates[0].pod is self.obj:
             return self.templates[0].typed
         return read(self.obj, type_of(self.kind))
 
-    @cached_property
+    @lazy
     def replicas(self) -> int:
         """`spec.replicas`, by default 1. From JSON, since any kind may have it."""
         return integer(self.obj, "spec", "replicas", default=1)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from functools import cached_property
 from typing import Final
 
-from policies.kube.cache import Cache
+from policies.kube.cache import Cache, lazy
 from policies.kube.json import Json, indexed_maps, maps, replaced, text
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.reading import read
@@ -36,7 +35,7 @@ class Container:
         self.cache = Cache()
         """Values that depend only on its name, image, command, arguments, environment, ports and mounts."""
 
-    @cached_property
+    @lazy
     def typed(self) -> ContainerSpec:
         """Its fields. Raises WrongTypeError; in a review the object is undecided then."""
         return read(self.spec, ContainerSpec)
@@ -46,7 +45,7 @@ class Container:
         """Its field path in its pod, by name: `spec.containers[api]`."""
         return f"spec.{self.list}[{self.name}]"
 
-    @cached_property
+    @lazy
     def tcp_ports(self) -> dict[int, str]:
         """See `tcp_ports`."""
         return tcp_ports(self.typed)

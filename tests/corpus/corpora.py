@@ -25,9 +25,8 @@ from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import start_of
 from tests.e2e.binaries import module_source
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.engine import decide
-from webhook.admission.review import Review
+from webhook.admission.review import Context, Review
 from webhook.cli import reviewing
 from webhook.config.load import load
 from webhook.errors import UserError

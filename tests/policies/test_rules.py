@@ -29,8 +29,8 @@ from policies.core.mode import Mode, Profile
 from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
-from webhook.admission.context import Context
 from webhook.admission.projection import project
+from webhook.admission.review import Context
 from webhook.config.load import load, rules
 from webhook.manifests import files
 

@@ -2,7 +2,7 @@
 
 | question | module |
 |---|---|
-| what is carried from step to step | `review`; for one pod `context` |
+| what is carried from step to step | `review` |
 | which step follows which | `engine` |
 | how a request is parsed | `envelope` |
 | which requests are reviewed | `scope` |

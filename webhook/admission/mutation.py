@@ -17,10 +17,10 @@ from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import with_short_texts
 from webhook.admission.configuration import Effective
-from webhook.admission.context import Context
 from webhook.admission.decision import Change, Decision, Result, crash_from
 from webhook.admission.exemptions import Exemptions
 from webhook.admission.json_patch import diff
+from webhook.admission.review import Context
 
 
 def mutators_of(kind: GroupKind, operation: str = "CREATE") -> tuple[Mutator[Any], ...]:

@@ -11,10 +11,9 @@ from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
-from webhook.admission.context import Context
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.mutation import fold, mutators_of
-from webhook.admission.review import Fold
+from webhook.admission.review import Context, Fold
 
 
 def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:

@@ -1,24 +1,59 @@
-"""One review: a request on its way through the engine, with the policy and the cluster that decide it."""
+"""One review: a request on its way through the engine, with the policy and the cluster that decide it.
+
+Overrides may select the pods of a workload by their own labels, so each pod has its own `Context`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeAlias
 
 from policies.containers.commands import ReviewBudget
-from policies.core.facts import Cluster, whole_objects
+from policies.core.facts import Cluster, Facts, whole_objects
 from policies.core.pod_view import PodView, PodViews
 from policies.core.target import PodTemplate
+from policies.kube.cache import lazy
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json
 from webhook.admission.bounds import Bounds, allowance, bounded
-from webhook.admission.configuration import Config
-from webhook.admission.context import Context
+from webhook.admission.configuration import Config, Effective
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.replacements import owner_behind
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The configuration, the settings in force for an object, and the facts for mutators and rules."""
+
+    config: Config
+    effective: Effective
+    facts: Facts
+
+    @classmethod
+    def of(
+        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, views: PodViews | None = None
+    ) -> Context:
+        """`views`: the pods of the same review."""
+        # Only overrides select by labels.
+        labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
+        effective = config.effective(obj, namespace, labels)
+        return cls(config, effective, Facts(namespace, cluster, effective.settings, views or PodViews()))
+
+    def of_pod(self, pod: Json) -> Context:
+        """The context of a pod of the object: overrides may select the pod by its own labels."""
+        labels = self.facts.namespace_labels() if self.config.webhook.overrides else None
+        effective = self.config.effective(pod, self.namespace, labels)
+        if effective is self.effective:
+            return self
+        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.views)
+        return Context(self.config, effective, facts)
+
+    @property
+    def namespace(self) -> str:
+        return self.facts.namespace
+
 
 Fold: TypeAlias = Callable[[PodTemplate, Context], tuple[Decision, PodView]]
 """Mutates the pod of a template, as `webhook.admission.projection.fold_template` does."""
@@ -38,33 +73,33 @@ class Review:
         """The review of the same request with another object."""
         return replace(self, request=replace(self.request, object=obj))
 
-    @cached_property
+    @lazy
     def object(self) -> Json:
         """The object of the request; empty on DELETE."""
         return self.request.object or {}
 
-    @cached_property
+    @lazy
     def kind(self) -> GroupKind:
         return kind_of(self.object)
 
-    @cached_property
+    @lazy
     def owned(self) -> bool:
         """Whether a controller created the object, so nobody reads the warnings."""
         return owner_behind(self.request, self.config.webhook.controllers) is not None
 
-    @cached_property
+    @lazy
     def budget(self) -> ReviewBudget:
         """The budget of the review, for the object and for the old one."""
         return allowance()
 
-    @cached_property
+    @lazy
     def bounds(self) -> Bounds:
         """The parts of the object that are read."""
         whole = whole_objects(self.cluster)
         find = None if whole is None else whole.named
         return bounded(self.object, self.config.workloads, self.budget, find, self.request.namespace)
 
-    @cached_property
+    @lazy
     def context(self) -> Context:
         """The settings in force for the object, and the facts. Read it after `bounds`."""
         views = PodViews(template.view for template in self.bounds.templates)

@@ -20,12 +20,11 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import allowance, bounded, with_short_texts
-from webhook.admission.context import Context
 from webhook.admission.decision import Crash, Result, crash_from, not_denying
 from webhook.admission.exemptions import Exemptions, may_exempt
 from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.admission.projection import Projection, project
-from webhook.admission.review import Review
+from webhook.admission.review import Context, Review
 
 
 @dataclass(frozen=True, slots=True)

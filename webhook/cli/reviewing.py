@@ -16,11 +16,10 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
-from webhook.admission.review import Review
+from webhook.admission.review import Context, Review
 from webhook.manifests.api_fields import field_problems
 from webhook.manifests.files import Document, ManifestCluster
 from webhook.manifests.positions import Lines

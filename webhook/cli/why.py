@@ -27,9 +27,8 @@ from policies.kube.printable import printable
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.engine import decide
-from webhook.admission.review import Review
+from webhook.admission.review import Context, Review
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import connected

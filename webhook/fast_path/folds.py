@@ -17,9 +17,9 @@ from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.decision import Decision
 from webhook.admission.projection import fold_template
+from webhook.admission.review import Context
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
 Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]

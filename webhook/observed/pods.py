@@ -30,7 +30,7 @@ from policies.probes.standard_probes_settings import Learning, StandardProbes
 from policies.probes.startup_budget import declared_size
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
+from webhook.admission.review import Context
 from webhook.observed.record import Ended, Observation, Started
 
 NODE_TYPE_LABELS: Final = (

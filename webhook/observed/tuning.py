@@ -25,7 +25,7 @@ from policies.kube.printable import printable
 from policies.probes.observed import MIN_STARTS, workload_of
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
+from webhook.admission.review import Context
 from webhook.observed.history import History, Key, Liveness
 from webhook.observed.pods import (
     KILLED,

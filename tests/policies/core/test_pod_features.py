@@ -20,8 +20,8 @@ from policies.kube.json import Json, text
 from tests.webhook.fast_path.test_memo import corpus, judged
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
-from webhook.admission.context import Context
 from webhook.admission.projection import project
+from webhook.admission.review import Context
 from webhook.config.load import load
 from webhook.manifests.files import ManifestCluster
 
