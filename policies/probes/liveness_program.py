@@ -157,6 +157,12 @@ def checked_progress(probe: object) -> str:
     return f"{method} {text(canary, 0)}, while no client gets answers and its processes compute nothing"
 
 
+def asks_nothing(probe: object) -> bool:
+    """Whether the program in a probe only looks whether connections are accepted."""
+    plan = _plan_in(probe)
+    return bool(plan) and not text(plan, "page") and not plan.get("canaries")
+
+
 def patience(probe: Json) -> str:
     """How long a server without progress is left alone, such as `3 to 5 min`."""
     silence, period = integer(_plan_in(probe), "silence", default=30), probe_defaults.period(probe)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
 from policies.containers.programs import option
-from policies.core import data
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.facts import Facts
 from policies.core.reasons import in_words
-from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
 from policies.kube.images import repository_and_tag
@@ -34,6 +31,7 @@ from policies.probes.serving import recognised, serving_containers
 from policies.probes.startup_budget import budget_of, models_of, size_by_name
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
+from webhook.cli.hangs import Hang, hang_of, noticed
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewing import Reviewed, Subject
@@ -65,21 +63,7 @@ image), `get_model_info` in server.rs of text-generation-inference and text-embe
 MAX_VERSION_LENGTH: Final = 64
 
 
-class Noticed(Model):
-    """Experiments with one version of a server, or findings in its source."""
-
-    server: str
-    how: str
-    seen: dict[str, str]
-
-
-@cache
-def noticed() -> Mapping[str, Sequence[Noticed]]:
-    """The table of docs/what-probes-notice.md by preset. `make golden` writes the file."""
-    from importlib.resources import files
-
-    found = data.parsed(files("webhook.cli.output").joinpath("noticed.yaml").read_text("utf-8"))
-    return {name: [Noticed.model_validate(each) for each in entries] for name, entries in found.items()}
+_UNKNOWN: Final = Hang(None, "its server is not recognised")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +83,8 @@ class Serving:
     live_path: str | None = None
     ready_path: str | None = None
     models: tuple[str, ...] = ()
+    hang: Hang = _UNKNOWN
+    """Whether kubelet restarts it if it hangs."""
     notices: tuple[str, ...] = ()
     """Which failures its probes notice, from experiments or the server's source."""
     probes: Mapping[str, str] = field(default_factory=dict)
@@ -118,6 +104,7 @@ class Serving:
         """The element of `-o json`."""
         found = {to_camel(name): value for name, value in asdict(self).items()}
         del found["selector"]
+        found["hang"] = self.hang._asdict()
         return found
 
     @property
@@ -140,7 +127,8 @@ class Serving:
     @property
     def notes(self) -> tuple[str, ...]:
         """A note for each probe, then one for each notice."""
-        return (*(f"{name}: {_EFFECTS[name]} {when}" for name, when in self.probes.items()), *self.notices)
+        probes = (f"{name}: {_EFFECTS[name]} {when}" for name, when in self.probes.items())
+        return (*probes, f"hang: {self.hang}", *self.notices)
 
 
 def servings(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[Serving]:
@@ -166,6 +154,7 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
         image=container.image,
         models=_models(template.pod, container, server, facts),
         probes=_probes(timeline),
+        hang=hang_of(template, container, facts),
         drain_seconds=drain.seconds if drain else None,
         grace_seconds=integer(template.pod, "spec", "terminationGracePeriodSeconds", default=30),
         start_budget_seconds=until,
@@ -277,4 +266,5 @@ def _table(rows: Sequence[Serving]) -> Iterator[str]:
         yield line
         for note in notes:
             yield printable(f"    {note}") + "\n"
-    yield f"\n{plain.plural(len(rows), 'serving container')}\n"
+    noticed = sum(each.hang.noticed is True for each in rows)
+    yield f"\n{plain.plural(len(rows), 'serving container')}; a hang would be noticed in {noticed}\n"

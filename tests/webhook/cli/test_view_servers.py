@@ -8,7 +8,8 @@ from policies.kube.json import Json
 from policies.probes.preset import known_presets
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named
 from tests.webhook.kube.apiserver import FakeApiServer
-from webhook.cli.servers import VERSION_PATHS, noticed
+from webhook.cli.hangs import noticed
+from webhook.cli.servers import VERSION_PATHS
 
 VLLM: Json = {
     **SERVER,
@@ -120,3 +121,84 @@ async def test_a_server_that_cannot_be_asked_is_named(served: FakeApiServer, sca
 def test_the_tables_are_of_known_presets() -> None:
     assert set(noticed()) <= set(known_presets())
     assert set(VERSION_PATHS) <= set(known_presets())
+
+
+API = "registry.example/api:1"
+OPEN: Json = {"tcpSocket": {"port": 8000}}
+
+
+@pytest.mark.parametrize(
+    ("container", "annotations", "noticed_", "by", "change"),
+    [
+        (VLLM, {}, True, "what it has finished, and one request", ""),
+        (VLLM | {"livenessProbe": {"httpGet": {"path": "/health", "port": 8000}}}, {}, False, "", "Remove"),
+        (VLLM | {"command": [*VLLM["command"], "--enable-sleep-mode"]}, {}, False, "--enable-sleep-mode", ""),
+        (
+            {"image": API, "command": ["uvicorn", "a:app", "--host=0.0.0.0"]},
+            {},
+            True,
+            "whether it accepts connections",
+            "Hung threads are noticed only with the annotation mlchassis.dev/canary: POST /PATH.",
+        ),
+        (
+            {"image": API, "command": ["uvicorn", "a:app", "--host=0.0.0.0"]},
+            {"mlchassis.dev/canary": "POST /predict"},
+            True,
+            "POST /predict",
+            "",
+        ),
+        (
+            {"image": API, "ports": [{"containerPort": 8000}]},
+            {},
+            False,
+            "it has no livenessProbe",
+            "Add the annotation mlchassis.dev/canary: POST /PATH.",
+        ),
+        (
+            {"image": API, "ports": [{"containerPort": 8000}], "livenessProbe": OPEN},
+            {},
+            False,
+            "asks an open port",
+            "Replace the livenessProbe by the annotation",
+        ),
+        (
+            {
+                "image": "lmsysorg/sglang:v0.5.0",
+                "command": ["python3", "-m", "sglang.launch_server", "--host=0.0.0.0"],
+            },
+            {},
+            True,
+            "",
+            "",
+        ),
+        ({"image": "ollama/ollama:0.9.0"}, {}, False, "ollama does not notice it", "Replace"),
+        (
+            {"image": API, "ports": [{"containerPort": 80}], "livenessProbe": {"exec": {"command": ["x"]}}},
+            {},
+            None,
+            "its livenessProbe is its own",
+            "",
+        ),
+    ],
+)
+async def test_a_hang(
+    container: Json,
+    annotations: dict[str, str],
+    noticed_: bool | None,
+    by: str,
+    change: str,
+    fake: FakeApiServer,
+    scan: InCluster,
+) -> None:
+    made = deployment("llm", {"name": "main", **container})
+    made["spec"]["template"]["metadata"]["annotations"] = annotations
+    await fake.put(DEPLOYMENTS, made)
+    [found] = (await scan("--view", "servers", "-o", "json")).json
+    hang = found["hang"]
+    assert hang["noticed"] is noticed_
+    assert by in hang["by"]
+    assert hang["change"].startswith(change)
+    assert bool(change) == bool(hang["change"])
+    assert bool(hang["after"]) == (noticed_ is True)
+    counted = f"1 serving container; a hang would be noticed in {int(noticed_ is True)}"
+    assert (await scan("--view", "servers")).out.splitlines()[-1] == counted

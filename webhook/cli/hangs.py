@@ -1,0 +1,110 @@
+"""Whether liveness notices a hang of the server in a container, by what, when, and what would change that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+from policies.core import data
+from policies.core.annotations import CANARY
+from policies.core.facts import Facts
+from policies.core.reasons import in_words
+from policies.core.settings import Model
+from policies.core.target import PodTemplate
+from policies.kube import probe_defaults
+from policies.kube.pods import Container
+from policies.probes.endpoints import doubt_about, preset_health, server_port
+from policies.probes.health import handler_of
+from policies.probes.liveness_program import (
+    asks_nothing,
+    blind_because,
+    checked_progress,
+    is_program,
+    patience,
+)
+from policies.probes.probe import LIVENESS
+from policies.probes.recognition import Server
+from policies.probes.serving import recognised
+from policies.probes.standard_probes_settings import StandardProbes
+
+
+class Noticed(Model):
+    """Experiments with one version of a server, or findings in its source."""
+
+    server: str
+    how: str
+    seen: dict[str, str]
+
+
+@cache
+def noticed() -> Mapping[str, Sequence[Noticed]]:
+    """The table of docs/what-probes-notice.md by preset. `make golden` writes the file."""
+    from importlib.resources import files
+
+    found = data.parsed(files("webhook.cli.output").joinpath("noticed.yaml").read_text("utf-8"))
+    return {name: [Noticed.model_validate(each) for each in entries] for name, entries in found.items()}
+
+
+class Hang(NamedTuple):
+    """What happens if the server in a container hangs."""
+
+    noticed: bool | None
+    """Whether kubelet restarts the container; None if that is unknown."""
+    by: str
+    """What notices it, or why nothing does."""
+    after: str = ""
+    change: str = ""
+    """What to write so that a hang, or more hangs, would be noticed."""
+
+    def __str__(self) -> str:
+        result = {True: "noticed", False: "not noticed", None: "unknown"}[self.noticed]
+        after = f", after {self.after}" if self.after else ""
+        change = f". {self.change}" if self.change else ""
+        return f"{result}: {self.by}{after}{change}"
+
+
+def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
+    """What happens if the server in a container with these probes hangs."""
+    probe, server = container.spec.get(LIVENESS), recognised(container, facts)
+    if not probe:
+        doubt = doubt_about(container, server, server_port(container, server)) if server else None
+        return Hang(False, "it has no livenessProbe", change=f"{doubt[1]}." if doubt else f"Add {_CANARY}.")
+    if is_program(probe):
+        more = f"Hung threads are noticed only with {_CANARY}." if asks_nothing(probe) else ""
+        return Hang(True, f"its livenessProbe checks {checked_progress(probe)}", patience(probe), more)
+    after = in_words(probe_defaults.give_up(probe))
+    if server is not None and (because := blind_because(template.pod, container, facts)):
+        remove = "Remove the livenessProbe: the webhook adds one that notices it."
+        by_hand = because == "the probe was written by hand"
+        change = remove if by_hand else ""
+        return Hang(False, f"its endpoint does not notice it, and {because}", change=change)
+    instead = f"Replace the livenessProbe by {_CANARY}."
+    if "tcpSocket" in handler_of(probe):
+        return Hang(False, "its livenessProbe asks an open port", change=instead)
+    health = preset_health(container, facts.settings(StandardProbes)) if server else None
+    if server is None or health is None or handler_of(probe) != health.live:
+        return Hang(None, "its livenessProbe is its own", change="")
+    known = _by_endpoint(server)
+    by = f"the liveness endpoint of {server.name}"
+    if known is None:
+        return Hang(None, f"{by} was not tried")
+    return Hang(True, by, after) if known else Hang(False, f"{by} does not notice it", change=instead)
+
+
+_CANARY: Final = f"the annotation {CANARY}: POST /PATH"
+_HANGS: Final = ("a hung engine", "100 calls never return", "1 call never returns", "a worker is stopped")
+
+
+def _by_endpoint(server: Server) -> bool | None:
+    """Whether the liveness endpoint notices a hang, by experiments or the source; None if unknown."""
+    for each in noticed().get(server.name, ())[:1]:
+        outcomes = [each.seen[hang] for hang in _HANGS if hang in each.seen]
+        if any(outcome.startswith(_BLIND) for outcome in outcomes):
+            return False
+        if any(outcome.startswith("noticed") for outcome in outcomes):
+            return True
+    return None
+
+
+_BLIND: Final = ("not noticed", "the endpoint does not notice")
