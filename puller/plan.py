@@ -83,6 +83,7 @@ class Model:
     so the present version stays. `stored`: the complete tree on disk, of `size` bytes. `staged`: there is an
     unfinished tree too. `checked`: `loaded` was read from the server since the server (re)started or a check
     was requested. `first_install`: nothing was on disk before; the load that follows asks the server itself.
+    `fallback_at`: when the present tree may be loaded instead of the desired one (seconds, monotonic).
     """
 
     name: str
@@ -96,6 +97,7 @@ class Model:
     in_flight: InFlight | None = None
     failure: Failure | None = None
     size: int = 0
+    fallback_at: float = 0.0
 
     @property
     def listed(self) -> bool:
@@ -127,7 +129,9 @@ def next_step(model: Model, health: Health, now: float) -> Step | None:
     if model.in_flight is not None:
         return Step.CANCEL if _cancel_at(model) <= now else None
     step = _due_step(model, health)
-    return None if step is not None and now < _blocked_until(model, step) else step
+    if step is None or now >= _blocked_until(model, step):
+        return step
+    return _fallback(model, health) if now >= model.fallback_at else None
 
 
 def wake_at(model: Model, health: Health) -> float:
@@ -135,7 +139,12 @@ def wake_at(model: Model, health: Health) -> float:
     if model.in_flight is not None:
         return _cancel_at(model)
     step = _due_step(model, health)
-    return NEVER if step is None else _blocked_until(model, step) or NEVER
+    if step is None:
+        return NEVER
+    times = [_blocked_until(model, step)]
+    if _fallback(model, health) is not None:
+        times.append(model.fallback_at)
+    return min(filter(None, times), default=NEVER)
 
 
 def failure_obsolete(model: Model, health: Health) -> bool:
@@ -193,6 +202,15 @@ def _step_if_listed(model: Model, health: Health) -> Step | None:
     if not (model.checked or model.first_install):
         return Step.CHECK
     return None if model.loaded is Loaded.YES else Step.LOAD
+
+
+def _fallback(model: Model, health: Health) -> Step | None:
+    """The step while the desired tree cannot be downloaded: a server that restarted gets the present one."""
+    if model.desired is None or model.stored is None or model.current or health is not Health.UP:
+        return None
+    if not model.checked:
+        return Step.CHECK
+    return None if model.available else Step.LOAD
 
 
 def _step_if_removed(model: Model, health: Health) -> Step | None:

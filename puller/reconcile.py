@@ -42,6 +42,7 @@ _SLOT = {
 _CHECKS = 16
 """Checks, and deletions, at a time."""
 _FINISHED_ON_STOP = (Step.LOAD, Step.UNLOAD, Step.DELETE, Step.CANCEL)
+_FALLBACK_STEPS = (Step.LOAD, Step.CHECK)
 _SERVER_STEPS = (Step.LOAD, Step.UNLOAD, Step.CHECK)
 _CHECK_ALL_INTERVAL = 5.0
 _MAX_EXPONENT = 20
@@ -189,6 +190,7 @@ class Reconciler:
             message = f"the model directory cannot be used: {self.status.model_dir_error}"
             unusable = Reason.MODEL_DIR_UNUSABLE
             model.failure = Failure(step, model.desired, self._open_attempts, NEVER, unusable, message)
+            self._dirty.add(name)  # the present version may have to be loaded
         elif step is not None:
             self._queue.push(_SLOT[step], _priority(model), name)
         elif now < (when := wake_at(model, self.health)) < NEVER:
@@ -210,7 +212,11 @@ class Reconciler:
             if step is Step.LOAD and self.options.max_memory:
                 used = sum(each.memory for each in self.models.values()) if used is None else used
                 others = used - model.memory
-                if failure := plan.over_memory(model, others, self.options.max_memory):
+                failure = plan.over_memory(model, others, self.options.max_memory)
+                if failure is not None and model.failure is not None and not model.current:
+                    self._fallback_failed(model, failure)
+                    continue
+                if failure is not None:
                     model.failure = failure
                     self.status.report(model, now)
                     continue
@@ -256,7 +262,14 @@ class Reconciler:
         if self._without_slot.pop(model.name, None) is None:
             self._queue.give_back(_SLOT[step])
         del self._tasks[model.name]
-        if failure is not None or (model.failure is not None and model.failure.step is step):
+        if (
+            failure is not None
+            and step in _FALLBACK_STEPS
+            and model.failure is not None
+            and not model.current
+        ):
+            self._fallback_failed(model, failure)
+        elif failure is not None or (model.failure is not None and model.failure.step is step):
             model.failure = failure
         if not task.cancelled():
             self.status.step_ended(step, model, time.monotonic() - began)
@@ -265,10 +278,15 @@ class Reconciler:
             model.checked = model.failure is None  # an unload that failed may still have had its effect
         if step is Step.CHECK and loaded is Loaded.YES and not model.available:
             self._check_all()
-        if step in _SERVER_STEPS and model.failure is not None and model.failure.reason in SERVER_SILENT:
+        if step in _SERVER_STEPS and failure is not None and failure.reason in SERVER_SILENT:
             self._probe_now.set()
         self._dirty.add(model.name)
         self._wake.set()
+
+    def _fallback_failed(self, model: Model, failure: Failure) -> None:
+        """The present version is tried again later. The failure of the download stays, with its pauses."""
+        model.fallback_at = time.monotonic() + self.options.backoff_max
+        logger.warning("present version not loaded", model=model.name, error=failure.message)
 
     def _failure(self, step: Step, model: Model, reason: Reason, message: str) -> Failure:
         last = model.failure

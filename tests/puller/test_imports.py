@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
-LATER = (
+LATER = {
     "obstore",
     "prometheus_client",
     "structlog",
@@ -16,12 +14,11 @@ LATER = (
     "zstandard",
     "tarfile",
     "ctypes",
-)
+}
 
 
-@pytest.mark.parametrize("name", LATER)
-def test_the_sidecar_starts_without_importing(name: str) -> None:
+def test_the_sidecar_starts_without_imports_that_only_some_pods_need() -> None:
     """Each costs every pod's start some of its CPU: clients come with the first URI that needs them."""
-    code = f"import sys\nfrom puller import cli\nassert {name!r} not in sys.modules"
+    code = f"import sys\nfrom puller import cli\nprint(sorted({LATER} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -227,6 +228,39 @@ async def test_a_restarted_server_gets_all_models_without_an_edit(world: World, 
     await until(world.ready)
     assert set(world.server.loads.values()) == {2}
     assert set(world.store.gets.values()) == {1}
+
+
+@pytest.mark.parametrize("how", ["server", "both"])
+async def test_a_restarted_server_gets_the_present_version_while_the_new_one_cannot_be_downloaded(
+    world: World, how: str
+) -> None:
+    await world.serve(a="A", b="B")
+    world.config.write({"a": "s3://bucket/missing", "b": "s3://bucket/b"})
+    await world.reports("a", "NotFound")
+    if how == "both":
+        await world.stop()
+    await world.server.restart()
+    if how == "both":
+        world.start()
+    await until(lambda: world.server.serving == {"a": b"A", "b": b"B"})
+    await until(world.ready)
+    assert (await world.reports("a", "NotFound"))["state"] == "Failed"
+    world.config.write({"a": world.put("a2", "A2"), "b": "s3://bucket/b"})
+    await world.serves({"a": "A2", "b": "B"})
+
+
+async def test_a_present_version_that_is_refused_is_tried_again_after_a_pause(world: World) -> None:
+    world.set(backoff_max=0.2)
+    await world.serve(a="A")
+    world.config.write({"a": "s3://bucket/missing"})
+    await world.reports("a", "NotFound")
+    world.server.refuse_loads["a"] = 2
+    began = time.monotonic()
+    await world.server.restart()
+    await until(lambda: world.server.serving == {"a": b"A"})
+    assert world.server.loads["a"] == 4
+    assert time.monotonic() - began >= 0.4
+    await world.reports("a", "NotFound")
 
 
 async def test_a_refused_load_is_retried(world: World) -> None:
