@@ -266,12 +266,14 @@ class ManifestCluster(WholeObjects):
         self._near: tuple[str, frozenset[int], ManifestCluster] = "", frozenset(), self
 
     def near(self, source: str) -> ManifestCluster:
-        """The cluster for the objects of one file: if several files contain versions of an object, as for
-        several environments, only the nearest version counts."""
+        """The cluster for the objects of one file. If several files contain versions of an object, as for
+        several environments, only the nearest version counts. A Service or budget that selects a workload
+        nearer to it than this file belongs to that one."""
         last_source, last_far, cluster = self._near
         if source != last_source:
             own = Path(source).parts
-            far = frozenset(chain.from_iterable(self._farther(versions, own) for versions in self._versions))
+            farther = chain.from_iterable(self._farther(versions, own) for versions in self._versions)
+            far = frozenset(chain(farther, self._of_others(own)))
             if far != last_far:
                 objects = [obj for index, obj in enumerate(self._objects) if index not in far]
                 cluster = ManifestCluster(objects, self._observed, whole=self.whole)
@@ -292,7 +294,7 @@ class ManifestCluster(WholeObjects):
 
     def _farther(self, versions: list[int], own: tuple[str, ...]) -> Iterator[int]:
         """The versions that do not count for a file, and duplicates."""
-        nearness = [sum(takewhile(bool, map(eq, own, self._files[index]))) for index in versions]
+        nearness = [_nearness(own, self._files[index]) for index in versions]
         most = max(nearness)
         nearest: list[Json] = []
         for index, near in zip(versions, nearness, strict=True):
@@ -301,6 +303,37 @@ class ManifestCluster(WholeObjects):
                 yield index
             else:
                 nearest.append(obj)
+
+    def _of_others(self, own: tuple[str, ...]) -> Iterator[int]:
+        """The Services and budgets that belong to workloads of other files."""
+        for index, most in self._nearest_selected.items():
+            if _nearness(self._files[index], own) < most:
+                yield index
+
+    @cached_property
+    def _nearest_selected(self) -> dict[int, int]:
+        """The index of each Service and budget that selects workloads, with the nearness of the nearest."""
+        workloads: dict[str, list[tuple[int, Json]]] = {}
+        selectors: list[tuple[int, Json]] = []
+        for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
+            labels = mapping(obj, *(_LABELS[-2:] if kind_of(obj) == POD else _LABELS))
+            if labels:
+                workloads.setdefault(_namespace(obj), []).append((index, labels))
+            selector = mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
+            if selector:
+                selectors.append((index, selector))
+        if len(selectors) * sum(map(len, workloads.values())) > MAX_COMPARED:
+            return {}
+        found = {}
+        for index, selector in selectors:
+            near = [
+                _nearness(self._files[index], self._files[other])
+                for other, labels in workloads.get(_namespace(self._objects[index]), ())
+                if selector.items() <= labels.items()
+            ]
+            if near:
+                found[index] = max(near)
+        return found
 
     @cached_property
     def _known(self) -> dict[tuple[Resource, str | None], Listing]:
@@ -396,8 +429,15 @@ class ManifestCluster(WholeObjects):
 _ESSENTIAL: Final = {
     **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
     **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
+    CLAIM: "accessModes",
+    GroupKind("", "ResourceQuota"): "hard",
+    GroupKind("", "LimitRange"): "limits",
+    GroupKind("kueue.x-k8s.io", "LocalQueue"): "clusterQueue",
+    GroupKind("kueue.x-k8s.io", "ClusterQueue"): "resourceGroups",
 }
 """Kinds with versions in several files, and a field that is absent in a patch."""
+_LABELS: Final = ("spec", "template", "metadata", "labels")
+_SELECTORS: Final = {SERVICE: ("spec", "selector"), DISRUPTION_BUDGET: ("spec", "selector", "matchLabels")}
 MAX_COMPARED: Final = 5_000_000
 """Comparisons of versions and files (about 8 s); with more, all versions count."""
 _SIMILAR: Final = 0.8
@@ -449,6 +489,11 @@ def observed_in(path: str) -> Json:
 
 def _namespace(obj: Json) -> str:
     return text(obj, "metadata", "namespace") or "default"
+
+
+def _nearness(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """The number of equal parts at the start of two paths."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def _autoscalers(objects: Iterable[Json]) -> Iterator[Json]:

@@ -157,6 +157,23 @@ def test_the_nearest_version_of_an_object_counts(monkeypatch: pytest.MonkeyPatch
     assert many.near("app/base/all.yaml") is many, "all versions count"
 
 
+def test_a_service_belongs_to_the_nearest_workload_that_it_selects() -> None:
+    labels = {"app": "web"}
+    spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}
+    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"selector": labels}}
+
+    def services(files: dict[str, Json], source: str) -> int:
+        cluster = ManifestCluster([*files.values()], sources=[*files])
+        return len(cluster.near(source).listing(Resource.SERVICES) or ())
+
+    apart: dict[str, Json] = {"one/a.yaml": service, "one/b.yaml": workload, "two/c.yaml": workload}
+    assert services(apart, "one/b.yaml") == 1
+    assert services(apart, "two/c.yaml") == 0, "another app with the same label"
+    by_kind: dict[str, Json] = {"services/a.yaml": service, "deployments/c.yaml": workload}
+    assert services(by_kind, "deployments/c.yaml") == 1, "no other workload has the label"
+
+
 def test_a_directory_without_manifests_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
