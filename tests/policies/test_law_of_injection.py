@@ -16,6 +16,7 @@ from policies.core.annotations import POLICY_LABEL
 from policies.core.mode import Profile
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
+from policies.probes import copied
 from tests.manifests import manifest
 from tests.policies import test_golden, test_rules
 from tests.policies.injection import objections
@@ -188,6 +189,20 @@ def test_generated_objects(obj: Json, profile: Profile, mirror: str) -> None:
     config = load({"rules.yaml": f"profile: {profile}", "standard-probes.yaml": f"mirror: {mirror}"})
     breaches = objections(obj, config, ManifestCluster([obj]))
     assert not breaches, "\n".join([*breaches, dump(obj)])
+
+
+def test_a_breach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before checks were copied only if they are known to work."""
+    probe = {"httpGet": {"path": "/health", "port": "http"}}
+    container = {"name": "llm", "image": "vllm/vllm-openai:v0.11.0", "livenessProbe": probe}
+    template = {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": {"app": "llm"}}, "template": template}
+    obj = manifest("Deployment", "llm", spec, namespace="ml")
+    config, cluster = load({}), ManifestCluster([obj])
+    assert objections(obj, config, cluster) == []
+    monkeypatch.setattr(copied, "why_not_copied", lambda *_: "")
+    found = [breach.partition(":")[0] for breach in objections(obj, config, cluster)]
+    assert found == [f"at an injected field, {stage}" for stage in ("admitted", "stored", "fixed")]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

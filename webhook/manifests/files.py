@@ -164,6 +164,7 @@ def _rendered(directory: Path, *, build: bool) -> tuple[list[Document], list[Use
             made = [replace(each, origin=None) for each in parse(str(source.file), source.build())]
         except UserError as problem:
             problems.append(problem)
+            left_out |= source.files if source.patched else source.parts
         else:
             documents += made
             left_out |= source.files

@@ -1,11 +1,12 @@
 """Directories for kustomize and Helm, whose files are parts of objects: the result of building is reviewed.
 
 A patch or a template alone is never an object. If a directory cannot be built here, one sentence says what to
-pipe, and only the files that are whole objects are read.
+pipe, and its whole objects are read only if nothing patches them.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.names import shortened
 from webhook.errors import UserError
 from webhook.manifests.documents import BadDocument, load_all
 
@@ -23,6 +25,8 @@ MOST_BUILDS: Final = 100
 """Directories that one command builds."""
 SECONDS: Final = 30
 """The longest time to build one directory."""
+_LOGGED: Final = re.compile(r'^E\d.*?\berr="')
+"""The start of an error that kubectl logs."""
 _PATHS: Final = ("resources", "bases", "components")
 _PARTS: Final = (
     "patchesStrategicMerge",
@@ -49,6 +53,8 @@ class Source:
     """All files that the result contains, parts included."""
     remote: str = ""
     """An address that building it would download from."""
+    patched: bool = False
+    """Whether it changes its objects, so that they are not judged as they are written."""
 
     def build(self) -> str:
         """The manifests that it makes; none for a library chart. Raises UserError that says what to pipe."""
@@ -67,7 +73,7 @@ class Source:
                 raise self._left_out(f"{command[0]} failed: {error}") from None
             if done.returncode:
                 said = done.stderr.strip().splitlines() or ["it printed no reason"]
-                raise self._left_out(f"{command[0]} failed: {said[-1]}")
+                raise self._left_out(f"{command[0]} failed: {shortened(_LOGGED.sub('', said[-1]), 200)}")
             return done.stdout
         names = " and ".join(command[0] for command in self.tools)
         raise self._left_out(f"{names} {'is' if len(self.tools) == 1 else 'are'} not installed")
@@ -112,17 +118,18 @@ def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Source
     for file in found:
         if file in contained or text(objects[file], "kind") == "Component":
             continue
-        parts, files, remote = _closure(file)
+        parts, files, remote, patched = _closure(file)
         root = str(file.parent)
         tools = (("kubectl", "kustomize", root), ("kustomize", "build", root))
-        yield Source(file, tools, parts, files, remote)
+        yield Source(file, tools, parts, files, remote, patched)
 
 
-def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str]:
-    """The parts and all files of a kustomization and those that it refers to, and one remote address."""
+def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str, bool]:
+    """The parts and all files of a kustomization and those that it refers to, one remote address, and whether
+    it changes its objects."""
     parts: set[Path] = set()
     files: set[Path] = set()
-    remote, todo = "", [root]
+    remote, patched, todo = "", False, [root]
     while todo:
         file = todo.pop()
         if file in files:
@@ -131,6 +138,7 @@ def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str]:
         parts.add(file)
         obj = _loaded(file)
         parts.update(_parts(file, obj))
+        patched = patched or any(obj.get(field) for field in (*_WITH_PATH, *_PARTS))
         for written in _written(obj):
             if _is_remote(written):
                 remote = remote or written
@@ -140,7 +148,7 @@ def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str]:
                 files.add(target)
             else:
                 todo.append(inner)
-    return frozenset(parts), frozenset(files | parts), remote
+    return frozenset(parts), frozenset(files | parts), remote, patched
 
 
 def _written(obj: Json) -> Iterator[str]:

@@ -87,7 +87,7 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
             "others, none.",
             "Request nvidia.com/gpu in resources.limits, or set NVIDIA_VISIBLE_DEVICES: none.",
         )
-    elif index is not None and not selects and target.replicas > 0:
+    elif index is not None and not selects and target.replicas > 0 and _is_whole(template):
         yield Finding(
             f"{template.spec_path}.tolerations[{index}]",
             f"The pod tolerates {spec.tolerations[index].key} and requests no accelerator: it may fill "
@@ -96,6 +96,11 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
             "Remove the toleration.",
             Certainty.LIKELY,
         )
+
+
+def _is_whole(template: PodTemplate) -> bool:
+    """Whether the containers have images. Spark adds them to its pod templates, and the accelerators."""
+    return all(container.image for container in template.containers(Role.MAIN))
 
 
 RULE = rule(__name__, check)
