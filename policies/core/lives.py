@@ -83,7 +83,11 @@ class Retry(Model):
     limit_default: int | None = Field(None, description="the maximum if that field is absent; null: none")
     evictions: Evictions
     exit_codes: str = Field("", description="the exit codes that count, in words, if not all but 0")
-    why: str = Field("", description="why it has no limit, in words, as half a sentence")
+    useless: tuple[str, ...] = Field((), description="paths of fields that have no effect with it")
+    why: str = Field(
+        "", description="why it may go on for ever, as half a sentence; empty: it may not, or should"
+    )
+    instead: str = Field("", description="what to write instead")
 
     @model_validator(mode="after")
     def _is_complete(self) -> Retry:
@@ -111,6 +115,7 @@ class Start(Model):
     default: str = Field(description="its value if it is absent")
     early: tuple[str, ...] = Field(min_length=1, description="values with which it does not wait")
     instead: str = Field(description="the value with which it waits")
+    unless: tuple[str, ...] = Field((), description="paths of fields with which all pods start together")
 
 
 class Embedded(Model):
@@ -135,9 +140,15 @@ class Life(Model):
     retries: tuple[Retry, ...] = ()
     ending: Ending | None = None
     start: Start | None = None
+    stops_sidecars: bool = Field(
+        False, description="whether the controller stops the other containers when the main one has ended"
+    )
     ttl: str = Field("", description="path of the seconds after which a finished workload is deleted")
     deadline: str = Field("", description="path of the seconds after which a running workload is ended")
     elastic: tuple[str, ...] = Field((), description="paths of fields with which pods may come and go")
+    in_turn: tuple[str, ...] = Field(
+        (), description="paths of fields with which roles run one after the other"
+    )
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
     misplaced: Mapping[str, str] = Field(
         default_factory=dict,

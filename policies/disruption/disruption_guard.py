@@ -17,6 +17,7 @@ from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.core.settings import Duration, Settings
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
+from policies.jobs.training import is_irreplaceable, runs_training, trains_by_kind
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, integer, replaced
@@ -96,7 +97,9 @@ def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
         return False
     if ray and _is_only_state(view):
         return True
-    return has_label(labels, settings.training_labels) or wants_accelerator(view.pod, facts)
+    if has_label(labels, settings.training_labels) or wants_accelerator(view.pod, facts):
+        return True
+    return not ray and (trains_by_kind(view) or is_irreplaceable(view) or runs_training(view))
 
 
 def _is_only_state(view: PodView) -> bool:

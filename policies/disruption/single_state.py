@@ -1,15 +1,17 @@
-"""Workloads whose state a second replica could not share, or may not be able to share."""
+"""Servers that an eviction stops for long, and whose state a second replica could not share, or may not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from policies.accelerators.requests import wants_accelerator
 from policies.core import data
 from policies.core.facts import Facts
 from policies.core.settings import Model
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.json import Json
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container
@@ -29,6 +31,14 @@ class _StatePart(Model):
 @data.table
 def _state_parts() -> tuple[str, ...]:
     return tuple(each.part for each in data.load_list(_StatePart, __package__, "single_state.yaml"))
+
+
+def starts_slowly(pod: Json, facts: Facts) -> bool:
+    """Whether a pod serves a model, so that its replacement starts slowly."""
+    serving = serving_containers(pod, facts)
+    return bool(serving) and (
+        wants_accelerator(pod, facts) or any(recognised(container, facts) for container in serving)
+    )
 
 
 def may_run_alone(target: Target, facts: Facts) -> bool:

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from policies.commands import SHELLS, is_python
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import KUBEFLOW_JOBS
 from policies.kube.pods import Container, Role
 
 P = TypeVar("P")
@@ -23,10 +24,11 @@ _ENDS: Final = re.compile(
 )
 
 
-def is_of_a_job(template: PodTemplate) -> bool:
-    """Whether the pod completes only after all main containers; Kubeflow's operators check only one."""
+def needs_every_end(template: PodTemplate) -> bool:
+    """Whether the workload completes only after all main containers of the pod: a Job, and a kind whose
+    operator asks for the pod's phase (`UpdateJobReplicaStatuses` in pkg/core of Training Operator 1.9)."""
     owner = template.view.owner
-    return owner is not None and owner.kind == "Job"
+    return owner is not None and (owner.kind == "Job" or owner.group_kind in KUBEFLOW_JOBS)
 
 
 def never_ending_beside_others(
@@ -35,7 +37,7 @@ def never_ending_beside_others(
     """Each container of a Job with a `program` that never ends, next to containers without one. LIKELY if
     something may stop it."""
     for template in target.templates:
-        if not is_of_a_job(template):
+        if not needs_every_end(template):
             continue
         mains = list(template.containers(Role.MAIN))
         known = {each.name: found for each in mains if (found := program(each))}

@@ -9,6 +9,7 @@ from policies.core.annotations import RETRYABLE_EXIT_CODES
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.lives import runs_in
 from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.jobs.jobs import (
     DISRUPTION_TARGET,
@@ -25,7 +26,7 @@ from policies.jobs.jobs import (
 from policies.jobs.termination_messages import with_log_fallback
 from policies.jobs.training import training_containers
 from policies.kube.field_paths import named_path
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
+from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, MPI_JOB, POD, kind_of
 from policies.kube.json import Json, dig, integer, replaced
 from policies.kube.names import listed
 from policies.kube.objects.metadata import Object, ObjectMeta
@@ -43,6 +44,8 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
         return with_log_fallback(obj, settings, facts, why)
     if is_someone_elses(obj) or is_hook(obj):
         return obj
+    if kind_of(obj) == MPI_JOB:
+        return _with_ending(obj, why)
     stored = bool(read(obj, Object).metadata.uid)
     if stored and kind_of(obj) != CRON_JOB:
         return obj  # these fields can't be changed after creation
@@ -58,6 +61,23 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
         if spec is not job.spec:
             obj = replaced(obj, job.steps, spec)
     return obj if stored else _with_history(obj, settings, facts, why)
+
+
+def _with_ending(obj: Json, why: Reasons = UNREAD) -> Json:
+    """The workload with the value that deletes its running pods at its end, if all pods that may still run
+    then never end by themselves."""
+    for run in runs_in(obj):
+        ending, roles = run.life.ending, [each.role for each in run.roles()]
+        if ending is None or any(map(run.has, (*ending.fields, *ending.unless))):
+            continue
+        if any(role.endless for role in roles) and all(role.endless or role.ends for role in roles):
+            obj = replaced(obj, (*run.steps, *ending.fields[0].split(".")), ending.instead)
+            why.give(
+                run.at(ending.fields[0]),
+                "its workers do not end by themselves: without it they keep their nodes after the "
+                "launcher's end",
+            )
+    return obj
 
 
 def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
@@ -201,6 +221,6 @@ MUTATOR = Mutator(
     JobRetries,
     mutate=mutate,
     advise=advise,
-    kinds=(JOB, CRON_JOB, JOB_SET, POD),
+    kinds=(JOB, CRON_JOB, JOB_SET, MPI_JOB, POD),
     on_update=(CRON_JOB,),
 )

@@ -1,8 +1,10 @@
-"""Which containers of a Job train, by the programs that they run."""
+"""What trains: a pod by its kind, its labels, its accelerators or its program, and which containers of a "
+"Job."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from pydantic import Field
@@ -13,8 +15,12 @@ from policies.containers.commands import command_without_pod
 from policies.containers.programs import programs
 from policies.core import data
 from policies.core.facts import Facts
+from policies.core.lives import Role as LifeRole
+from policies.core.lives import known_lives
+from policies.core.pod_view import PodView
 from policies.core.settings import Model
-from policies.jobs.jobs import JobRetries, JobSpec, is_labelled_training
+from policies.jobs.jobs import JobRetries, JobSpec, has_label, is_labelled_training
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role, containers
 
@@ -52,6 +58,56 @@ def training_containers(obj: Json, job: JobSpec, settings: JobRetries, facts: Fa
     if not wants_accelerator(job.template, facts):
         return ()
     return tuple(each for each in main if _trains(each))
+
+
+def trains_by_kind(view: PodView) -> bool:
+    """Whether the pod's owner, or a label of its operator, says that it trains."""
+    owner = view.owner
+    if owner is not None and owner.group_kind in training_kinds():
+        return True
+    labels = view.typed.metadata.labels
+    return bool(labels) and has_label(labels, _training_labels())
+
+
+def is_irreplaceable(view: PodView) -> bool:
+    """Whether the loss of the pod loses a whole run, as that of Spark's driver does."""
+    names = _irreplaceable_containers()
+    return any(container.name in names for container in view.typed.spec.containers)
+
+
+def runs_training(view: PodView) -> bool:
+    """Whether a main container starts a training program, and none prepares or uses one."""
+    return any(_starts_training(each) for each in view.containers if each.role is Role.MAIN)
+
+
+@cache
+def training_kinds() -> frozenset[GroupKind]:
+    """The kinds whose pods train by their kind."""
+    return frozenset(life.gk for lives in known_lives().values() for life in lives if life.trains)
+
+
+@cache
+def _training_labels() -> tuple[str, ...]:
+    every = (life.labels for lives in known_lives().values() for life in lives if life.trains)
+    return tuple(dict.fromkeys(label for labels in every for label in labels))
+
+
+@cache
+def _irreplaceable_containers() -> frozenset[str]:
+    roles: list[LifeRole] = [r for lives in known_lives().values() for life in lives for r in life.roles]
+    return frozenset(role.container for role in roles if role.irreplaceable and role.container)
+
+
+def _starts_training(container: Container) -> bool:
+    table = _table()
+    started = programs(container)
+    lines = (*started, *(command.argv for command in command_without_pod(container).commands))
+    names = {words[0] for words in started}
+    if any(prepares(name) for name in names):
+        return False
+    return any(_launcher(words) for words in lines) or any(
+        _SCRIPT.search(name) and words_of(name) & table.words for name in names
+    )
 
 
 def _trains(container: Container) -> bool:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from policies.core.facts import Facts
+from policies.core.lives import runs_in
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
@@ -50,7 +51,7 @@ REQUIRED: Final = frozenset(
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 _LISTED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET)
 """The kinds of `Resource.WORKLOADS`."""
-_REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
+REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
 MAX_WORKLOADS: Final = 500
 """Maximum number of workloads whose usage is added up."""
 
@@ -248,19 +249,20 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     quotas = facts.objects(ResourceQuota)
     if not quotas or target.has_controller:
         return []
-    replicated = target.kind in _REPLICATED
+    replicated = target.kind in REPLICATED
     replicas = minimum_replicas(target, facts) if replicated else 1
     if not replicas:
         return []
     update = running_update(target, facts) if replicated else None
     update = update or RollingUpdate(replicas, 0, replicas)
+    group = {} if replicated else _in_group(target)
     found = [
-        (template, pods_of(template.view, count, facts))
+        (template, pods_of(template.view, group.get(template.path, count), facts))
         for template, count in pods_per_replica(target)
-        if count > 0
+        if group.get(template.path, count) > 0
     ]
     matches = []
-    for replica in [found] if replicated else [[each] for each in found]:
+    for replica in [found] if replicated or group else [[each] for each in found]:
         known = [(template, pods) for template, pods in replica if pods is not None]
         if len(known) < len(replica):
             continue
@@ -272,6 +274,21 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
                 usage = _sum(each.usage for each in pods)
                 matches.append(QuotaMatch(quota, pods, templates, update, usage))
     return matches
+
+
+def _in_group(target: Target) -> dict[str, int]:
+    """The pods of each template of a group whose pods wait for each other, by the template's path; empty for
+    other workloads, whose pods run one after the other if the quota admits only some."""
+    run = next(runs_in(target.obj), None)
+    if (
+        run is None
+        or run.is_elastic
+        or any(map(run.has, run.life.in_turn))
+        or not any(t.workload is not None and t.workload.group for t in target.templates)
+    ):
+        return {}
+    roles = {template.path: run.role_of(template) for template in target.templates}
+    return {path: role.pods for path, role in roles.items() if role is not None}
 
 
 def in_use(quota: ResourceQuota) -> dict[str, Decimal] | None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.lives import runs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
 from policies.kube.json import dig, mapping, maps
@@ -33,6 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind in _CONTROLLERS:
         yield from _of_controller(target, facts)
         return
+    yield from _after_workers(target)
     volcano = target.kind in _VOLCANO
     steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
     least = _number(mapping(target.obj, *steps).get("minAvailable"))
@@ -62,6 +64,25 @@ def check(target: Target, facts: Facts) -> Findings:
             "scheduler may start a part of them, which holds its accelerators and waits for the rest.",
             f"Set minAvailable to {made}, or leave it out: the default is all pods of the job.",
         )
+
+
+def _after_workers(target: Target) -> Findings:
+    """A launcher that is created when its workers are ready, in a gang that includes it
+    (`calculateMinAvailable` in pkg/controller/podgroup.go of the MPI Operator 0.6: one more than the
+    workers)."""
+    for run in runs_in(target.obj):
+        start = run.life.start
+        if start is None or run.value(start.field) != start.instead or not any(map(run.has, start.unless)):
+            continue
+        workers = sum(each.pods for each in run.roles() if not each.role.needs)
+        least = _number(run.value(f"{start.unless[0]}.minAvailable"))
+        if workers and (least is None or least > workers):
+            yield Finding(
+                run.at(f"{start.unless[0]}.minAvailable"),
+                f"The launcher is created when the {workers} workers are ready, and a gang scheduler "
+                f"starts no worker before {least or workers + 1} pods exist: no pod ever starts.",
+                f"Set minAvailable to {workers}.",
+            )
 
 
 def _of_controller(target: Target, facts: Facts) -> Findings:

@@ -1,15 +1,13 @@
-"""single-replica-eviction: servers that one eviction stops completely."""
+"""single-replica-eviction: servers that one drain stops completely."""
 
 from __future__ import annotations
 
 from policies.accelerators.requests import wants_accelerator
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.disruption.single_state import may_run_alone
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.disruption.single_state import may_run_alone, starts_slowly
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
-from policies.kube.json import Json
-from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
 from policies.kube.objects.workloads import Replicated
-from policies.probes.serving import recognised, serving_containers
 from policies.rollouts.rollouts import minimum_replicas
 
 
@@ -17,9 +15,20 @@ def check(target: Target, facts: Facts) -> Findings:
     given = target.read(Replicated).spec.replicas
     if given is None and facts.objects(HorizontalPodAutoscaler) is None:
         return  # an unknown autoscaler may set it
-    if minimum_replicas(target, facts) != 1 or may_run_alone(target, facts):
+    replicas = minimum_replicas(target, facts)
+    if replicas == 2 and not _is_guarded(target, facts):
+        if any(starts_slowly(t.pod, facts) and wants_accelerator(t.pod, facts) for t in target.templates):
+            yield Finding(
+                "spec.replicas",
+                "No PodDisruptionBudget selects the two replicas: a drain that reaches the second node "
+                "before the first pod's replacement has loaded its model leaves no pod that serves.",
+                "Add a PodDisruptionBudget with maxUnavailable 1 and unhealthyPodEvictionPolicy AlwaysAllow.",
+                Certainty.LIKELY,
+            )
         return
-    if any(_is_slow(t.pod, facts) for t in target.templates):
+    if replicas != 1 or may_run_alone(target, facts):
+        return
+    if any(starts_slowly(t.pod, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
             "Only one replica serves: if its node is drained or fails, no pod serves until another one has "
@@ -29,11 +38,12 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _is_slow(pod: Json, facts: Facts) -> bool:
-    """Whether a pod serves a model, so that its replacement starts slowly."""
-    serving = serving_containers(pod, facts)
-    return bool(serving) and (
-        wants_accelerator(pod, facts) or any(recognised(container, facts) for container in serving)
+def _is_guarded(target: Target, facts: Facts) -> bool:
+    """Whether a PodDisruptionBudget selects the pods, or may do so."""
+    budgets = facts.objects(PodDisruptionBudget)
+    labels = target.read(Replicated).spec.template.metadata.labels
+    return budgets is None or any(
+        each.spec.selector is not None and each.spec.selector.matches(labels) for each in budgets
     )
 
 

@@ -1,27 +1,142 @@
-"""job-lost-on-eviction: Jobs that fail at the first eviction."""
+"""job-lost-on-eviction: training that an eviction ends, although it could be retried."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import Evictions, RetryAt, Run, known_lives, runs_in
+from policies.core.pod_view import PodView
 from policies.jobs.idle import only_idles
-from policies.jobs.jobs import JobRetries, is_gang, own_jobs, wants_to_finish
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
+from policies.jobs.jobs import (
+    JobRetries,
+    JobSpec,
+    handles_failures_itself,
+    is_gang,
+    own_jobs,
+    wants_to_finish,
+)
+from policies.jobs.training import runs_training
+from policies.kube.field_paths import field_path, value_at
+from policies.kube.group_kinds import JOB, JOB_SET
+from policies.kube.objects.jobs import JobSet
+
+_IGNORES: Final = "RestartJobSetAndIgnoreMaxRestarts"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    # A gang fails with one pod.
-    if is_gang(target.obj, facts) or only_idles(target):
+    if only_idles(target):
         return
     for job in own_jobs(target):
-        if job.backoff_limit or job.on_disruption() == "Ignore":
+        yield from _job(target, job, facts)
+    if target.kind == JOB_SET and handles_failures_itself(target.obj):
+        yield from _job_set(target, facts)
+    for run in runs_in(target.obj):
+        if run.life.gk not in (JOB, JOB_SET):
+            yield from _run(target, run, facts)
+
+
+def _job(target: Target, job: JobSpec, facts: Facts) -> Findings:
+    if job.on_disruption() == "Ignore":
+        return
+    trains = runs_training(PodView(job.template))
+    if not trains and not wants_to_finish(target.obj, job, facts.settings(JobRetries), facts):
+        return
+    per_index = job.typed.backoff_limit_per_index
+    if per_index == 0:
+        yield Finding(
+            job.at("backoffLimitPerIndex"),
+            "With backoffLimitPerIndex 0 the first eviction or preemption of a pod fails its index for "
+            "good, and with it the Job.",
+            _HINT.replace("backoffLimit", "backoffLimitPerIndex"),
+        )
+    elif per_index is not None:
+        return
+    elif not job.backoff_limit:
+        yield Finding(
+            job.at("backoffLimit"),
+            "With backoffLimit 0 the first eviction or preemption of a pod fails the whole Job.",
+            _HINT,
+        )
+    elif trains and is_gang(target.obj, facts) and job.is_indexed and job.backoff_limit < job.parallelism:
+        yield Finding(
+            job.at("backoffLimit"),
+            f"The {job.parallelism} pods train together: if one is evicted, the others fail, too, and that "
+            f"is more than the backoffLimit of {job.backoff_limit}, so one eviction can fail the Job.",
+            f"Set backoffLimit to a multiple of {job.parallelism}, or use a JobSet with a failurePolicy, "
+            "which restarts all pods as one.",
+        )
+
+
+_HINT: Final = (
+    "Add a podFailurePolicy rule that ignores the condition DisruptionTarget, or raise backoffLimit."
+)
+
+
+def _job_set(target: Target, facts: Facts) -> Findings:
+    """A JobSet whose restarts evictions use up: one of its Jobs fails at the first eviction, and no rule of
+    the failurePolicy leaves that out of the count."""
+    policy = target.read(JobSet).spec.failure_policy
+    if policy is None or any(each.action == _IGNORES for each in policy.rules):
+        return
+    for template in target.templates:
+        if not (wants_accelerator(template.pod, facts) or runs_training(template.view)):
             continue
-        if wants_to_finish(target.obj, job, facts.settings(JobRetries), facts):
+        index = template.steps[2]
+        job = target.read(JobSet).spec.replicated_jobs[index] if isinstance(index, int) else None
+        if job is not None and job.template.spec.backoff_limit == 0:
             yield Finding(
-                job.at("backoffLimit"),
-                "With backoffLimit 0 the first eviction or preemption of a pod fails the whole Job.",
-                "Add a podFailurePolicy rule that ignores the condition DisruptionTarget, or raise "
-                "backoffLimit.",
+                "spec.failurePolicy.maxRestarts",
+                f"Each eviction or preemption of a pod uses one of the {policy.max_restarts} restarts, as "
+                "an error of the program does: after some days on busy or preemptible nodes none is left.",
+                f"Add a failurePolicy rule with the action {_IGNORES} for onJobFailureReasons "
+                "PodFailurePolicy, and to its Jobs a podFailurePolicy that fails them on the condition "
+                "DisruptionTarget.",
             )
+            return
 
 
-RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET))
+def _run(target: Target, run: Run, facts: Facts) -> Findings:
+    for each in run.retries():
+        if not each.retry.fields:
+            continue  # no retries is a decision, and the default of RayJob and Tekton
+        lost = each.retry.evictions is Evictions.FATAL
+        if not lost and (each.retry.evictions is not Evictions.COUNTED or each.limit != 0):
+            continue
+        written = value_at(target.obj, field_path(each.steps)) is not None
+        unlimited = each.retry.evictions is Evictions.FATAL and each.retry.limit == ".limit"
+        if not (written or unlimited) or not _is_expensive(target, each, run, facts):
+            continue
+        if each.value == "Never":
+            continue  # a decision
+        if lost:
+            why = f"An eviction, a preemption or a drained node ends it: {_name(each)} does not retry these."
+        else:
+            why = f"The first eviction ends it: without {each.retry.limit}, {_name(each)} retries 0 times."
+        yield Finding(field_path(each.steps), why, _remedy(each))
+
+
+def _name(each: RetryAt) -> str:
+    return f"{each.steps[-1]} {each.value}"
+
+
+def _remedy(each: RetryAt) -> str:
+    if each.steps[-1] == "retryPolicy":
+        return "Set retryPolicy to Always: Argo reports a deleted pod as an error, not as a failure."
+    if each.retry.limit:
+        return f"Set {each.retry.limit} to at least 1."
+    return "Use ExitCode, with which the operator replaces a pod that was killed."
+
+
+def _is_expensive(target: Target, each: RetryAt, run: Run, facts: Facts) -> bool:
+    """Whether a pod that the setting is about trains or has accelerators."""
+    above = each.steps[:-2] if each.steps[-1] == "retryPolicy" else each.steps[:-1]
+    inside = [t for t in target.templates if t.steps[: len(above)] == above]
+    return any(
+        run.life.trains or wants_accelerator(t.pod, facts) or runs_training(t.view)
+        for t in inside or target.templates
+    )
+
+
+RULE = rule(__name__, check, tuple(known_lives()), unowned=True)

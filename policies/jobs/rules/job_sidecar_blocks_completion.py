@@ -6,6 +6,7 @@ from policies.containers.sidecars import never_ending
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.settings import Thresholds
 from policies.jobs.endless_containers import never_ending_beside_others
+from policies.kube.group_kinds import KUBEFLOW_JOBS
 from policies.kube.pods import Container
 
 
@@ -18,11 +19,15 @@ def check(target: Target, facts: Facts) -> Findings:
     for template, container, name, certainty in never_ending_beside_others(target, program):
         yield Finding(
             template.at(container),
-            f"Container {container.name} ({name}) runs until something stops it, and the Job is not complete "
-            "before all its containers are.",
+            f"Container {container.name} ({name}) runs until something stops it, and the {_kind(target)} "
+            "is not complete before all its containers are.",
             "Make it a native sidecar: move it to initContainers with restartPolicy: Always.",
             certainty,
         )
+
+
+def _kind(target: Target) -> str:
+    return target.kind.kind if target.kind in KUBEFLOW_JOBS else "Job"
 
 
 RULE = rule(__name__, check, requires=(PodFeature.COMPLETES,))

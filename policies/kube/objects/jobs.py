@@ -57,6 +57,8 @@ class JobTemplateSpec(Part):
 class CronJobSpec(Part):
     schedule: str = ""
     suspend: bool = False
+    concurrency_policy: str = ""
+    starting_deadline_seconds: int | None = None
     failed_jobs_history_limit: int | None = None
     successful_jobs_history_limit: int | None = None
     job_template: JobTemplateSpec = JobTemplateSpec()
@@ -87,8 +89,13 @@ class JobSetStartup(Part):
     startup_policy_order: str = ""
 
 
+class JobSetFailureRule(Part):
+    action: str = ""
+
+
 class JobSetFailurePolicy(Part):
-    """Only its presence counts."""
+    max_restarts: int = 0
+    rules: tuple[JobSetFailureRule, ...] = ()
 
 
 class JobSetSpec(Part):

@@ -52,4 +52,5 @@ class LimitRange(Object):
 
 class PriorityClass(Object):
     value: int = 0
+    global_default: bool = False
     preemption_policy: str = ""

@@ -14,6 +14,7 @@ class DisruptionBudgetSpec(Part):
     selector: LabelSelector | None = None
     min_available: IntOrString | None = None
     max_unavailable: IntOrString | None = None
+    unhealthy_pod_eviction_policy: str = ""
 
 
 class PodDisruptionBudget(Object):

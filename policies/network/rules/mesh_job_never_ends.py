@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
+from policies.core.lives import known_lives, runs_in
 from policies.kube.pods import Role
 from policies.network.meshes import mesh_of
 
@@ -15,7 +15,10 @@ _EXITS: Final = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    stops = {run.life.kind for run in runs_in(target.obj) if run.life.stops_sidecars}
     for template in target.templates:
+        if stops or not template.completes:
+            continue
         mesh = mesh_of(template, facts)
         if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
             continue
@@ -24,11 +27,11 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         yield Finding(
             template.spec_path,
-            f"{mesh.name} adds a proxy to the pods of this Job, and nothing stops it when the work is "
-            "done: the Job is never complete, unless the proxy is a native sidecar.",
+            f"{mesh.name} adds a proxy to the pods of this {target.kind.kind}, and nothing stops it when "
+            "the work is done: the pod never completes, unless the proxy is a native sidecar.",
             f"Let {mesh.name} run its proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or "
             f"switch it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
         )
 
 
-RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET), requires=(PodFeature.COMPLETES,))
+RULE = rule(__name__, check, tuple(known_lives()), requires=(PodFeature.COMPLETES,))

@@ -6,6 +6,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.kube.group_kinds import POD
 from policies.kube.names import listed
 from policies.quotas.quotas import (
+    REPLICATED,
     QuotaMatch,
     Room,
     in_use,
@@ -48,9 +49,14 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     if room is None:
         return
     if room.replicas < 1:
+        count = sum(part.count for part in each.pods)
+        group = target.kind not in REPLICATED and count > 1
         yield Finding(
             _resources(each.templates[0]),
-            f"ResourceQuota {name} allows {room.limit}, and one replica takes "
+            f"ResourceQuota {name} allows {room.limit}, and the {count} pods of this {target.kind.kind} take "
+            f"{room.amount(room.per_replica)}: some are never created, and the others wait for them."
+            if group
+            else f"ResourceQuota {name} allows {room.limit}, and one replica takes "
             f"{room.amount(room.per_replica)}: no replica ever runs.",
             "Request less, or raise the quota.",
         )

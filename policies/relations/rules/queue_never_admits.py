@@ -5,13 +5,16 @@ Semantics: `pkg/scheduler/flavorassigner` and `pkg/controller/jobs/job` of Kueue
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from itertools import islice
 from typing import Final
 
 from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.lives import runs_in
+from policies.core.pod_view import PodView
 from policies.kube.group_kinds import JOB
 from policies.kube.names import listed
 from policies.kube.objects.jobs import Job
@@ -20,6 +23,7 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.queues import ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
+from policies.quotas.limit_ranges import NO_DEFAULTS, formatted, has_pod_level_resources, resources_of, total
 from policies.relations.cohorts import greatest_quota
 
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
@@ -71,13 +75,16 @@ def _no_queue(target: Target, name: str, queues: Iterable[LocalQueue], namespace
 
 
 def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Findings:
-    catalogue = facts.settings(GpuAffinity).catalogue
-    pods = _min_pods(target)
-    for template in target.templates:
+    asked: dict[str, Decimal] = {}
+    first = ""
+    for template, pods in _pod_sets(target):
         # Kueue reads the pods as they are written.
         spec = read(template.unprojected, Pod).spec
-        for resource, per_pod in catalogue.requests(spec).items():
-            obstacles = list(_obstacles(spec, cluster_queue, resource, per_pod * pods, facts))
+        first = first or template.spec_path
+        for resource, per_pod in _requests(PodView(template.unprojected), spec, facts).items():
+            count = per_pod * pods
+            asked[resource] = asked.get(resource, Decimal(0)) + count
+            obstacles = list(_obstacles(spec, cluster_queue, resource, count, facts))
             if not obstacles or None in obstacles:
                 continue
             reasons = [each for each in obstacles if each]
@@ -85,12 +92,50 @@ def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> 
             asks = "A pod asks" if pods == 1 else f"The {pods} pods that run at once ask"
             yield Finding(
                 template.spec_path,
-                f"{asks} for {per_pod * pods} {resource}, and no flavor of ClusterQueue "
+                f"{asks} for {formatted(resource, count)} {resource}, and no flavor of ClusterQueue "
                 f"{cluster_queue.name} can give that: {shown}. Kueue never admits this "
                 f"{target.kind.kind}.",
                 _HINT_QUOTA if any("quota" in each for each in reasons) else _HINT_FLAVOR,
                 Certainty.CERTAIN,
             )
+    if len(target.templates) > 1:
+        yield from _all_together(target, cluster_queue, asked, first, facts)
+
+
+def _all_together(
+    target: Target, cluster_queue: ClusterQueue, asked: Mapping[str, Decimal], path: str, facts: Facts
+) -> Findings:
+    """The pods of all roles, which Kueue admits together, against the quotas of all flavors."""
+    for resource, amount in asked.items():
+        groups = [each for each in cluster_queue.spec.resource_groups if resource in each.covered_resources]
+        quotas = [
+            greatest_quota(cluster_queue, flavor.name, resource, facts)
+            for group in groups
+            for flavor in group.flavors
+        ]
+        if not quotas or None in quotas:
+            continue
+        most = sum((each.amount for each in quotas if each is not None), Decimal(0))
+        if amount > most:
+            yield Finding(
+                path,
+                f"All pods of this {target.kind.kind} together ask for {formatted(resource, amount)} "
+                f"{resource}, and ClusterQueue {cluster_queue.name} has a quota of "
+                f"{formatted(resource, most)} at most: Kueue never admits it.",
+                _HINT_QUOTA,
+                Certainty.CERTAIN,
+            )
+
+
+def _pod_sets(target: Target) -> Iterator[tuple[PodTemplate, int]]:
+    """The templates with the number of their pods that Kueue must admit together."""
+    run = next(runs_in(target.obj), None)
+    for template in target.templates:
+        role = run.role_of(template) if run is not None and target.kind != JOB else None
+        elastic = run is not None and run.is_elastic
+        pods = _min_pods(target) if role is None else min(role.pods, 1) if elastic else role.pods
+        if pods:
+            yield template, pods
 
 
 def _min_pods(target: Target) -> int:
@@ -105,8 +150,24 @@ def _min_pods(target: Target) -> int:
     return max(1, min(pods, int(minimum) if minimum.isdecimal() and len(minimum) < _DIGITS else pods))
 
 
+def _requests(view: PodView, spec: PodSpec, facts: Facts) -> dict[str, Decimal]:
+    """The accelerators, CPUs and memory of a pod."""
+    found = {
+        name: Decimal(count) for name, count in facts.settings(GpuAffinity).catalogue.requests(spec).items()
+    }
+    if not has_pod_level_resources(spec):
+        try:
+            sums = total(
+                (each.container, each.requests) for each in resources_of(view.containers, NO_DEFAULTS)
+            )
+        except ValueError:
+            return found
+        found |= {name: sums[name] for name in ("cpu", "memory") if sums.get(name)}
+    return found
+
+
 def _obstacles(
-    pod: PodSpec, cluster_queue: ClusterQueue, resource: str, count: int, facts: Facts
+    pod: PodSpec, cluster_queue: ClusterQueue, resource: str, count: Decimal, facts: Facts
 ) -> Iterator[str | None]:
     """For each flavor that covers a resource, why it cannot provide so many; None if it may."""
     flavors = facts.cluster_objects(ResourceFlavor)
@@ -118,7 +179,7 @@ def _obstacles(
             quota = greatest_quota(cluster_queue, name, resource, facts)
             if quota is not None and quota.amount < count:
                 where = f" in cohort {quota.cohort}" if quota.cohort else ""
-                yield f"{name} has a quota of {quota.amount}{where}"
+                yield f"{name} has a quota of {formatted(resource, quota.amount)}{where}"
             else:
                 flavor = None if flavors is None else flavors.named(name)
                 yield None if flavor is None else _mismatch(pod, flavor, facts)

@@ -45,6 +45,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/lives.yaml",
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
+        "policies/disruption/data_directories.yaml",
         "policies/disruption/single_state.yaml",
         "policies/jobs/hangs.yaml",
         "policies/jobs/shared_memory.yaml",

@@ -192,7 +192,8 @@ def test_malformed_quantities_are_left_to_the_api_server(value: Any) -> None:
 
 def test_a_quota_is_judged_for_each_template_of_a_workload_without_replicas() -> None:
     job = {"template": {"spec": {"template": pod({"limits": {"cpu": 4}})}}}
-    obj = manifest("JobSet", "s", {"replicatedJobs": [{"name": "a", **job}, {"name": "b", **job}]})
+    first = {"name": "a", "dependsOn": [{"name": "b", "status": "Complete"}], **job}
+    obj = manifest("JobSet", "s", {"replicatedJobs": [first, {"name": "b", **job}]})
     target = Target(obj, kind_of(obj), pod_templates(obj, WORKLOADS))
     known = facts(QUOTAS=[quota(hard={"limits.cpu": "5"})], LIMIT_RANGES=[])
     assert [each.usage["limits.cpu"] for each in quota_matches(target, known)] == [4, 4]
@@ -200,6 +201,15 @@ def test_a_quota_is_judged_for_each_template_of_a_workload_without_replicas() ->
     less = facts(QUOTAS=[quota(hard={"limits.cpu": "3"})], LIMIT_RANGES=[])
     (found,) = quota_exceeded.check(replace(target), less)
     assert "no replica ever runs" in found.message
+
+
+def test_a_quota_is_judged_for_all_pods_that_run_at_the_same_time() -> None:
+    job = {"template": {"spec": {"template": pod({"limits": {"cpu": 4}})}}}
+    obj = manifest("JobSet", "s", {"replicatedJobs": [{"name": "a", **job}, {"name": "b", **job}]})
+    target = Target(obj, kind_of(obj), pod_templates(obj, WORKLOADS))
+    known = facts(QUOTAS=[quota(hard={"limits.cpu": "5"})], LIMIT_RANGES=[])
+    (found,) = quota_exceeded.check(target, known)
+    assert "the 2 pods of this JobSet take 8" in found.message
 
 
 @pytest.mark.parametrize(

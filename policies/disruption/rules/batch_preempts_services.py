@@ -1,0 +1,42 @@
+"""batch-preempts-services: batch work and defaults whose priority lets them evict running services."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import known_lives
+from policies.kube.group_kinds import PRIORITY_CLASS
+from policies.kube.objects.limits import PriorityClass
+
+_SYSTEM: Final = ("system-cluster-critical", "system-node-critical")
+_NAMESPACES: Final = ("kube-system",)
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == PRIORITY_CLASS:
+        made = target.read(PriorityClass)
+        if made.global_default and made.value > 0 and made.preemption_policy != "Never":
+            yield Finding(
+                "preemptionPolicy",
+                f"Every new pod without a class gets priority {made.value} and may evict running pods to "
+                "find room, those that were created before this class first: they have priority 0.",
+                "Set preemptionPolicy to Never on the default class, or its value to 0.",
+            )
+        return
+    if target.has_controller or facts.namespace in _NAMESPACES:
+        return
+    for template in target.templates:
+        name = template.typed.spec.priority_class_name
+        if template.completes and name in _SYSTEM:
+            yield Finding(
+                f"{template.spec_path}.priorityClassName",
+                f"The class {name} is for what the cluster needs to run: when nodes are full, these pods "
+                "evict services, and monitoring with them, to run batch work.",
+                "Use a PriorityClass of your own with a low value, and with preemptionPolicy Never for "
+                "batch work.",
+            )
+            return
+
+
+RULE = rule(__name__, check, (PRIORITY_CLASS, *known_lives()))

@@ -1,0 +1,35 @@
+"""broken-pods-block-drain: a budget that keeps pods on their node although they have never become ready."""
+
+from __future__ import annotations
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.pod_view import PodView
+from policies.disruption.single_state import starts_slowly
+from policies.kube.group_kinds import DISRUPTION_BUDGET
+from policies.kube.json import mapping
+from policies.kube.objects.scaling import PodDisruptionBudget
+from policies.kube.objects.workloads import Replicated
+
+_ALWAYS = "AlwaysAllow"
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    budget = target.read(PodDisruptionBudget)
+    selector, workloads = budget.spec.selector, facts.objects(Replicated)
+    if selector is None or budget.spec.unhealthy_pod_eviction_policy == _ALWAYS or workloads is None:
+        return
+    for obj, workload in zip(workloads.listing, workloads, strict=True):
+        if workload.kind != "Deployment" or not selector.matches(workload.spec.template.metadata.labels):
+            continue  # a store's pod that recovers its data must not be evicted
+        if starts_slowly(PodView(mapping(obj, "spec", "template")).pod, facts):
+            yield Finding(
+                "spec.unhealthyPodEvictionPolicy",
+                f"If too few pods of Deployment {workload.name} are ready, the others can't be evicted "
+                "either, also those that crash or never start: a drain of their nodes blocks until "
+                "somebody deletes them.",
+                f"Set unhealthyPodEvictionPolicy to {_ALWAYS}: pods that are not ready serve nobody.",
+            )
+            return
+
+
+RULE = rule(__name__, check, (DISRUPTION_BUDGET,))

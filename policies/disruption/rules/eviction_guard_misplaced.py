@@ -1,0 +1,40 @@
+"""eviction-guard-misplaced: annotations against eviction on a workload, where no autoscaler reads them."""
+
+from __future__ import annotations
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import known_lives
+from policies.disruption.disruption_guard import GUARDS
+from policies.kube.group_kinds import DEPLOYMENT, POD, STATEFUL_SET
+from policies.kube.objects.metadata import Object
+
+_RENAMED = {"karpenter.sh/do-not-evict": "karpenter.sh/do-not-disrupt"}
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == POD:
+        return
+    annotations = target.read(Object).metadata.annotations
+    for key, value in GUARDS.items():
+        if annotations.get(key) != value or not target.templates:
+            continue
+        pods = [each for each in target.templates if each.typed.metadata.annotations.get(key) != value]
+        if len(pods) == len(target.templates):
+            yield Finding(
+                f"metadata.annotations[{key}]",
+                f"Autoscalers read {key} of pods. This one is on the {target.kind.kind}, and its pods do "
+                "not have it: they are evicted as any others.",
+                f"Move it to {pods[0].metadata_path}.annotations.",
+            )
+    for old, new in _RENAMED.items():
+        for each in target.templates:
+            own = each.typed.metadata.annotations
+            if own.get(old) == "true" and new not in own:
+                yield Finding(
+                    f"{each.metadata_path}.annotations[{old}]",
+                    f"Karpenter 1.0 and later ignore {old}: the pods are evicted as any others.",
+                    f"Write {new} instead.",
+                )
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, *known_lives()), unowned=True)

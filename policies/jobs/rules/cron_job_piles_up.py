@@ -1,0 +1,117 @@
+"""cron-job-piles-up: CronJobs whose runs overlap, come late, or are kept in large numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.jobs.jobs import JobSpec, jobs_in
+from policies.jobs.schedules import shortest_period
+from policies.jobs.training import runs_training
+from policies.kube.group_kinds import CRON_JOB
+from policies.kube.objects.jobs import CronJob, CronJobSpec
+
+_BACKOFF: Final = 10
+"""Seconds before the Job controller's first retry; each further pause is twice as long, 600 at most."""
+_LONGEST_BACKOFF: Final = 600
+_FREQUENT: Final = 300
+"""Seconds: runs that come more often are expected to be short, and a failing one lasts longer than that."""
+_MANY: Final = 50
+"""Finished Jobs of one CronJob, each with its pods."""
+_TOO_SHORT: Final = 10
+"""Seconds: https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/#starting-deadline"""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    spec = target.read(CronJob).spec
+    period = shortest_period(spec.schedule)
+    for job in jobs_in(target.obj):
+        if period is not None and spec.concurrency_policy in ("", "Allow") and not spec.suspend:
+            yield from _overlap(target, job, period, facts)
+    yield from _deadlines(spec, period)
+    yield from _history(spec)
+
+
+def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterator[Finding]:
+    deadline = job.typed.active_deadline_seconds
+    if deadline is not None and deadline <= period:
+        return
+    path = "spec.concurrencyPolicy"
+    template = target.templates[0] if target.templates else None
+    trains = template is not None and (wants_accelerator(template.pod, facts) or runs_training(template.view))
+    if trains and period < 86400:
+        yield Finding(
+            path,
+            f"A run starts every {_words(period)}, also while the previous one still trains: slow or "
+            "waiting runs add up, and each takes accelerators and nodes from the others.",
+            _HINT,
+        )
+    elif deadline is not None and period <= _FREQUENT:
+        yield Finding(
+            path,
+            f"A run may take {_words(deadline)} (activeDeadlineSeconds), and the next one starts after "
+            f"{_words(period)}: up to {-(-deadline // period)} run at the same time.",
+            _HINT,
+        )
+    elif deadline is None and period <= _FREQUENT and period < _time_of_retries(job):
+        yield Finding(
+            path,
+            f"A run starts every {_words(period)}, and one that fails retries for "
+            f"{_words(_time_of_retries(job))} (backoffLimit {job.backoff_limit}); one that hangs has no "
+            "end. The runs add up until the nodes are full.",
+            _HINT,
+        )
+
+
+_HINT: Final = (
+    "Set concurrencyPolicy to Forbid, and activeDeadlineSeconds in the Job to less than the period."
+)
+
+
+def _time_of_retries(job: JobSpec) -> int:
+    """Seconds of the pauses before the retries of a failing Job."""
+    return sum(min(_BACKOFF * 2**n, _LONGEST_BACKOFF) for n in range(min(job.backoff_limit, 20)))
+
+
+def _deadlines(spec: CronJobSpec, period: int | None) -> Iterator[Finding]:
+    given = spec.starting_deadline_seconds
+    if given is not None and 0 <= given < _TOO_SHORT:
+        yield Finding(
+            "spec.startingDeadlineSeconds",
+            f"A run that the controller does not start within {given} s is left out, and the controller "
+            "may look only every 10 s: most runs never start.",
+            f"Set startingDeadlineSeconds to at least {_TOO_SHORT}, better to a part of the period.",
+        )
+    elif given is None and spec.suspend:
+        yield Finding(
+            "spec.startingDeadlineSeconds",
+            "When suspend becomes false, a missed run starts at once, at a time that the schedule does not "
+            "name.",
+            "Set startingDeadlineSeconds: runs that are later than that are left out.",
+        )
+
+
+def _history(spec: CronJobSpec) -> Iterator[Finding]:
+    for name, kept in (
+        ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
+        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
+    ):
+        if kept is not None and kept > _MANY:
+            yield Finding(
+                f"spec.{name}",
+                f"Up to {kept} finished Jobs and their pods stay in the API server's database: lists of "
+                "pods become slow for everyone, and the pods count against quotas of objects.",
+                f"Set {name} to {_MANY} at most, and keep logs in a log store.",
+            )
+
+
+def _words(seconds: int) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds} s"
+
+
+RULE = rule(__name__, check, (CRON_JOB,))

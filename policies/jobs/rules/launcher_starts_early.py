@@ -1,0 +1,89 @@
+"""launcher-starts-early: launchers that use up their retries before their workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.accelerators.requests import wants_accelerator
+from policies.containers.commands import container_command
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.lives import Run, known_lives, runs_in
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import JOB_SET
+from policies.kube.objects.jobs import JobSet
+from policies.kube.pods import Role
+
+_LAUNCHERS: Final = frozenset({"mpirun", "mpiexec", "horovodrun", "orterun", "prun"})
+_DAEMON: Final = "sshd"
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == JOB_SET:
+        yield from _job_set(target)
+    for run in runs_in(target.obj):
+        start = run.life.start
+        if start is None or (run.value(start.field) or start.default) not in start.early:
+            continue
+        if any(map(run.has, start.unless)):
+            continue
+        pods = {each.role.name: each.pods for each in run.roles()}
+        if not any(wants_accelerator(each.pod, facts) for each in target.templates):
+            continue  # small images on nodes that run already
+        for launcher in _launchers(target, run):
+            if pods.get(launcher[1]) and not _waits(launcher[0]):
+                yield Finding(
+                    field_path((*run.steps, *start.field.split("."))),
+                    f"The launcher starts together with its {pods[launcher[1]]} workers and fails until "
+                    "they all answer. Each failure is a retry: if a node must start or a large image is "
+                    f"pulled first, the {run.life.kind} fails.",
+                    f"Set {start.field} to {start.instead}.",
+                )
+
+
+def _launchers(target: Target, run: Run) -> Iterator[tuple[PodTemplate, str]]:
+    """The templates of roles that need another role, with the name of that."""
+    for template in target.templates:
+        role = run.role_of(template)
+        if role is not None and role.role.needs:
+            yield template, role.role.needs
+
+
+def _job_set(target: Target) -> Findings:
+    """A replicated job with mpirun that starts together with one that runs sshd."""
+    spec = target.read(JobSet).spec
+    if spec.startup_policy.startup_policy_order == "InOrder":
+        return
+    daemons = [each for each in target.templates if _DAEMON in _programs(each)]
+    for template in target.templates:
+        index = template.steps[2] if len(template.steps) > 2 else None
+        if not isinstance(index, int) or not daemons or not _programs(template) & _LAUNCHERS:
+            continue
+        if spec.replicated_jobs[index].depends_on or template in daemons or _waits(template):
+            continue
+        yield Finding(
+            f"spec.replicatedJobs[{index}].dependsOn",
+            "The launcher starts together with the workers whose sshd it needs, and fails until they "
+            "answer. Each failure is a retry: if a node must start or a large image is pulled first, the "
+            "JobSet fails.",
+            "Add dependsOn with the name of the workers' job and status Ready.",
+        )
+
+
+def _programs(template: PodTemplate) -> set[str]:
+    return {
+        command.name
+        for container in template.containers(Role.MAIN)
+        for command in container_command(template, container).commands
+    }
+
+
+def _waits(template: PodTemplate) -> bool:
+    """Whether a launcher waits by itself: in an init container, in a loop, or in a script that is unknown."""
+    if template.containers(Role.INIT):
+        return True
+    summaries = [container_command(template, each) for each in template.containers(Role.MAIN)]
+    return any(each.loops or not each.complete or each.scripts or not each.commands for each in summaries)
+
+
+RULE = rule(__name__, check, tuple(known_lives()))

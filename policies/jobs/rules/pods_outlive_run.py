@@ -1,0 +1,51 @@
+"""pods-outlive-run: pods that keep running, with their accelerators, after their workload has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import Run, known_lives, runs_in
+from policies.kube.field_paths import field_path
+from policies.kube.names import listed
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    runs = list(runs_in(target.obj))
+    for run in runs:
+        ending = run.life.ending
+        if ending is None or any(map(run.has, ending.unless)):
+            continue
+        values = [value for value in map(run.value, ending.fields) if value is not None]
+        value = values[0] if values else ending.default
+        if value not in ending.keeps:
+            continue
+        roles = list(dict.fromkeys(_endless(target, run, runs, facts)))
+        if roles:
+            yield Finding(
+                field_path((*run.steps, *ending.fields[0].split("."))),
+                f"The pods of {listed(roles)} run until somebody deletes them: when the {run.life.kind} "
+                f"has ended, they keep their nodes and what they requested, since {ending.fields[0]} is "
+                f"{_text(value)}.",
+                f"Set {ending.fields[0]} to {_text(ending.instead)}.",
+            )
+
+
+def _endless(target: Target, run: Run, runs: list[Run], facts: Facts) -> Iterator[str]:
+    """The roles that never end by themselves, if their pods request accelerators or the kind trains."""
+    inside = [each for each in runs if each.steps[: len(run.steps)] == run.steps]
+    for template in target.templates:
+        for each in inside:
+            role = each.role_of(template)
+            if role is None or not role.role.endless or not role.pods:
+                continue
+            if run.life.trains or wants_accelerator(template.pod, facts):
+                yield role.name or role.role.name
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+RULE = rule(__name__, check, tuple(known_lives()), unowned=True)

@@ -1,0 +1,47 @@
+"""retries-without-limit: training that starts again for ever after each failure of its program."""
+
+from __future__ import annotations
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.lives import RetryAt, Run, runs_in
+from policies.jobs.idle import only_idles
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import JOB, kind_of
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    if only_idles(target):
+        return
+    for run in runs_in(target.obj):
+        found = next((each for each in run.retries() if _is_endless(each, run)), None)
+        if found is None or not (_has_useless(found, run) or _is_expensive(target, run, facts)):
+            continue
+        kind = run.life.kind if run.life.gk != JOB else kind_of(target.obj).kind
+        useless = " " if not _has_useless(found, run) else " although the manifest limits its retries "
+        yield Finding(
+            field_path(found.steps),
+            f"A program with an error starts again{useless}for as long as the {kind} exists, and keeps what "
+            f"its pods hold: {found.retry.why}.",
+            found.retry.instead,
+        )
+
+
+def _is_endless(each: RetryAt, run: Run) -> bool:
+    deadline = run.life.deadline
+    return bool(each.retry.why) and each.limit is None and not (deadline and run.value(deadline))
+
+
+def _has_useless(each: RetryAt, run: Run) -> bool:
+    """Whether its author wrote a limit that has no effect."""
+    return any(map(run.has, each.retry.useless))
+
+
+def _is_expensive(target: Target, run: Run, facts: Facts) -> bool:
+    """Whether a run holds accelerators, or several pods of a kind that trains."""
+    if any(wants_accelerator(template.pod, facts) for template in target.templates):
+        return True
+    return (run.life.trains and sum(each.pods for each in run.roles()) > 1) or not run.life.roles
+
+
+RULE = rule(__name__, check, requires=(PodFeature.COMPLETES,), unowned=True)

@@ -1,0 +1,53 @@
+"""queue-bypassed: training that names no queue in a namespace that has one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.accelerators.requests import wants_accelerator
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import known_lives, runs_in
+from policies.jobs.training import runs_training, trains_by_kind
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.queues import LocalQueue
+
+_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+_DEFAULT: Final = "default"
+"""A LocalQueue of this name takes workloads that name none (Kueue 0.10 and later, LocalQueueDefaulting)."""
+_GROUPS: Final = (
+    "batch",
+    "jobset.x-k8s.io",
+    "kubeflow.org",
+    "trainer.kubeflow.org",
+    "ray.io",
+    "workload.codeflare.dev",
+)
+"""The groups of the kinds that Kueue suspends (pkg/controller/jobs of Kueue 0.14)."""
+_NOT: Final = ("CronJob", "Experiment", "Trial", "TrainingRuntime", "ClusterTrainingRuntime")
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    queues = facts.objects(LocalQueue)
+    if not queues or target.kind.kind in _NOT:
+        return
+    names = sorted(each.name for each in queues)
+    labels = target.read(Object).metadata.labels
+    if _QUEUE in labels or _DEFAULT in names:
+        return
+    accelerated = [each for each in target.templates if wants_accelerator(each.pod, facts)]
+    run = next(runs_in(target.obj), None)
+    pods = sum(
+        role.pods for each in accelerated if run is not None and (role := run.role_of(each)) is not None
+    )
+    if pods > 1:
+        return  # gang-without-queue reports it
+    if accelerated or any(trains_by_kind(each.view) or runs_training(each.view) for each in target.templates):
+        yield Finding(
+            f"metadata.labels[{_QUEUE}]",
+            f"The namespace has the queue {names[0]}, and this {target.kind.kind} names none: Kueue does "
+            "not count it, and its pods take nodes that were promised to admitted workloads.",
+            f"Set the label {_QUEUE}: {names[0]}.",
+        )
+
+
+RULE = rule(__name__, check, tuple(kind for kind in known_lives() if kind.group in _GROUPS), unowned=True)
