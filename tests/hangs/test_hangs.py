@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,3 +64,29 @@ def test_a_server_that_finishes_something_in_every_window_is_never_restarted(
     for n, phase in enumerate(phases, start=1):
         story.append(phase.model_copy(update={"values": {**work, done: 1000.0 * n}}))
     assert replay.live(tuple(story)) is None, replay.seen
+
+
+REPLICAS = tuple(zlib.crc32(f"llm-6b7c9d-{n}".encode()) % (LONGEST_JITTER + 1) for n in range(10))
+"""The jitter of ten pods, by their names."""
+HUNG = Phase(seconds=7200, answers_after=None, processors=0.0)
+
+
+@pytest.mark.parametrize("server", ["vllm"])
+def test_ten_replicas_behind_a_hung_service_are_restarted_once(server: str) -> None:
+    restarts = [Replay(server, jitter).live((Phase(seconds=300), HUNG)) for jitter in REPLICAS]
+    found = [after for after in restarts if after is not None]
+    assert len(found) == len(REPLICAS)
+    assert 30 <= max(found) - min(found) <= 90, "not all at once"
+    again = [Replay(server, jitter).live((HUNG,)) for jitter in REPLICAS]
+    assert again == [None] * len(REPLICAS), "a restart did not help, so there is no second one"
+
+
+@pytest.mark.parametrize("server", CONTAINERS)
+def test_of_ten_overloaded_replicas_none_is_restarted(server: str) -> None:
+    for jitter in REPLICAS:
+        replay = Replay(server, jitter)
+        work = dict.fromkeys(replay.gauges_of_work, 100.0)
+        slow = Phase(
+            seconds=3600, health=None, answers_after=None, rates={replay.first_done: 0.1}, values=work
+        )
+        assert replay.live((Phase(seconds=300), slow)) is None

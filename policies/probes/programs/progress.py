@@ -35,6 +35,7 @@ LEAST = (30.0, 8 << 20, 1 << 20, 64 << 10)
 SILENT = 30
 # Seconds for which every request has failed with status 500 since the last one that did not.
 BROKEN = 300
+MARK = b"mlchassis liveness, "
 # A server without a canary uses less than this share of a processor while it hangs.
 IDLE = 1 / 30
 # What is remembered of the page from the last sign of life.
@@ -52,11 +53,63 @@ def age():
 
 
 END = time.monotonic() + DEADLINE - age()
+# What the server showed, for the black box.
+SHOWN = {}
 
 
 def finish(code, message):
     print(message, flush=True)
+    record(code, message)
     os._exit(code)
+
+
+def threads():
+    """How many threads of the container are in which state, such as `4 python S futex_wait_queue`."""
+    counts = {}
+    for pid in processes()[:64]:
+        if int(pid) in (os.getpid(), os.getppid()):
+            continue
+        try:
+            tasks = os.listdir("/proc/%s/task" % pid)[:256]
+        except OSError:
+            continue
+        for task in tasks:
+            try:
+                with open("/proc/%s/task/%s/stat" % (pid, task)) as file:
+                    name, _, rest = file.read().partition("(")[2].rpartition(")")
+                state, place = rest.split()[0], ""
+                with open("/proc/%s/task/%s/wchan" % (pid, task)) as file:
+                    place = file.read().strip("0\n")
+            except (OSError, IndexError):
+                continue
+            key = " ".join(part for part in (name, state, place) if part)
+            counts[key] = counts.get(key, 0) + 1
+    return sorted(
+        ("%d %s" % (count, key) for key, count in counts.items()), key=lambda line: -int(line.split()[0])
+    )
+
+
+# The API server shows at most 4 KiB as the message of the container's end. A server may write its own there.
+def record(code, message):
+    """Write what was seen of a hang to the termination log; remove it if the server is alive after all."""
+    try:
+        box = os.open("/dev/termination-log", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        there = os.read(box, len(MARK))
+        if there not in (b"", MARK) or (code != HUNG and not there):
+            return
+        os.ftruncate(box, 0)
+        if code == HUNG:
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            shown = ", ".join("%s %g" % each for each in sorted(SHOWN.items()))
+            lines = [
+                "at %s: %s" % (when, message),
+                "it showed: %s" % (shown or "nothing"),
+                "threads:",
+                *threads(),
+            ]
+            os.pwrite(box, MARK + "\n".join(lines).encode()[:2000], 0)
+    except (OSError, ValueError):
+        pass
 
 
 def left():
@@ -113,8 +166,12 @@ def ask(path, seconds, body=None, port=PORT):
 
 def page():
     """What the metrics page shows, summed for each kind of metric; None if it shows no finished work."""
-    if not PLAN["page"]:
-        return connections()
+    shown = metrics() if PLAN["page"] else connections()
+    SHOWN.update(shown or {})
+    return shown
+
+
+def metrics():
     status, text = ask(PLAN["page"], PAGE, port=PLAN["port"] or PORT)
     kinds = {name: kind for kind, names in PLAN["metrics"].items() for name in names}
     sums = {}

@@ -235,6 +235,42 @@ def test_a_client_that_gets_answers(kubelet: Kubelet) -> None:
             assert kubelet.probe(port, path="", plan=ASKS).message == "it works"
 
 
+# --- the black box ----------------------------------------------------------------------------------------
+
+
+def test_a_hang_is_described_in_the_termination_log(kubelet: Kubelet) -> None:
+    box = kubelet.folder / "termination-log"
+    box.touch()
+    for thread, place in enumerate(("futex_wait_queue", "futex_wait_queue", "0")):
+        (task := kubelet.folder / "proc" / "1" / "task" / str(thread)).mkdir(parents=True)
+        (task / "stat").write_text("1 (python3) S 0")
+        (task / "wchan").write_text(place)
+    server = kubelet.serve(Server())
+    asks(kubelet, server)
+    server.answers["/predict"] = None
+    age(kubelet, server.port, LONG_AGO)
+    assert asks(kubelet, server).status == FAILS
+    first, shown, *threads = box.read_text().splitlines()
+    assert first.startswith("mlchassis liveness, at 20")
+    assert ": a request gets no answer, and nothing was finished for 10" in first
+    assert shown.startswith("it showed: done 0")
+    assert threads == ["threads:", "2 python3 S futex_wait_queue", "1 python3 S"]
+    del server.answers["/predict"]
+    assert asks(kubelet, server).status == 0
+    assert box.read_text() == "", "it was alive after all"
+
+
+def test_a_message_of_the_server_stays(kubelet: Kubelet) -> None:
+    box = kubelet.folder / "termination-log"
+    box.write_text("out of memory")
+    with listener() as (_, port):
+        accepts(kubelet, port)
+        assert box.read_text() == "out of memory"
+        age(kubelet, port, LONG_AGO, armed=True)
+        assert accepts(kubelet, port).status == FAILS
+    assert box.read_text() == "out of memory"
+
+
 # --- what is injected -----------------------------------------------------------------------------------
 
 
