@@ -36,6 +36,20 @@ _PARTS: Final = (
     "crds",
     "validators",
 )
+_PLAIN: Final = frozenset(
+    {
+        "apiVersion",
+        "kind",
+        "metadata",
+        "resources",
+        "bases",
+        "namespace",
+        "configMapGenerator",
+        "secretGenerator",
+    }
+    | {"generatorOptions", "sortOptions", "buildMetadata"}
+)
+"""Fields of a kustomization that leave its objects as they are written, but for the namespace."""
 _WITH_PATH: Final = ("patches", "patchesJson6902", "replacements")
 
 
@@ -138,7 +152,7 @@ def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str, bool]:
         parts.add(file)
         obj = _loaded(file)
         parts.update(_parts(file, obj))
-        patched = patched or any(obj.get(field) for field in (*_WITH_PATH, *_PARTS))
+        patched = patched or not _PLAIN.issuperset(obj)
         for written in _written(obj):
             if _is_remote(written):
                 remote = remote or written

@@ -100,6 +100,20 @@ def test_what_cannot_be_built_is_named_with_the_command(tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("field", "read"),
+    [("namespace: ml", ["a.yaml"]), ("nameSuffix: -v2", []), ("images: [{name: a, newTag: b}]", [])],
+)
+def test_what_a_kustomization_changes_is_not_judged_as_it_is_written(
+    tmp_path: Path, field: str, read: list[str]
+) -> None:
+    root = put(
+        tmp_path / "app", {"kustomization.yaml": f"resources: [a.yaml]\n{field}\n", "a.yaml": DEPLOYMENT}
+    )
+    assert names(root, build=True)[0] == read
+
+
+@pytest.mark.usefixtures("tools")
 def test_without_building_only_whole_objects_are_read(tree: Path) -> None:
     assert names(tree, build=False) == (["base/api.yaml", "plain/api.yaml"], [])
 
