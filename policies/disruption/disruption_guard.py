@@ -158,6 +158,8 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
     set_by_user = [drain.seconds for drain in drains if drain is not None and drain.option]
     if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in set_by_user)]):
         return pod  # the user's own grace period is too short for the sleep
+    if facts.oldest_kubelet() is None and short + max(set_by_user, default=0) > grace:
+        return pod  # without nodes the repair is not certain, and grace-shorter-than-drain warns
     seconds = [settings.drain if drain is None else drain.seconds for drain in drains]
     need = short + max(seconds)
     if grace == DEFAULT_GRACE < need:

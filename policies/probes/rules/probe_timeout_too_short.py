@@ -7,6 +7,7 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, probes
+from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.serving import recognised
 
 _SHORT: Final = 2
@@ -25,6 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if probe.timeout > _SHORT or probe.give_up >= (_LENIENT if probe.field == LIVENESS else _HASTY + 1):
             continue
+        if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
+            continue  # liveness-gives-up-early reports it
         if looks_injected(probe.template.pod, container, probe.field, facts):
             continue
         reported.add(container.name)
