@@ -42,6 +42,8 @@ RETRYABLE_EXIT_CODES: Final = f"{DOMAIN}/retryable-exit-codes"
 CHECKPOINT: Final = f"{DOMAIN}/checkpoint"
 TERMINATION_MESSAGE: Final = f"{DOMAIN}/termination-message"
 """With the value `file`: its containers keep the API server's terminationMessagePolicy."""
+TRAINING_PROGRESS: Final = f"{DOMAIN}/progress"
+"""What a training writes, and the longest time between two writes."""
 TRAINING: Final = f"{DOMAIN}/training"
 """A label of pods, with the value `true`."""
 
@@ -84,6 +86,7 @@ OF_HEALTH: Final = (
     CANARY,
     CANARY_BODY,
     CANARY_TIME,
+    TRAINING_PROGRESS,
 )
 """Annotations that may end with `.<container>`; standard-probes reports misspelt ones."""
 OTHERS: Final = (

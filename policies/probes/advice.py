@@ -13,17 +13,19 @@ from policies.core.annotations import (
     EXPECTED_START,
     LIVENESS,
     MODEL_SIZE,
+    TRAINING_PROGRESS,
 )
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import Waits, leads
+from policies.core.pod_view import PodView
 from policies.core.reasons import in_words
 from policies.core.suggestions import closest
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig
 from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
-from policies.kube.pods import Container
+from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
 from policies.probes.copied import is_sendable, killed_start, startup_check
 from policies.probes.endpoints import doubt_about, preset_health, server_port
@@ -37,6 +39,7 @@ from policies.probes.serving import (
     waits_for,
 )
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
+from policies.probes.training_progress import parse_progress
 
 
 def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
@@ -147,7 +150,10 @@ def _key(pod: Json, container: Container, annotation: str) -> str:
 def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
     """Report annotations of this policy that name no container, have an invalid value, or are misspelt."""
     view = facts.view(pod)
-    if not view.chassis_annotations or view.completes:
+    if not view.chassis_annotations:
+        return
+    if view.completes:
+        yield from _invalid_progress(view)
         return
     names = {container.name for container in view.containers}
     known = listed(sorted(names))
@@ -182,6 +188,21 @@ def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _invalid_progress(view: PodView) -> Iterator[Finding]:
+    """Report annotations about the progress of a training that have no effect."""
+    names = {container.name for container in view.containers if container.role is Role.MAIN}
+    for key, value in view.chassis_annotations.items():
+        base, _, suffix = key.partition(f"{TRAINING_PROGRESS}")
+        if base or (suffix and not suffix.startswith(".")):
+            continue
+        path = f"metadata.annotations[{key}]"
+        if error := _invalid_value(TRAINING_PROGRESS, value):
+            yield Finding(path, f"Annotation {key} has no effect: {error}.", "Correct the value.")
+        elif suffix[1:] not in names and (suffix or len(names) > 1):
+            hint = f"Write {TRAINING_PROGRESS}.{min(names, default='')}, with the name of a main container."
+            yield Finding(path, f"Annotation {key} names none of the pod's main containers.", hint)
+
+
 _PARSED: Final[dict[str, Callable[[object], object]]] = {
     EXPECTED_START: units.parse_duration,
     MODEL_SIZE: units.parse_bytes,
@@ -189,6 +210,7 @@ _PARSED: Final[dict[str, Callable[[object], object]]] = {
     CANARY: parse_canary,
     CANARY_BODY: parse_body,
     CANARY_TIME: parse_time,
+    TRAINING_PROGRESS: parse_progress,
 }
 _OF_ALL: Final = (EXPECTED_START, MODEL_SIZE, LIVENESS)
 """Annotations that apply to every container, unless they name one."""

@@ -16,6 +16,7 @@ from policies.core.annotations import (
     LIVE_PATH,
     LIVENESS,
     READY_PATH,
+    TRAINING_PROGRESS,
 )
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
@@ -51,6 +52,7 @@ from policies.probes.liveness_program import (
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
 from policies.probes.startup_budget import MAX_START, Budget, budget_of
+from policies.probes.training_progress import progress_of
 
 _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
@@ -66,7 +68,7 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
     would end the start."""
     view = facts.view(pod)
     if view.completes:
-        return pod
+        return _with_progress(pod, facts, why)
     serving = {container.name for container in serving_containers(pod, facts)}
     changed = pod
     for container in view.running:
@@ -76,6 +78,24 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
             filled = _with_missing_probes(pod, container, settings, facts, why)
         spec = _with_startup_probe(pod, filled, settings, facts, why)
         changed = with_container(changed, container, spec)
+    return changed
+
+
+def _with_progress(pod: Json, facts: Facts, why: Reasons) -> Json:
+    """A training pod with livenessProbes by the progress that its annotations name."""
+    changed = pod
+    for container in facts.view(pod).running:
+        progress = progress_of(pod, container, facts)
+        if progress is None or container.spec.get("livenessProbe") is not None:
+            continue
+        spec = {**container.spec, "livenessProbe": progress.probe}
+        changed = with_container(changed, container, spec)
+        why.give(
+            f"{container.path}.livenessProbe",
+            f"ends the container when nothing was written to {progress.path} for "
+            f"{in_words(progress.silence)}, so that the retries of the Job begin",
+            annotation=_container_key(TRAINING_PROGRESS, container),
+        )
     return changed
 
 
