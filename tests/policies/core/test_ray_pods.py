@@ -1,0 +1,74 @@
+"""What the pods of a Ray cluster get, as a review shows it before KubeRay makes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.core.ray_pods import pod_of_kuberay
+from policies.core.target import pod_templates
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json, dig, mapping
+from webhook.admission.engine import decide
+from webhook.admission.review import Review
+from webhook.config.load import load
+from webhook.manifests.files import Document, ManifestCluster
+
+WORKLOADS = {each.gk: each for each in known_workloads()}
+GUARD = "karpenter.sh/do-not-disrupt"
+
+
+def cluster(kind: str = "RayCluster", **spec: object) -> Json:
+    def group(name: str) -> Json:
+        return {"template": {"spec": {"containers": [{"name": name, "image": "rayproject/ray:2.51.0"}]}}}
+
+    workers = {**group("worker"), "groupName": "gpus", "replicas": 1}
+    whole = {"headGroupSpec": group("head"), "workerGroupSpecs": [workers], **spec}
+    inside = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}.get(kind)
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": kind,
+        "metadata": {"name": "train"},
+        "spec": {inside: whole} if inside else whole,
+    }
+
+
+def guarded(obj: Json) -> list[str]:
+    """The pod templates whose pods will get the annotation of disruption-guard."""
+    decision = decide(
+        Review(Document("case", 0, obj).request(), load({}), ManifestCluster([obj], whole=True))
+    )
+    assert decision.crashes == ()
+    return [change.template for change in decision.changes if GUARD in str(change.patch).replace("~1", "/")]
+
+
+@pytest.mark.parametrize(("kind", "at"), [("RayCluster", "spec."), ("RayJob", "spec.rayClusterSpec.")])
+def test_the_head_will_be_guarded(kind: str, at: str) -> None:
+    assert guarded(cluster(kind)) == [f"{at}headGroupSpec.template"]
+
+
+def test_heads_of_services_and_of_fault_tolerant_clusters_will_not() -> None:
+    assert guarded(cluster("RayService")) == []
+    assert guarded(cluster(gcsFaultToleranceOptions={"redisAddress": "redis:6379"})) == []
+
+
+def test_the_pods_have_the_labels_and_probes_of_kuberay() -> None:
+    obj = cluster(gcsFaultToleranceOptions={"redisAddress": "redis:6379"})
+    head, worker = (pod_of_kuberay(obj, each) or {} for each in pod_templates(obj, WORKLOADS))
+    assert mapping(head, "metadata", "labels")["ray.io/node-type"] == "head"
+    assert mapping(worker, "metadata", "labels")["ray.io/group"] == "gpus"
+    assert mapping(worker, "metadata", "annotations")["ray.io/ft-enabled"] == "true"
+    assert dig(worker, "spec", "containers", 0, "livenessProbe", "failureThreshold") == 120
+
+
+def test_a_written_probe_stays() -> None:
+    obj = cluster()
+    own = {"tcpSocket": {"port": 1}}
+    obj["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["livenessProbe"] = own
+    head = pod_of_kuberay(obj, pod_templates(obj, WORKLOADS)[0]) or {}
+    assert dig(head, "spec", "containers", 0, "livenessProbe") == own
+
+
+def test_other_kinds_have_none() -> None:
+    spec = {"template": {"spec": {"containers": []}}}
+    obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
+    assert [pod_of_kuberay(obj, each) for each in pod_templates(obj, WORKLOADS)] == [None]
