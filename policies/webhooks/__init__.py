@@ -1,4 +1,4 @@
-"""Other admission webhooks that may lock a cluster. Admission never sees their configurations.
+"""Other admission webhooks that may lock a cluster, whose configurations admission never sees.
 
 | question | module |
 |---|---|

@@ -69,6 +69,6 @@ def test_a_written_probe_stays() -> None:
 
 
 def test_other_kinds_have_none() -> None:
-    spec = {"template": {"spec": {"containers": []}}}
-    obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
+    spec: Json = {"template": {"spec": {"containers": []}}}
+    obj: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": spec}
     assert [pod_of_kuberay(obj, each) for each in pod_templates(obj, WORKLOADS)] == [None]
