@@ -8,6 +8,6 @@
 | in which order objects are deployed | `order` |
 | whether there is room | `devices`, `node_pools`, `domains`, `cohorts` |
 
-Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`, `policies.jobs`,
-`policies.kube`, `policies.probes`, `policies.quotas`, `policies.rollouts`, `policies.startup`.
+Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
+`policies.jobs`, `policies.kube`, `policies.probes`, `policies.quotas`, `policies.rollouts`, `policies.startup`.
 """
