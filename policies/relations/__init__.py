@@ -9,5 +9,6 @@
 | whether there is room | `devices`, `node_pools`, `domains`, `cohorts` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
-`policies.jobs`, `policies.kube`, `policies.probes`, `policies.quotas`, `policies.rollouts`, `policies.startup`.
+`policies.jobs`, `policies.kube`, `policies.probes`, `policies.quotas`, `policies.rollouts`,
+`policies.startup`.
 """
