@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.e2e.api import JSON, Api
+from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.status import has_condition
@@ -237,3 +237,58 @@ def test_every_form_of_job_is_accepted(kubelet: Kubelet) -> None:
     del made["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]
     updated = kubelet.api.replace(made).body
     assert "podFailurePolicy" in updated["spec"]["jobTemplate"]["spec"]
+
+
+# --- what the rules about evictions say, without the webhook -----------------------------------------------
+
+
+def test_without_retries_per_index_the_first_eviction_fails_an_index_for_good(unhelped: Kubelet) -> None:
+    unhelped.api.create(job("shards", completionMode="Indexed", completions=1, backoffLimitPerIndex=0))
+    unhelped.evict(unhelped.pod_of("shards"))
+    assert unhelped.failed("shards") == "FailedIndexes"
+    assert unhelped.job("shards")["status"]["failedIndexes"] == "0"
+
+
+def test_an_eviction_of_one_rank_costs_as_many_retries_as_there_are_ranks(unhelped: Kubelet) -> None:
+    """The others lose their peer and fail, too: 3 failures are more than a backoffLimit of 2."""
+    made = job("ranks", completionMode="Indexed", completions=3, parallelism=3, backoffLimit=2)
+    unhelped.api.create(made)
+    ranks = unhelped.api.wait_for(
+        "pods",
+        lambda found: sum(bool(each["spec"].get("nodeName")) for each in found) == 3,
+        labels="batch.kubernetes.io/job-name=ranks",
+        timeout=BACKOFF,
+    )
+    unhelped.evict(ranks[0])
+    for rank in ranks[1:]:
+        unhelped.exits(rank, 1)
+    assert unhelped.failed("ranks") == "BackoffLimitExceeded"
+
+
+def test_a_misplaced_limit_of_retries_is_dropped(unhelped: Kubelet) -> None:
+    unhelped.api.create(job("misplaced", template={"backoffLimit": 1}))
+    spec = unhelped.job("misplaced")["spec"]
+    assert "backoffLimit" not in spec["template"]["spec"]
+    assert spec["backoffLimit"] == 6
+
+
+def test_a_budget_keeps_a_pod_that_never_became_ready(unhelped: Kubelet) -> None:
+    """Until unhealthyPodEvictionPolicy is AlwaysAllow."""
+    api = unhelped.api
+    labels = {"app": "broken"}
+    for number in range(2):
+        pod = {"nodeName": NODE, "containers": [{"name": "main", "image": "registry.example/llm:1"}]}
+        api.create(manifest("Pod", f"broken-{number}", pod, labels=labels))
+        api.patch("pods", f"broken-{number}", {"status": {"phase": "Running"}}, subresource="status")
+    api.create(manifest("PodDisruptionBudget", "b", {"minAvailable": 1, "selector": {"matchLabels": labels}}))
+    api.wait("poddisruptionbudgets", "b", lambda it: it.get("status", {}).get("expectedPods") == 2)
+    path = f"/api/v1/namespaces/{api.namespace}/pods/broken-0/eviction"
+    with pytest.raises(ApiError, match="disruption budget"):
+        api.request("POST", path, manifest("Eviction", "broken-0"))
+    api.patch("poddisruptionbudgets", "b", {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}})
+    api.wait(
+        "poddisruptionbudgets",
+        "b",
+        lambda it: it["status"]["observedGeneration"] == it["metadata"]["generation"],
+    )
+    api.request("POST", path, manifest("Eviction", "broken-0"))
