@@ -168,10 +168,9 @@ def _rendered(directory: Path, *, build: bool) -> tuple[list[Document], list[Use
         else:
             documents += made
             left_out |= source.files
-    if build and len(found) > MOST_BUILDS:
-        problems.append(
-            UserError(f"{directory}: only its first {MOST_BUILDS} kustomizations and charts are built")
-        )
+    for source in found[MOST_BUILDS:] if build else ():
+        problems.append(UserError(f"{source.file}: not reviewed: one run builds {MOST_BUILDS} results"))
+        left_out |= source.files if source.patched else source.parts
     return documents, problems, {str(file) for file in left_out.union(*(source.parts for source in found))}
 
 

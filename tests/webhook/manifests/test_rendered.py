@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from webhook.manifests import files as module
 from webhook.manifests.files import read_all
 from webhook.manifests.rendered import sources
 
@@ -111,6 +112,17 @@ def test_what_a_kustomization_changes_is_not_judged_as_it_is_written(
         tmp_path / "app", {"kustomization.yaml": f"resources: [a.yaml]\n{field}\n", "a.yaml": DEPLOYMENT}
     )
     assert names(root, build=True)[0] == read
+
+
+def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tools, "kubectl", f"echo '{DEPLOYMENT}'")
+    monkeypatch.setattr(module, "MOST_BUILDS", 1)
+    suffixed = {"kustomization.yaml": "resources: [a.yaml]\nnameSuffix: -b\n", "a.yaml": DEPLOYMENT}
+    for name in ("one", "two"):
+        put(tmp_path / "all" / name, suffixed)
+    read, [problem] = names(tmp_path / "all", build=True)
+    assert read == ["one/kustomization.yaml"]
+    assert "two/kustomization.yaml: not reviewed: one run builds 1 results" in problem
 
 
 @pytest.mark.usefixtures("tools")
