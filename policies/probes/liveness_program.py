@@ -262,6 +262,7 @@ def _plan(server: Server | None, progress: Progress) -> str:
         "port": _page_port(server, progress),
         "metrics": metrics,
         "ignored": list(progress.ignored_labels),
+        "workers": list(progress.workers),
         "models": progress.models or "",
         "canaries": [[each.path, each.body] for each in progress.canaries],
         "paused": list(progress.paused),

@@ -89,6 +89,9 @@ class Metrics(Model):
         description="counters or times of requests that arrived: `waiting` counts only if they have moved "
         "since the last sign of life, for gauges that keep the requests of a process that was killed",
     )
+    failed: tuple[str, ...] = Field(
+        (), description="counters of requests that failed: they count if one of `workers` has ended"
+    )
     steps: tuple[str, ...] = Field(
         (),
         description="gauges that change in steps of work that `done` does not count, such as a part of a "
@@ -129,6 +132,11 @@ class Progress(Model):
     metrics: Metrics = Field(default_factory=Metrics, description="what the page shows")
     ignored_labels: tuple[str, ...] = Field(
         (), description='labels of samples that do not count, such as `endpoint="/livez"`, or their beginning'
+    )
+    workers: tuple[str, ...] = Field(
+        (),
+        description="programs of the processes that work for requests, if the server leaves one that ended "
+        "as a zombie and fails its requests",
     )
     image_has_python: bool = Field(
         True,

@@ -48,6 +48,7 @@ class Phase(Model):
         default_factory=dict, description="by how much an unanswered canary moves metrics"
     )
     paused: bool = Field(False, description="whether it says that it was told to pause")
+    lost: bool = Field(False, description="whether a process that works for requests has ended")
     processors: float = Field(0.01, description="the share of a processor that its processes use")
     jump: float = Field(0.0, description="seconds by which the clock jumps first, while nothing runs")
     reset: bool = Field(False, description="whether its metrics begin at 0 again")
@@ -172,6 +173,7 @@ class Replay:
             "write": lambda subject, *numbers: self._files.update({subject: [float(n) for n in numbers]}),
             "work": lambda: (1.0, self._used, 0, 0, 0),
             "processes": list,
+            "lost": lambda: self._phase.lost,
             "jitter": lambda: self.jitter,
         }
         names["os"] = SimpleNamespace(environ={}, open=_no_log, O_WRONLY=0, O_NONBLOCK=0, O_NOCTTY=0)

@@ -22,7 +22,7 @@ from tests.servers.server import Request
 
 WATCH: Final = 15
 """Seconds for which the probes are watched: longer than the timeout of any."""
-PATIENCE: Final = 75
+PATIENCE: Final = 110
 """The same for liveness by progress, all of whose times are divided by `FASTER`."""
 FAILURES: Final = 6
 """After so many failures in a row by progress, the kubelet restarts the container."""
@@ -72,7 +72,7 @@ def _title(pid: int) -> str:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-    words = [re.sub(r"(^|=)/.*/", r"\1", word) for word in words if word]
+    words = [re.sub(r"(^|=)/.*/", r"\1", word) for word in words if word and ":/" not in word]
     if not words:
         return ""
     short = " ".join(words[:4]) if len(words[0]) < 60 else words[0]

@@ -212,7 +212,7 @@ def test_what_its_probes_notice(running: Running, request: pytest.FixtureRequest
     titles = [*roles(running.container)][:MAX_ROLES]
     for title in titles:
         with stopped(roles(running.container)[title]):
-            row = rows[f"stopped: {title}"] = _watched(running)
+            row = rows[f"stopped: {title}"] = _watched(running, recovers=True)
         if not _goes_on(running):
             row["endsLater"] = True
             row["restart"] = _serves_after_a_restart(running)

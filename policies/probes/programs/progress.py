@@ -39,7 +39,7 @@ MARK = b"mlchassis liveness, "
 # A server without a canary uses less than this share of a processor while it hangs.
 IDLE = 1 / 30
 # What is remembered of the page from the last sign of life.
-KINDS = "done", "steps", "churn", "arrived"
+KINDS = "done", "steps", "churn", "arrived", "failed"
 
 
 def age():
@@ -379,6 +379,20 @@ def work():
     return first, seconds, pages * os.sysconf("SC_PAGE_SIZE"), moved, received
 
 
+def lost():
+    """Whether a process of PLAN's workers has ended, and nobody has started another in its place."""
+    for name in processes():
+        try:
+            with open("/proc/%s/stat" % name) as file:
+                start, _, rest = file.read().rpartition(") ")
+        except OSError:
+            continue
+        title = start.partition("(")[2]
+        if rest.startswith("Z") and any(title == worker[:15] for worker in PLAN["workers"]):
+            return True
+    return False
+
+
 def starting(answers):
     """Ends the program while the server has not answered since its container started; returns afterwards."""
     file = memory("start")
@@ -466,11 +480,11 @@ def main():
     now, canaries = time.monotonic(), PLAN["canaries"]
     source = "GET " + PLAN["page"] if PLAN["page"] else "the list of its connections"
     known, seen = read(file), page()
-    if len(known) != 8 or known[0] != first or known[6] > now:
+    if len(known) != 9 or known[0] != first or known[7] > now:
         known = []
 
     def keep(seen, armed):
-        gauges = [seen.get(kind, 0.0) for kind in KINDS] if seen else known[1:5]
+        gauges = [seen.get(kind, 0.0) for kind in KINDS] if seen else known[1:6]
         write(file, first, *gauges, used, now, armed)
 
     def alive(seen, armed, message):
@@ -482,7 +496,7 @@ def main():
             plain("%s shows no finished work yet" % source)
         keep(seen, 0)
         known = [first, *(seen.get(kind, 0.0) for kind in KINDS), used, now, 0]
-    armed = known[7]
+    armed = known[8]
 
     def moved(seen):
         """Whether something was finished since the previous run, or a step of it."""
@@ -492,14 +506,14 @@ def main():
         return running and seen.get("steps", 0.0) != known[2]
 
     def hangs(wrong, least):
-        silent = time.monotonic() - known[6]
+        silent = time.monotonic() - known[7]
         code = HUNG if silent >= least + jitter() % 60 else 0
         finish(code, "%s, and nothing was finished for %d s" % (wrong, silent))
 
     def computes(seen):
         if not used:
             plain("its processes cannot be seen", tell=False)
-        if used - known[5] >= max(PLAN["silence"], now - known[6]) * IDLE:
+        if used - known[6] >= max(PLAN["silence"], now - known[7]) * IDLE:
             alive(seen, armed, "its processes compute")
 
     if moved(seen) and (armed or not canaries):
@@ -515,10 +529,13 @@ def main():
             plain("%s does not show it" % source, tell=False)
         # A gauge of work may keep the requests of a process that has ended, so one must have arrived since.
         stale = "arrived" in PLAN["metrics"] and seen.get("arrived", known[4]) == known[4]
-        if stale or seen.get("waiting", 0.0) <= 0:
+        fails = seen.get("failed", 0.0) != known[5] and lost()
+        if not fails and (stale or seen.get("waiting", 0.0) <= 0):
             alive(seen, armed, "it has nothing to do")
         if not armed:
             plain("it has not been seen to finish anything", tell=False)
+        if fails:
+            hangs("a process that works for requests has ended, and they fail", BROKEN)
         computes(seen)
         hangs("work waits" if PLAN["page"] else "it accepts no connection", PLAN["silence"])
     answer = canary()

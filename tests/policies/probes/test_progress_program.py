@@ -156,7 +156,7 @@ class Kubelet:
         first = started.read_text().rpartition(")")[2].split()[19] if started.exists() else "0"
         if silent is not None:
             tokens = target.tokens if isinstance(target, Server) else 0
-            state.write_text(f"{first} {tokens} 0 0 0 0 {time.monotonic() - silent} {int(armed)}")
+            state.write_text(f"{first} {tokens} 0 0 0 0 0 {time.monotonic() - silent} {int(armed)}")
         command = [sys.executable, "-I", "-S", "-c", self._text(faster), str(port)]
         before = state.read_bytes() if state.is_file() else None
         for _ in range(20):
@@ -747,6 +747,29 @@ def test_a_server_that_may_not_be_asked(
     outcome = kubelet.probe(server, plan=plan)
     assert (outcome.status, message in outcome.message) == (status, True), outcome
     assert server.canaries == []
+
+
+TRITON: dict[str, Any] = {"name": "a", "image": "nvcr.io/nvidia/tritonserver:24.10-py3"}
+
+
+@pytest.mark.parametrize(
+    ("state", "failing", "status"), [("Z", 1, FAILS), ("Z", 0, 0), ("S", 1, 0)], ids=["lost", "idle", "alive"]
+)
+def test_a_process_that_works_for_requests_has_ended(
+    state: str, failing: int, status: int, starting: Starting
+) -> None:
+    kubelet = starting.kubelet
+    plan = probes_of(TRITON)["livenessProbe"]["exec"]["command"][8].replace("8002", "0")
+    page = 'nv_inference_request_success{model="m"} %d\nnv_inference_request_failure{model="m"} %d\n'
+    server = Server({"/metrics": (200, (page % (6, 0)).encode())})
+    assert kubelet.probe(server, plan=plan).status == 0
+    server.answers["/metrics"] = 200, (page % (7, 0)).encode()
+    assert kubelet.probe(server, plan=plan).message == "it works"
+    server.answers["/metrics"] = 200, (page % (7, failing)).encode()
+    stub = starting.proc / "7" / "stat"
+    stub.write_text(f"7 (triton_python_b) {state} " + stub.read_text().rpartition(") S ")[2])
+    later(kubelet, server)
+    assert kubelet.probe(server, plan=plan).status == status
 
 
 def test_a_server_that_may_not_be_asked_and_whose_processes_are_hidden(kubelet: Kubelet) -> None:
