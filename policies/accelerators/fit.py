@@ -98,7 +98,7 @@ def load_of(pod: Json, container: Container, facts: Facts) -> Load | None:
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
     if server is None or not accelerators:
         return None
-    weights, model = size_by_name(pod, container, server)
+    weights, model = size_by_name(facts.view(pod).typed, container, server)
     if not weights or _REDUCED.search(" ".join((*server.argv, model))):
         return None
     if model not in {word.partition("=")[2] or word for word in server.argv}:

@@ -22,10 +22,11 @@ from policies.core.facts import Facts
 from policies.core.reasons import in_words, times
 from policies.kube import quantities as units
 from policies.kube.images import repository, repository_and_tag
-from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import annotations_of
+from policies.kube.json import Json, mapping
 from policies.kube.names import shortened
-from policies.kube.pods import Container, Role, mounted_volumes
+from policies.kube.objects.base import Quantity
+from policies.kube.objects.pods import Pod, Volume
+from policies.kube.pods import Container, Role
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
@@ -115,7 +116,7 @@ def _estimate(pod: Json, container: Container, facts: Facts) -> Start | None:
     declared, source = declared_size(pod, container, facts)
     size = declared or 0
     if not size and server is not None:
-        size, name = size_by_name(pod, container, server)
+        size, name = size_by_name(facts.view(pod).typed, container, server)
         named = shortened(name.rpartition("=")[2], MAX_MODEL_NAME_LENGTH)
         source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds_to_load(size, settings) if size else 0
@@ -151,7 +152,10 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
             "startupFactor",
             annotated=True,
         )
-    estimated, found = _estimated(pod, container, start, settings), _observed(pod, container, facts)
+    estimated, found = (
+        _estimated(facts.view(pod).typed, container, start, settings),
+        _observed(pod, container, facts),
+    )
     if found is None:
         return estimated
     learned = _learned(found, settings)
@@ -180,12 +184,12 @@ def _learned(found: Observed, settings: StandardProbes) -> Budget:
     return Budget(seconds, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning")
 
 
-def _estimated(pod: Json, container: Container, start: Start | None, settings: StandardProbes) -> Budget:
+def _estimated(pod: Pod, container: Container, start: Start | None, settings: StandardProbes) -> Budget:
     """The budget from the estimated start, the settings and the container's resources."""
     compiles = _compiles(container, settings)
     factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
     if start is not None and start.loading:
-        fetches = not (_keeps_files(pod, container) or MODEL_CONFIG in annotations_of(pod))
+        fetches = not (_keeps_files(pod, container) or MODEL_CONFIG in pod.metadata.annotations)
         factor *= 2 if fetches else 1
         known, why = start, _because(fetches=fetches, compiles=compiles)
         seconds = _multiplied(start.seconds, factor)
@@ -269,7 +273,7 @@ def declared_size(pod: Json, container: Container, facts: Facts) -> tuple[int | 
     return sum(model.memory for model in models.values()) or None, f"the model config {name}"
 
 
-def size_by_name(pod: Json, container: Container, server: Server) -> tuple[int, str]:
+def size_by_name(pod: Pod, container: Container, server: Server) -> tuple[int, str]:
     """Bytes of the model that a server loads, and its name: in the command line, the variables or the image,
     else the name of a mounted claim, bucket or image. 0 if no name has a size."""
     if not server.preset.loads_model:
@@ -299,12 +303,15 @@ def _first_operand(server: Server) -> str:
     return "" if word.startswith("-") else word
 
 
-def _mounted(pod: Json, container: Container) -> Iterator[str]:
+def _mounted(pod: Pod, container: Container) -> Iterator[str]:
     """The names of the claims, buckets and images that a container mounts."""
     for volume in _volumes(pod, container):
-        yield text(volume, "persistentVolumeClaim", "claimName")
-        yield text(volume, "csi", "volumeAttributes", "bucketName")
-        yield ":".join(repository_and_tag(text(volume, "image", "reference")))
+        if volume.persistent_volume_claim is not None:
+            yield volume.persistent_volume_claim.claim_name
+        if volume.csi is not None:
+            yield volume.csi.volume_attributes.get("bucketName", "")
+        if volume.image is not None:
+            yield ":".join(repository_and_tag(volume.image.reference))
 
 
 def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
@@ -346,43 +353,48 @@ def _serving_mains(pod: Json, facts: Facts) -> frozenset[str]:
 
 _ACCELERATOR: Final = re.compile("gpu|gaudi|tpu|neuron|npu|/mig-")
 _ACCELERATOR_BYTES: Final = 80 * 10**9
-_WITHOUT_MODELS: Final = ("configMap", "secret", "projected", "downwardAPI")
-"""Volumes that contain no model."""
 
 
-def _largest_model(pod: Json, container: Container) -> int:
+def _largest_model(pod: Pod, container: Container) -> int:
     """The most bytes that fit into a container's accelerators, its memory or its own volumes."""
-    resources = mapping(container.spec, "resources")
-    asked = {**mapping(resources, "requests"), **mapping(resources, "limits")}
+    resources = container.typed.resources
+    asked = {**resources.requests, **resources.limits}
     accelerators = sum(units.bytes_or_zero(value) for key, value in asked.items() if _ACCELERATOR.search(key))
-    own = [
-        max(map(units.bytes_or_zero, (text(volume, "emptyDir", "sizeLimit"), _claimed(volume))))
-        for volume in _volumes(pod, container)
-    ]
+    own = [units.bytes_or_zero(_size_of(volume)) for volume in _volumes(pod, container)]
     return max(accelerators * _ACCELERATOR_BYTES, units.bytes_or_zero(asked.get("memory")), *own, 0)
 
 
-def _claimed(volume: Json) -> object:
-    path = ("ephemeral", "volumeClaimTemplate", "spec", "resources", "requests")
-    return mapping(volume, *path).get("storage")
+def _size_of(volume: Volume) -> Quantity | None:
+    """The size of a volume that belongs to the pod."""
+    if volume.empty_dir is not None:
+        return volume.empty_dir.size_limit
+    if volume.ephemeral is not None:
+        return volume.ephemeral.volume_claim_template.spec.resources.requests.get("storage")
+    return None
 
 
-def _volumes(pod: Json, container: Container) -> list[Json]:
+def _volumes(pod: Pod, container: Container) -> list[Volume]:
     """The volumes that a container mounts, except those in memory."""
-    mounted = mounted_volumes(pod, container)
-    return [volume for volume in mounted if mapping(volume, "emptyDir").get("medium") != "Memory"]
+    names = {mount.name for mount in container.typed.volume_mounts}
+    mounted = [volume for volume in pod.spec.volumes if volume.name in names]
+    return [each for each in mounted if each.empty_dir is None or each.empty_dir.medium != "Memory"]
 
 
-def _keeps_files(pod: Json, container: Container) -> bool:
+def _keeps_files(pod: Pod, container: Container) -> bool:
     """Whether a volume, such as an emptyDir, keeps the download when the container is restarted."""
-    return any(volume.keys().isdisjoint(_WITHOUT_MODELS) for volume in _volumes(pod, container))
+    return any(
+        volume.config_map is None
+        and volume.secret is None
+        and volume.projected is None
+        and volume.downward_api is None
+        for volume in _volumes(pod, container)
+    )
 
 
 def _compiles(container: Container, settings: StandardProbes) -> bool:
     """Whether a container requests an accelerator for which models are compiled at the start."""
-    resources = mapping(container.spec, "resources")
-    asked = {*mapping(resources, "requests"), *mapping(resources, "limits")}
-    return any(_is_among(key, settings.compiling) for key in asked)
+    resources = container.typed.resources
+    return any(_is_among(key, settings.compiling) for key in {*resources.requests, *resources.limits})
 
 
 @lru_cache(maxsize=1024)

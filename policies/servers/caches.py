@@ -71,7 +71,7 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     volumes = {each.name: each for each in template.typed.spec.volumes}
     volume = None if mount is None else volumes.get(mount.name)
     known = model or cache.always
-    size = size_by_name(template.pod, container, server)[0] if known else 0
+    size = size_by_name(template.typed, container, server)[0] if known else 0
     moved = directory != cache.directory
     return Download(server, cache, model, size, directory, moved, mount, volume)
 

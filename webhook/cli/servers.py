@@ -191,7 +191,7 @@ def _models(pod: Json, container: Container, server: Server | None, facts: Facts
         name = server.argv[2] if not server.argv[2].startswith("-") else None
     name = name or next(filter(None, (server.variables.get(each) for each in _MODEL_VARIABLES)), None)
     if not name or name.startswith("/"):  # a folder, whose claim, bucket or image may have a name
-        name = size_by_name(pod, container, server)[1] or name
+        name = size_by_name(facts.view(pod).typed, container, server)[1] or name
     return (name,) if name else ()
 
 
