@@ -48,12 +48,15 @@ class Needs(Model):
 
 
 class Reserved(Model):
-    """An option that takes memory of the node, at the start or under load."""
+    """An option that takes memory or disk space of the node, at the start or under load."""
 
     flags: tuple[str, ...] = Field((), description="flags that set the amount")
     env: tuple[str, ...] = Field((), description="environment variables that set the amount")
     unit: int = Field(description="bytes of 1 in the option's value")
     each: bool = Field(False, description="whether each accelerator's process reserves this amount")
+    directory_env: str | None = Field(
+        None, description="the variable with the directory, if it takes space there instead of memory"
+    )
     before: str | None = Field(
         None,
         pattern=r"^[0-9]+(\.[0-9]+)+$",

@@ -168,7 +168,8 @@ def _memory(preset: Preset) -> Iterator[str]:
         each = " for each accelerator's process" if reserved.each else ""
         until = f", before version {reserved.before}" if reserved.before else ""
         options = _code((*reserved.flags, *reserved.env))
-        yield f"takes memory of the node{each}: {options}{until}{_cited(reserved.source)}"
+        what = "memory" if reserved.directory_env is None else "disk space"
+        yield f"takes {what} of the node{each}: {options}{until}{_cited(reserved.source)}"
     if preset.shared_memory is not None:
         shared = preset.shared_memory
         yield (

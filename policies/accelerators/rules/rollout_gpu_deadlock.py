@@ -5,13 +5,17 @@ from __future__ import annotations
 from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
+from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.ray import RayService
 from policies.rollouts.rollouts import Outcome, outcome, pending_replicas, pods_per_replica, running_update
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == RAY_SERVICE:
+        yield from _second_cluster(target, facts)
+        return
     update = running_update(target, facts)
     if update is None:
         return
@@ -48,6 +52,34 @@ def check(target: Target, facts: Facts) -> Findings:
         return
 
 
+def _second_cluster(target: Target, facts: Facts) -> Findings:
+    """A finding about a RayService, whose upgrade starts a second cluster before it removes the first."""
+    spec = target.read(RayService).spec
+    if spec.upgrade_strategy.type == "None":
+        return
+    groups = spec.ray_cluster_config.worker_group_specs
+    for template in target.templates:
+        index = next((step for step in template.steps if isinstance(step, int)), -1)
+        placed = placement(template.pod, facts)
+        if placed is None or not placed.nodes or not 0 <= index < len(groups):
+            continue
+        group = groups[index]
+        pods = max(group.min_replicas, group.replicas or 0) * group.num_of_hosts
+        room = placed.room(one_each=False)
+        if pods <= room < 2 * pods:
+            requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
+            yield Finding(
+                template.spec_path,
+                "An upgrade starts a second cluster before it removes the first. Group "
+                f"{group.group_name} needs {pods} times {requested} in each, and all nodes and pools "
+                f"together fit {int(room)}: the new cluster never becomes ready.",
+                "Set upgradeStrategy.type: None and accept an interruption, or declare a pool that can "
+                "grow in gpu-affinity.yaml.",
+                Certainty.UNDECIDED,
+            )
+            return
+
+
 def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement, int]]:
     """The pods of one replica with their numbers. Pods of a group that request the same and fit on the same
     nodes are counted together."""
@@ -74,4 +106,9 @@ def _compete(one: Placement, other: Placement) -> bool:
     }
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET), requires=(PodFeature.EXTENDED,))
+RULE = rule(
+    __name__,
+    check,
+    (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_SERVICE),
+    requires=(PodFeature.EXTENDED,),
+)

@@ -79,7 +79,12 @@ class RayCluster(RayObject):
         return self.spec
 
 
+class UpgradeStrategy(Part):
+    type: str = ""
+
+
 class RayServiceSpec(Part):
+    upgrade_strategy: UpgradeStrategy = UpgradeStrategy()
     ray_cluster_config: RayClusterSpec = RayClusterSpec()
 
 

@@ -13,7 +13,7 @@ from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero
-from policies.probes.recognition import version_of
+from policies.probes.recognition import Server, version_of
 from policies.probes.serving import recognised
 from policies.servers.caches import Download, download_of
 
@@ -92,7 +92,7 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
     """Options that reserve more memory than the limit."""
     server = recognised(container, facts)
     limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
-    if server is None or not limit or server.conditional:
+    if server is None or server.conditional:
         return
     version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
     for reserved in server.preset.reserves:
@@ -103,7 +103,9 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
             continue
         processes = max(1, on_this_node(server)) if reserved.each else 1
         amount = int(float(value) * reserved.unit) * processes
-        if amount > limit:
+        if reserved.directory_env is not None:
+            yield from _of_directory(template, container, server, reserved.directory_env, amount)
+        elif limit and amount > limit:
             names = (*reserved.flags, *reserved.env)
             option = next(name for name in names if server.has_option(name) or name in server.variables)
             of = f" in each of {processes} processes" if processes > 1 else ""
@@ -113,6 +115,28 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
                 f"({option} {value}{of}), and the limit is {limit / 2**30:.0f} GiB: the kernel kills it.",
                 f"Raise the memory limit, or lower {option}.",
             )
+
+
+def _of_directory(
+    template: PodTemplate, container: Container, server: Server, variable: str, amount: int
+) -> Findings:
+    """A cache of files that is larger than its emptyDir or the limit of ephemeral-storage."""
+    directory = (server.variables.get(variable) or "").removeprefix("file://").rstrip("/")
+    volumes = {each.name: each.empty_dir for each in template.typed.spec.volumes}
+    mount = next((m for m in container.typed.volume_mounts if m.mount_path.rstrip("/") == directory), None)
+    place = None if mount is None else volumes.get(mount.name)
+    if not directory or (mount is not None and place is None):
+        return  # another kind of volume, whose size is unknown
+    limits = [bytes_or_zero(container.typed.resources.limits.get("ephemeral-storage"))]
+    limits += [bytes_or_zero(place.size_limit)] if place is not None else []
+    room = min(filter(None, limits), default=0)
+    if room and amount > room:
+        yield Finding(
+            template.at(container),
+            f"The processes of container {container.name} ({server.name}) may store {amount / 2**30:.0f} GiB "
+            f"in {directory} together, and it holds {room / 2**30:.0f} GiB: kubelet evicts the pod.",
+            "Lower the size of each process's cache, or give the volume room for all of them.",
+        )
 
 
 def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Findings:
