@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from policies.accelerators.inventory import Node
-from policies.accelerators.placement import placement
+from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import whole_number
 from policies.containers.programs import launch_of
 from policies.core import data
@@ -33,11 +33,12 @@ class Sharing(Model):
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        clients = _clients(template, facts)
-        for container in template.containers(Role.MAIN) if clients > 1 else ():
-            server = recognised(container, facts)
-            asked = _asked(container)
-            if server is not None and asked and _MPS not in launch_of(container).variables:
+        for container in template.containers(Role.MAIN):
+            server, asked = recognised(container, facts), _asked(container)
+            if server is None or not asked or _MPS in launch_of(container).variables:
+                continue
+            clients = _clients(template, facts) if asked > 1 or _share(server) else 1
+            if clients > 1:
                 yield from _of(template, container, server, clients, asked)
 
 
@@ -78,9 +79,13 @@ def _clients(template: PodTemplate, facts: Facts) -> int:
     shares none, or if that is unknown."""
     found = placement(template.pod, facts)
     if found is not None and found.nodes:
-        return min(map(_of_node, found.nodes))
+        return found.cache.once(_least_clients, found)
     names = (name for each in template.typed.spec.containers for name in each.resources.limits)
     return 2 if any(name.endswith(_RENAMED) for name in names) else 1
+
+
+def _least_clients(found: Placement) -> int:
+    return min(map(_of_node, found.nodes))
 
 
 def _of_node(node: Node) -> int:

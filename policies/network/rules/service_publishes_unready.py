@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.listing import TypedIndex
 from policies.core.reasons import in_words
 from policies.core.services import selects
 from policies.kube.objects.services import Service
@@ -11,11 +15,8 @@ from policies.probes.serving import recognised
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    services = [
-        each
-        for each in facts.objects(Service) or ()
-        if each.spec.publish_not_ready_addresses and each.spec.cluster_ip != "None"
-    ]
+    known = facts.objects(Service)
+    services = list(known.by(_PUBLISHING, True)) if known else []
     for template in target.templates if services else ():
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
@@ -31,6 +32,16 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"Remove publishNotReadyAddresses from Service {name}; peers use a headless Service "
                     "of their own.",
                 )
+
+
+def _publishing(service: Service) -> Iterator[bool]:
+    if service.spec.publish_not_ready_addresses and service.spec.cluster_ip != "None":
+        yield True
+
+
+_PUBLISHING: Final = TypedIndex(Service, _publishing)
+"""The Services with an address that also send to pods that are not ready. Each is read once, not in every
+review."""
 
 
 RULE = rule(__name__, check)
