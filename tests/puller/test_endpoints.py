@@ -83,13 +83,6 @@ async def test_models_are_filtered_by_state_and_number(
     assert await names("?limit=x&loaded=maybe&more=1") == "abcd"
 
 
-async def test_a_connection_takes_request_after_request(port: endpoints.Port) -> None:
-    more = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    answers = await said(port, more + more + last)
-    assert answers.count(b"HTTP/1.1 200 OK") == 3
-
-
 async def test_a_bug_fails_only_its_request(port: endpoints.Port, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError("a bug")
