@@ -156,7 +156,7 @@ def test_after_everything_was_switched_off_an_upgrade_leaves_it_off(
     assert all(cluster.api.exists(resource, "chassis.mlchassis.dev") for resource in CONFIGURATIONS)
 
 
-@pytest.mark.parametrize("heading", ["Everything, but go on looking", "One policy or one rule"])
+@pytest.mark.parametrize("heading", ["Switch to observe-only", "One policy or one rule"])
 def test_a_policy_edited_by_hand_stays(cluster: ControlPlane, helm: Helm, heading: str) -> None:
     upgrade(helm, CHART)
     leave(cluster, heading, 1)
@@ -180,7 +180,7 @@ def test_entries_opened_by_hand_stay_open_until_it_is_taken_back(cluster: Contro
     upgrade(helm, CHART, values)
     before = closed()
     assert before
-    leave(cluster, "Only the refusals for want of an answer", 3)
+    leave(cluster, "Fail open when the webhook is unreachable", 3)
     assert not closed()
     upgrade(helm, CHART, values, "--set=profile=strict")
     assert not closed(), "an upgrade leaves them open"

@@ -59,7 +59,7 @@ def test_everything_at_once_and_back(control_plane: ControlPlane, installed: Cha
 
 
 def test_everything_but_go_on_looking(control_plane: ControlPlane, installed: Chassis) -> None:
-    (patch,) = commands("Everything, but go on looking")
+    (patch,) = commands("Switch to observe-only")
     control_plane.apply(installed.policy_with(standard_probes="mode: enforce\n"))
     control_plane.kubectl(*patch)
     installed.wait_metric("chassis_policy_info", 1, profile="observe")
@@ -94,7 +94,7 @@ def test_only_the_refusals_for_want_of_an_answer(control_plane: ControlPlane, in
             entry["failurePolicy"] == "Ignore" and entry["clientConfig"].get("caBundle") for entry in entries
         )
 
-    for patch in commands("Only the refusals for want of an answer"):
+    for patch in commands("Fail open when the webhook is unreachable"):
         control_plane.kubectl(*patch)
     assert all_open()
     upgrade(installed)

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     flags.check_review_output(args)
     paths = [*args.paths, *args.filename]
     if not paths:
-        raise UserError("review: give files, directories or - to review")
+        raise UserError("review: specify a file, a directory, or - for standard input")
     if args.old and args.operation != "UPDATE":
         raise UserError("review: --old goes with --operation UPDATE")
     if not args.against and (args.kubeconfig or args.namespace):

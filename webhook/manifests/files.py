@@ -223,7 +223,7 @@ def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Docume
         if not isinstance(value, dict) or not (text(value, "apiVersion") and text(value, "kind")):
             if strict:
                 raise UserError(
-                    f"{source}: document {index + 1} is no Kubernetes object: apiVersion or kind is missing"
+                    f"{source}: document {index + 1} isn't a Kubernetes object: apiVersion or kind is missing"
                 )
             continue
         for number, (steps, obj) in enumerate(_items(value)):

@@ -91,8 +91,8 @@ def test_a_list_counts_as_its_items() -> None:
     [
         ("", "it holds no object"),
         ("# nothing\n", "it holds no object"),
-        ("a: 1\n", "document 1 is no Kubernetes object"),
-        ("- 1\n", "document 1 is no Kubernetes object"),
+        ("a: 1\n", "document 1 isn't a Kubernetes object"),
+        ("- 1\n", "document 1 isn't a Kubernetes object"),
         ("a: [", "line 2"),
         (b"\xff\xfe\x00", "it is not UTF-8 text"),
     ],
