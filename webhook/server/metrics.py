@@ -207,7 +207,7 @@ class Metrics:
         )
         self.oldest_kubelet = gauge(
             "chassis_oldest_kubelet_minor",
-            "Minor version of the oldest kubelet, 0 while it is unknown; features that it lacks aren't injected",
+            "Minor version of the oldest kubelet, 0 while unknown; features that it lacks aren't injected",
             multiprocess_mode="livemostrecent",
         )
 

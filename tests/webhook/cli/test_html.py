@@ -126,7 +126,7 @@ def test_the_head_counts_and_names_the_policy(chassis: Chassis, manifests: Path)
     assert "Not read" not in made.text
     head = f"Source {manifests} Policy the built-in one Digest {load({}).digest} Profile standard"
     assert head in made.text
-    assert "✕ 1 would be refused" in made.text
+    assert "✕ 1 refused" in made.text
     assert f"{RULE} 1 refuse" in made.text
     assert len(made.ids()) == len(set(made.ids()))
     (manifests.parent / "broken.yaml").write_text("a: [")

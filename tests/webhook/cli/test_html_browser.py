@@ -10,6 +10,7 @@ import pytest
 from tests.webhook.cli.browser import Tab, needs_chromium
 from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS, HOSTILE
+from webhook.cli.output.html.view import WORDS
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
@@ -151,3 +152,44 @@ async def test_nothing_overflows_a_narrow_screen(tab: Tab, report: Path) -> None
         " && !it.closest('.scroll, pre')).map((it) => `${it.tagName}.${it.className}`)"
     )
     assert wide == []
+
+
+CLIPPED = """[...document.querySelectorAll('main *')]
+  .filter((it) => it.checkVisibility() && !it.closest('.scroll, pre, svg, #filter'))
+  .filter((it) => it.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+    || (it.scrollWidth > it.clientWidth + 1 && getComputedStyle(it).overflowX !== 'visible'
+      && it.clientWidth > 0))
+  .map((it) => it.tagName + '.' + it.className)"""
+"""The elements that are wider than the page, or whose own text is cut off."""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(390, 2), (768, 3), (1280, 6)])
+async def test_nothing_is_clipped_at_any_width(tab: Tab, report: Path, width: int, columns: int) -> None:
+    await tab.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    await open_cards(tab, report)
+    assert await tab.ask("document.documentElement.scrollWidth") <= width
+    assert await tab.ask(CLIPPED) == []
+    tiles = await tab.ask(
+        "new Set([...document.querySelectorAll('.tile')].map((it) => it.getBoundingClientRect().left)).size"
+    )
+    assert tiles == columns
+    plan = "document.querySelector('.plan').closest('.scroll')"
+    assert await tab.ask(f"{plan}.scrollWidth - {plan}.clientWidth") == 0, "the plan needs no scrolling"
+
+
+async def test_each_state_has_one_name_and_one_colour(tab: Tab, report: Path) -> None:
+    await tab.open(report)
+    colours = await tab.ask(
+        "[...document.querySelectorAll('#plan .legend rect')].map((it) => getComputedStyle(it).fill)"
+    )
+    assert len(set(colours)) == len(colours) == 5
+    names = await tab.ask(
+        "[...document.querySelectorAll('#plan .legend li')].map((it) => it.textContent.trim())"
+    )
+    assert names == list(WORDS.values())
+    heads = await tab.ask("[...document.querySelectorAll('.plan thead th.n')].map((it) => it.textContent)")
+    assert [each.lower() for each in heads[:5]] == names
+    tiles = await tab.ask("[...document.querySelectorAll('.tile .what')].map((it) => it.textContent)")
+    assert tiles[:5] == names

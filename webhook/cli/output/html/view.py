@@ -34,12 +34,13 @@ SIGNS: Final[Mapping[str, str]] = {
     Status.PODLESS: "·",
 }
 WORDS: Final[Mapping[Status, str]] = {
-    Status.REFUSED: "would be refused",
-    Status.WARNED: "would be warned about",
-    Status.UNREAD: "not reviewed as a whole",
+    Status.REFUSED: "refused",
+    Status.WARNED: "warned",
+    Status.UNREAD: "not fully read",
     Status.CLEAN: "clean",
-    Status.PODLESS: "without pods",
+    Status.PODLESS: "no pods",
 }
+"""The one name of each status."""
 VERBS: Final[Mapping[str, str]] = {
     Mode.ENFORCE.value: "refuse",
     Mode.WARN.value: "warn",
@@ -48,11 +49,7 @@ VERBS: Final[Mapping[str, str]] = {
 }
 """The verb for each mode, in the order of the bars."""
 MODES: Final = (
-    ("refused", "Refused"),
-    ("warned", "Warned"),
-    ("unread", "Not reviewed as a whole"),
-    ("clean", "Clean"),
-    ("podless", "Without pods"),
+    *((status.value, words.capitalize()) for status, words in WORDS.items()),
     ("strict", "Refused under strict"),
     ("changed", "Changed by policies"),
     ("audit", "With audited findings"),
@@ -60,7 +57,7 @@ MODES: Final = (
 )
 TAGS: Final = (
     ("strict", "refused under strict"),
-    ("unread", "not reviewed as a whole"),
+    ("unread", WORDS[Status.UNREAD]),
     (EXEMPTED, EXEMPTED),
     ("changed", "changed"),
 )
@@ -93,6 +90,10 @@ class ObjectRow(NamedTuple):
     @property
     def sign(self) -> str:
         return SIGNS[self.status]
+
+    @property
+    def words(self) -> str:
+        return WORDS[self.status]
 
     @property
     def tags(self) -> list[tuple[str, str]]:
@@ -231,7 +232,8 @@ class View:
     """A page of all namespaces or one, or the index of the pages of all namespaces."""
 
     statuses: Final = [status.value for status in Status]
-    status_keys: Final = [(status.value, status.value) for status in Status]
+    status_words: Final = [WORDS[status] for status in Status]
+    status_keys: Final = [(status.value, WORDS[status]) for status in Status]
     verbs: Final = VERBS
 
     def __init__(
@@ -375,7 +377,7 @@ class View:
 
 def counts_in_words(counts: Counter[Status]) -> str:
     """Such as `2 refused, 1 clean`."""
-    return ", ".join(f"{counts[status]:,} {status.value}" for status in Status if counts[status])
+    return ", ".join(f"{counts[status]:,} {WORDS[status]}" for status in Status if counts[status])
 
 
 def bar(parts: Iterable[tuple[str, int]], whole: int) -> list[Segment]:
