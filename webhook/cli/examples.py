@@ -13,6 +13,8 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "review": (
         ("deploy/", "every manifest in a directory"),
         ("-o diff deploy/vllm.yaml", "what the webhook would add"),
+        ("-k overlays/production", "what a kustomization makes"),
+        ("--values production.yaml chart/", "what a chart makes"),
         ("--against staging deploy/", "next to the objects of a cluster"),
         ("--profile strict --warnings-as-errors deploy/", "in a pipeline"),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from policies.core.facts import Cluster
 from webhook.cli import flags
@@ -14,6 +15,7 @@ from webhook.cli.reviewing import Subject, review_documents
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
 from webhook.manifests.files import ManifestCluster, is_complete, is_whole, observed_in, read, read_all
+from webhook.manifests.rendered import kustomization_in
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-f", "--filename", action="append", default=[], metavar="PATH", help="same as PATH; may be repeated"
+    )
+    parser.add_argument(
+        "-k",
+        "--kustomize",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a kustomization: its result is reviewed; may be repeated",
+    )
+    parser.add_argument(
+        "--values",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="values for the Helm charts among the directories; may be repeated",
     )
     flags.add_policy(parser, "the built-in one")
     parser.add_argument("--operation", choices=("CREATE", "UPDATE"), default="CREATE")
@@ -59,7 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     flags.check_review_output(args)
-    paths = [*args.paths, *args.filename]
+    for directory in args.kustomize:
+        if kustomization_in(Path(directory)) is None:
+            raise UserError(f"review: -k {directory}: the directory has no kustomization.yaml")
+    paths = [*args.paths, *args.filename, *args.kustomize]
     if not paths:
         raise UserError("review: specify a file, a directory, or - for standard input")
     if args.old and args.operation != "UPDATE":
@@ -68,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("review: --kubeconfig and --namespace go with --against")
     config = None if args.against else read_policy(args.policy, args.profile)
     documents, problems = read_all(
-        paths, lenient=args.skip_non_kubernetes, build=True, watch=progress("files read")
+        paths, lenient=args.skip_non_kubernetes, build=True, values=args.values, watch=progress("files read")
     )
     if problems and not documents and args.output in ("text", "diff") and not args.statistics:
         raise UserError(*problems)

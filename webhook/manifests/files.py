@@ -124,11 +124,13 @@ def read_all(
     *,
     lenient: bool = False,
     build: bool = False,
+    values: Sequence[str] = (),
     watch: Callable[[Iterable[tuple[str, bool]]], Iterable[tuple[str, bool]]] = iter,
 ) -> tuple[list[Document], list[UserError]]:
     """As `read`, but returns the error of each unreadable file.
 
     `build`: whether the results of kustomizations and charts are read; otherwise their whole objects are.
+    `values`: files with values for the charts.
     `watch` wraps the iteration over the files.
     """
     documents: list[Document] = []
@@ -136,7 +138,7 @@ def read_all(
     for path in paths:
         left_out: set[str] = set()
         if path != "-" and Path(path).is_dir():
-            made, unbuilt, left_out = _rendered(Path(path), build=build)
+            made, unbuilt, left_out = _rendered(Path(path), values, build=build)
             documents += made
             problems += unbuilt
         try:
@@ -152,13 +154,15 @@ def read_all(
     return documents, problems
 
 
-def _rendered(directory: Path, *, build: bool) -> tuple[list[Document], list[UserError], set[str]]:
+def _rendered(
+    directory: Path, values: Sequence[str], *, build: bool
+) -> tuple[list[Document], list[UserError], set[str]]:
     """The objects of the kustomizations and charts of a directory, an error for each that cannot be built,
     and the files to leave out: those that are no objects, and those that a result contains."""
     documents: list[Document] = []
     problems: list[UserError] = []
     left_out: set[Path] = set()
-    found = sources(directory)
+    found = sources(directory, values)
     for source in found[:MOST_BUILDS] if build else ():
         try:
             made = [replace(each, origin=None) for each in parse(str(source.file), source.build())]

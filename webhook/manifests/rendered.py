@@ -99,9 +99,12 @@ class Source:
         )
 
 
-def sources(directory: Path) -> list[Source]:
-    """The charts and kustomizations below a directory, without those that another one contains."""
-    charts = list(_charts(directory))
+def sources(directory: Path, values: Iterable[str] = ()) -> list[Source]:
+    """The charts and kustomizations below a directory, without those that another one contains.
+
+    `values`: files with values for the charts.
+    """
+    charts = list(_charts(directory, [f"--values={file}" for file in values]))
     inside = frozenset(file for chart in charts for file in chart.files)
     return [*charts, *_kustomizations(directory, inside)]
 
@@ -109,13 +112,13 @@ def sources(directory: Path) -> list[Source]:
 # --- Helm ------------------------------------------------------------------------------------------
 
 
-def _charts(directory: Path) -> Iterator[Source]:
+def _charts(directory: Path, flags: Iterable[str]) -> Iterator[Source]:
     found = sorted(file.parent for file in _visible(directory, (CHART,)))
     for root in found:
         if any(root != other and root.is_relative_to(other) for other in found):
             continue
         files = frozenset(file for file in root.rglob("*") if file.is_file())
-        command = ("helm", "template", "release", str(root))
+        command = ("helm", "template", "release", str(root), *flags)
         library = text(_loaded(root / CHART), "type") == "library"
         yield Source(root / CHART, () if library else (command,), files, files)
 
@@ -127,7 +130,7 @@ def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Source
     found = [file for file in _visible(directory, KUSTOMIZATIONS) if file not in inside]
     objects = {file: _loaded(file) for file in found}
     contained = {
-        other for file in found for other in map(_kustomization_in, _targets(file, objects[file])) if other
+        other for file in found for other in map(kustomization_in, _targets(file, objects[file])) if other
     }
     for file in found:
         if file in contained or text(objects[file], "kind") == "Component":
@@ -157,7 +160,7 @@ def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str, bool]:
             if _is_remote(written):
                 remote = remote or written
         for target in _targets(file, obj):
-            inner = _kustomization_in(target)
+            inner = kustomization_in(target)
             if inner is None:
                 files.add(target)
             else:
@@ -205,7 +208,8 @@ def _at(file: Path, written: str) -> Path:
     return Path(*found)
 
 
-def _kustomization_in(directory: Path) -> Path | None:
+def kustomization_in(directory: Path) -> Path | None:
+    """The file of kustomize in a directory, if there is one."""
     return next((file for name in KUSTOMIZATIONS if (file := directory / name).is_file()), None)
 
 

@@ -181,6 +181,18 @@ def test_a_misspelt_argument_gets_a_suggestion(
     assert f"; did you mean {meant}?" in capsys.readouterr().err
 
 
+def test_a_kustomization_is_named_as_for_kubectl(
+    chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, err = chassis("review", "-k", tmp_path)
+    assert (status, err) == (2, f"chassis: review: -k {tmp_path}: the directory has no kustomization.yaml\n")
+    (tmp_path / "kustomization.yaml").write_text("resources: []\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, _, err = chassis("review", "-k", tmp_path)
+    assert status == 2
+    assert f"kubectl kustomize {tmp_path} | chassis review -" in err
+
+
 # --- exit status ---------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,12 @@ def test_results_are_read_instead_of_their_files(tree: Path, tools: Path) -> Non
     assert read == ["chart/Chart.yaml", "production/kustomization.yml", "plain/api.yaml"]
 
 
+def test_values_reach_the_chart(tree: Path, tools: Path) -> None:
+    program(tools, "helm", f"[ \"$4\" = --values=production.yaml ] && echo '{DEPLOYMENT}'")
+    documents, problems = read_all([str(tree / "chart")], build=True, values=["production.yaml"])
+    assert ([each.name for each in documents], problems) == (["api"], [])
+
+
 def test_the_other_program_builds_too(tree: Path, tools: Path) -> None:
     program(tools, "kustomize", f"[ \"$1\" = build ] && echo '{DEPLOYMENT}'")
     read, [problem] = names(tree, build=True)
