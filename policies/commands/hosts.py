@@ -14,6 +14,27 @@ _AUTHORITY_END = re.compile(r"[/?#]")
 _LOCAL_SCHEMES = frozenset(
     {"file", "unix", "data", "about", "sqlite", "ipc", "npipe", "http+unix", "https+unix"}
 )
+_STORE_SCHEMES = frozenset(
+    {
+        "s3",
+        "s3a",
+        "s3n",
+        "gs",
+        "gcs",
+        "az",
+        "abfs",
+        "abfss",
+        "wasb",
+        "wasbs",
+        "oss",
+        "cos",
+        "hf",
+        "oci",
+        "pvc",
+    }
+)
+"""Behind these is a bucket, a registry's repository or a claim, not a host."""
+_NOT_HOSTS = _LOCAL_SCHEMES | _STORE_SCHEMES
 _LOCAL_NAMES = frozenset(
     {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 )
@@ -111,7 +132,7 @@ def url_hosts(text: str, client: str, local_names: Collection[str] = ()) -> Iter
     """The hosts of the URL `text`, with or without its scheme; several for `mongodb://a,b`."""
     text = text.strip()
     scheme = _SCHEME.match(text)
-    if scheme and scheme[1].lower() in _LOCAL_SCHEMES:
+    if scheme and scheme[1].lower() in _NOT_HOSTS:
         return
     rest = text[scheme.end() :] if scheme else text
     if scheme and scheme[1].lower() in _GRPC_SCHEMES:

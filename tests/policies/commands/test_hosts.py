@@ -54,6 +54,8 @@ def test_reach(name: str, reach: Reach) -> None:
         ("unix:///run/x.sock", []),
         ("file:///etc/passwd", []),
         ("redis:///0", []),
+        ("gs://vision-models/triton", []),
+        ("s3://models", []),
     ],
 )
 def test_url_hosts(text: str, expected: list[str]) -> None:

@@ -79,7 +79,7 @@ class ObjectRow(NamedTuple):
     anchor: str
     kind: str
     name: str
-    status: str
+    status: Status
     place: str
     """The file and line; empty for a running object."""
     marks: Sequence[str]
@@ -113,7 +113,7 @@ def row(review: Reviewed, anchor: str, strict: Status, images: Iterable[str], ca
         anchor=anchor,
         kind=review.kind,
         name=review.document.name,
-        status=status.value,
+        status=status,
         place="" if review.document.runs else review.place(),
         marks=[mark for mark, applies in marks.items() if applies],
         rules=list(dict.fromkeys(result.rule for result in results)),
