@@ -85,6 +85,14 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
         help="with -o html: write index.html and a page for each namespace into a directory",
     )
     parser.add_argument(
+        "--before",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="with -o html: show what became better since an earlier review, whose figures --statistics "
+        "-o json wrote; may be repeated",
+    )
+    parser.add_argument(
         "--statistics",
         action="store_true",
         help="print only numbers: warnings per 100 workloads by rule, refusals, fragments, and kinds and "
@@ -110,6 +118,8 @@ def check_review_output(args: argparse.Namespace) -> None:
     """UserError if flags do not go together."""
     if args.split_by_namespace and args.output != "html":
         raise UserError("--split-by-namespace goes with -o html")
+    if args.before and args.output != "html":
+        raise UserError("--before goes with -o html")
     if args.statistics and args.output not in ("text", "json"):
         raise UserError("--statistics goes with -o text or json")
     if args.audited and (args.statistics or args.output not in ("text", "diff")):

@@ -20,6 +20,7 @@ from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.review import Context, Review
+from webhook.cli.history import Figures
 from webhook.manifests.api_fields import field_problems
 from webhook.manifests.files import Document, ManifestCluster
 from webhook.manifests.positions import Lines
@@ -63,6 +64,8 @@ class Subject:
     """Seconds since the epoch, by the cluster's clock if there is a cluster."""
     not_read: Sequence[str] = ()
     """Files and kinds that could not be read, in one sentence each."""
+    earlier: Sequence[Figures] = ()
+    """The figures of earlier reviews."""
 
     def pods(self, review: Reviewed) -> list[tuple[PodTemplate, Facts]]:
         """The pod templates of an object after mutation, each with the facts for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from webhook.cli.exit_status import DENIED, OK
@@ -32,6 +32,10 @@ class _Tally:
 def show(reviews: Iterable[Reviewed], subject: Subject, args: argparse.Namespace) -> int:
     """Print reviews as the flags of `flags.add_review_output` choose, and return the exit status."""
     tally = _Tally()
+    if args.before:
+        from webhook.cli.history import earlier
+
+        subject = replace(subject, earlier=earlier(args.before))
     counted = tally.count(reviews)
     if args.statistics:
         from webhook.cli.output.statistics import statistics

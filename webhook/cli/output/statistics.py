@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from policies.core.coverage import is_fragment
 from policies.core.target import pod_templates
@@ -34,6 +35,8 @@ class Statistics:
     """Objects of unknown kinds, by apiVersion and kind."""
     unread: list[str] = field(default_factory=list)
     """Files that could not be read, with the reason."""
+    now: float = 0
+    """The time of the review, in seconds since the epoch."""
 
     def add(self, review: Reviewed, config: Config) -> None:
         obj = review.document.obj
@@ -53,6 +56,7 @@ class Statistics:
 
     def json(self) -> str:
         record = {
+            "made": datetime.fromtimestamp(self.now, UTC).isoformat(timespec="seconds"),
             "objects": self.objects,
             "workloads": self.workloads,
             "changed": self.changed,
@@ -104,7 +108,7 @@ _MAX_LISTED = 10
 
 
 def statistics(reviews: Iterable[Reviewed], subject: Subject) -> Statistics:
-    figures = Statistics(unread=list(subject.not_read))
+    figures = Statistics(unread=list(subject.not_read), now=subject.now)
     for review in reviews:
         figures.add(review, subject.config)
     return figures

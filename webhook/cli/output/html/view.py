@@ -12,6 +12,7 @@ from policies.core import registry
 from policies.core.mode import Mode, Profile
 from policies.kube.json import Json
 from webhook.cli import explain
+from webhook.cli.history import Figures, History
 from webhook.cli.output.html.summary import (
     EXEMPTED,
     KindNotRead,
@@ -261,6 +262,8 @@ class View:
             summary.kinds_not_read.values(), key=lambda each: (-each.objects, each.kind, each.group)
         )
         self.tiles = list(self._tiles())
+        # The files have no counts by namespace.
+        self.history = self._history() if subject.earlier and namespace is None else None
         self.steps = list(self._steps())
         self.heat_columns = sorted(summary.rules, key=lambda name: (*_weight(summary.rules[name]), name))
         self.rules = list(self._rules())
@@ -281,6 +284,7 @@ class View:
             (anchor, title)
             for anchor, title, shown in (
                 ("plan", "Plan", True),
+                ("history", "Over time", self.history),
                 ("not-read", "Not read", self.not_read or self.kinds_not_read),
                 ("rules", "Rules", self.rules),
                 ("namespaces", "Namespaces", self.heat),
@@ -291,6 +295,17 @@ class View:
             )
             if shown
         ]
+
+    def _history(self) -> History:
+        by_mode = {
+            mode: {
+                rule: counts[mode.value] for rule, counts in self._summary.rules.items() if counts[mode.value]
+            }
+            for mode in (Mode.WARN, Mode.ENFORCE)
+        }
+        denied = self._summary.profiles[self._subject.config.rules.profile].statuses[Status.REFUSED]
+        now = Figures(self.made, self.objects, denied, by_mode[Mode.WARN], by_mode[Mode.ENFORCE])
+        return History([*sorted(self._subject.earlier, key=lambda each: each.made), now])
 
     def _tiles(self) -> Iterator[Tile]:
         now = self._summary.profiles[self._subject.config.rules.profile].statuses
