@@ -28,6 +28,8 @@ CONTEXT_LINES: Final = 2
 """Lines of context above and below."""
 MAX_MARKED: Final = 14
 """Lines of one field."""
+TEXT_LINES: Final = 8
+"""Shown lines of a text of many lines."""
 MAX_ROWS: Final = 240
 """Lines of one diff."""
 MAX_ROW_LENGTH: Final = 240
@@ -152,8 +154,22 @@ def _diff(review: Reviewed) -> list[list[str]]:
     return list(_hunks(final.rows, added)) if added else []
 
 
+def _ends_of_texts(rows: Sequence[str]) -> Iterator[int]:
+    """The lines of block scalars, such as an injected program, behind the first ones."""
+    within, length = -1, 0
+    for number, row in enumerate(rows, 1):
+        indent = len(row) - len(row.lstrip())
+        if within >= 0 and (indent > within or not row):
+            length += 1
+            if length > TEXT_LINES:
+                yield number
+        else:
+            within, length = (indent, 0) if row.endswith(("|", "|-", "|+")) else (-1, 0)
+
+
 def _hunks(rows: Sequence[str], added: dict[int, str]) -> Iterator[list[str]]:
     near = {number + away for number in added for away in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    near.difference_update(_ends_of_texts(rows))
     before = 0
     for count, number in enumerate(sorted(n for n in near if 1 <= n <= len(rows))):
         if count == MAX_ROWS:
