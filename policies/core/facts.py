@@ -137,6 +137,12 @@ class Facts:
         found = None if namespaces is None else namespaces.named(self.namespace)
         return None if found is None else found.metadata.labels
 
+    def namespace_annotations(self) -> Mapping[str, str]:
+        """The annotations of the object's namespace in files; the webhook's caches keep none."""
+        namespaces = self.cluster_objects(Namespace)
+        found = None if namespaces is None else namespaces.named(self.namespace)
+        return {} if found is None else found.metadata.annotations
+
     def model_config(self, name: str) -> Json | None:
         """The model-config ConfigMap of that name in the object's namespace."""
         return find_by_name(self.listing(Resource.MODEL_CONFIGS), name)

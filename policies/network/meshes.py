@@ -19,6 +19,7 @@ class Mesh(Model):
     labels: tuple[str, ...] = Field(description="labels of a pod that gets its proxy")
     annotations: tuple[str, ...] = Field(description="annotations of such a pod")
     namespace_labels: tuple[str, ...] = Field(description="labels of a namespace whose pods get its proxy")
+    namespace_annotations: tuple[str, ...] = Field((), description="annotations of such a namespace")
     unless: tuple[str, ...] = Field(description="labels or annotations of pods that get none")
     native: tuple[str, ...] = Field(description="annotations with which the proxy is a native sidecar")
     bypass: tuple[str, ...] = Field(description="annotations with which some connections avoid the proxy")
@@ -37,6 +38,8 @@ def mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
             continue
         named = _has(metadata.labels, mesh.labels) or _has(metadata.annotations, mesh.annotations)
         if named or _has(facts.namespace_labels() or {}, mesh.namespace_labels):
+            return mesh
+        if _has(facts.namespace_annotations(), mesh.namespace_annotations):
             return mesh
     return None
 

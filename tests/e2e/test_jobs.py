@@ -292,3 +292,27 @@ def test_a_budget_keeps_a_pod_that_never_became_ready(unhelped: Kubelet) -> None
         lambda it: it["status"]["observedGeneration"] == it["metadata"]["generation"],
     )
     api.request("POST", path, manifest("Eviction", "broken-0"))
+
+
+def test_a_budget_with_max_unavailable_allows_no_eviction_of_a_job_s_pod(unhelped: Kubelet) -> None:
+    api, labels = unhelped.api, {"app": "worker"}
+    made = job("worker")
+    made["spec"]["template"]["metadata"] = {"labels": labels}
+    api.create(made)
+    pod = unhelped.pod_of("worker")
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.patch("pods", pod["metadata"]["name"], {"status": ready}, subresource="status")
+    api.create(
+        manifest("PodDisruptionBudget", "b", {"maxUnavailable": 1, "selector": {"matchLabels": labels}})
+    )
+    failed = api.wait(
+        "poddisruptionbudgets",
+        "b",
+        lambda it: any(each["reason"] == "SyncFailed" for each in it.get("status", {}).get("conditions", [])),
+    )
+    assert failed["status"]["disruptionsAllowed"] == 0
+    name = pod["metadata"]["name"]
+    with pytest.raises(ApiError, match="disruption budget"):
+        api.request(
+            "POST", f"/api/v1/namespaces/{api.namespace}/pods/{name}/eviction", manifest("Eviction", name)
+        )

@@ -12,8 +12,11 @@ from policies.core.listing import TypedIndex
 from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
 from policies.kube.group_kinds import (
     AUTOSCALER,
+    CRON_JOB,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    JOB,
+    JOB_SET,
     LEADER_WORKER_SET,
     RAY_CLUSTER,
     RAY_SERVICE,
@@ -50,6 +53,8 @@ def check(target: Target, facts: Facts) -> Findings:
             yield from _autoscaler(read(made, HorizontalPodAutoscaler), "spec.minReplicaCount", facts)
     elif target.kind in (DEPLOYMENT, STATEFUL_SET):
         yield from _workload(target, facts)
+    elif target.kind in _UNSCALED:
+        yield from _pods_of_jobs(target, facts)
     else:
         yield from _groups(target, facts)
 
@@ -373,8 +378,34 @@ def _selects(selector: LabelSelector, workload: Replicated) -> bool:
     return selector.matches(workload.spec.template.metadata.labels)
 
 
+def _pods_of_jobs(target: Target, facts: Facts) -> Findings:
+    """Pods whose expected number the disruption controller does not know, since a Job has no scale
+    subresource: it then allows no eviction (`failSafe` in disruption.go of Kubernetes 1.36)."""
+    for template in target.templates:
+        labels = template.typed.metadata.labels
+        for budget in sorted(facts.objects(PodDisruptionBudget) or (), key=lambda each: each.name):
+            spec = budget.spec
+            if spec.selector is None or not spec.selector.matches(labels):
+                continue
+            field = "maxUnavailable" if spec.max_unavailable is not None else "a percentage of minAvailable"
+            if spec.max_unavailable is not None or isinstance(spec.min_available, str):
+                yield Finding(
+                    f"{template.metadata_path}.labels",
+                    f"PodDisruptionBudget {budget.name} selects these pods with {field}, which needs a "
+                    "number of replicas that a Job does not have: the budget allows no eviction, and node "
+                    "drains block until the pods end.",
+                    "Leave these pods out of the budget's selector, or give it a number as minAvailable. The "
+                    "annotations safe-to-evict and do-not-disrupt keep autoscalers away from the pods.",
+                    Certainty.UNDECIDED,
+                )
+                return
+
+
+_UNSCALED: Final = (JOB, CRON_JOB, JOB_SET)
+"""Kinds whose pods belong to Jobs."""
+
 RULE = rule(
     __name__,
     check,
-    (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, *_REPLICAS),
+    (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, *_REPLICAS, *_UNSCALED),
 )
