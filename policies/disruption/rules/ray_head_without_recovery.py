@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_CLUSTER, RAY_SERVICE
-from policies.kube.objects.ray import RayObject
+from policies.kube.objects.ray import RayObject, WorkerGroupSpec
+
+_SEVERAL: Final = 2
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -14,6 +18,8 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if obj.cluster.head_group_spec.ray_start_params.get("num-cpus") == "0":
         return  # no task takes the head's memory, which is why most heads end
+    if sum(map(_size, obj.cluster.worker_group_specs)) < _SEVERAL:
+        return
     workers = [each for each in target.templates if ".workerGroupSpecs" in each.path]
     if not any(wants_accelerator(each.pod, facts) for each in workers):
         return
@@ -29,6 +35,11 @@ def check(target: Target, facts: Facts) -> Findings:
             'Set gcsFaultToleranceOptions with a Redis, or keep tasks off the head: num-cpus: "0" in its '
             "rayStartParams.",
         )
+
+
+def _size(group: WorkerGroupSpec) -> int:
+    """The pods of a worker group."""
+    return group.num_of_hosts * max(group.replicas or 0, group.min_replicas)
 
 
 RULE = rule(__name__, check, (RAY_CLUSTER, RAY_SERVICE))
