@@ -20,6 +20,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -57,7 +58,7 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
         ]
     )
     if not console:
-        _json_lines.append((renderer[-1], stream))
+        _configured.json = (renderer[-1], stream)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -73,13 +74,13 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
         cache_logger_on_first_use=False,
     )
     _set_level(level)
-    _configured.append(level)
+    _configured.level = level
 
 
 def handle_level_signals() -> None:
     """SIGUSR1 sets the level debug, SIGUSR2 the configured level: in this process and in those it forks."""
     signal.signal(signal.SIGUSR1, lambda *_: change_level("debug"))
-    signal.signal(signal.SIGUSR2, lambda *_: change_level(_configured[-1]))
+    signal.signal(signal.SIGUSR2, lambda *_: change_level(_configured.level))
 
 
 def change_level(level: str) -> None:
@@ -115,11 +116,11 @@ class Line:
 
     def write(self, uid: str, name: str) -> None:
         processors = structlog.get_config()["processors"]
-        if not (processors and _json_lines and processors[-1] is _json_lines[-1][0]):
+        if _configured.json is None or not processors or processors[-1] is not _configured.json[0]:
             log.info(self._event, **{**self._fields, "uid": uid, "name": name})
         elif logging.getLogger().level <= logging.INFO:
             before, between, after, end = self._parts
-            stream, now = _json_lines[-1][1], datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            stream, now = _configured.json[1], datetime.now(UTC).isoformat().replace("+00:00", "Z")
             stream.write(f"{before}{_json(uid)}{between}{_json(name)}{after}{_json(now)}{end}\n")
             stream.flush()
 
@@ -127,10 +128,17 @@ class Line:
 _PLACEHOLDERS: Final = tuple(f"{secrets.token_hex(16)}{number}" for number in range(3))
 _PLACEHOLDER: Final = re.compile("|".join(f'"{each}"' for each in _PLACEHOLDERS))
 
-_json_lines: Final[list[tuple[structlog.typing.Processor, TextIO]]] = []
-"""The last renderer and stream of JSON lines; empty if the format was never JSON."""
-_configured: Final = ["info"]
-"""The configured level is the last one."""
+
+@dataclass
+class _Configured:
+    """The last call of `configure` in this process."""
+
+    level: str = "info"
+    json: tuple[structlog.typing.Processor, TextIO] | None = None
+    """Renderer and stream of JSON lines; None if the format was never JSON."""
+
+
+_configured: Final = _Configured()
 
 
 def _json(value: object, default: Callable[[Any], Any] = str, **_: Any) -> str:
