@@ -10,7 +10,7 @@ its whole state, and `reconcile` is the loop that takes these steps.
 | which step a model needs next | `plan` |
 | who runs the steps, how many at a time, when again | `reconcile`, with `workqueue` |
 | what a step does | `actions` |
-| what is on disk: markers, swaps, leftovers | `store` |
+| how models lie on the disk: markers, swaps, leftovers | `store` |
 | how files arrive | `storage` |
 | how models are loaded and unloaded | `servers` |
 | what `/v1/models`, `.status.json` and the log show | `status`, `reasons`, `metrics`, `log` |

@@ -4,7 +4,7 @@
 |---|---|
 | how one model is fetched, in one or more attempts | `fetch` |
 | how a broken download goes on and is verified | `resumable_download` |
-| which objects a URI stands for | `source`; what an object is: `objects` |
+| which objects a URI leads to | `source`; what an object is: `objects` |
 | s3, gs and azure | `cloud`; the bucket and its credentials: `locate`, `s3_settings` |
 | http and https | `web`, over `webclient`: connections, redirects, proxies, time-outs |
 | hf | `hub` |
