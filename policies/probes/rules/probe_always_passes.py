@@ -1,0 +1,34 @@
+"""probe-always-passes: liveness and readiness by commands that cannot fail."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.probes.probe import LIVENESS, READINESS, Probe, probes
+
+_PASS: Final = frozenset({"true", ":", "echo", "printf", "exit"})
+"""Programs that succeed; `exit` with 0 or without a number."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for probe in probes(target, LIVENESS, READINESS):
+        if probe.typed.exec is None or not _always_passes(probe):
+            continue
+        then = "never restarted" if probe.field == LIVENESS else "ready as soon as its container runs"
+        yield Finding(
+            probe.at("exec.command"),
+            f"The {probe.name} runs {' '.join(probe.typed.exec.command)[:60]}, which always succeeds: the "
+            f"server is {then}, whatever happens.",
+            "Ask a health endpoint of the server, or leave the probe out, so that the webhook can add one.",
+        )
+
+
+def _always_passes(probe: Probe) -> bool:
+    commands = [each for each in probe.command.commands if each.name not in ("sh", "bash")]
+    return bool(commands) and all(
+        each.name in _PASS and (each.name != "exit" or each.argv[1:] in ((), ("0",))) for each in commands
+    )
+
+
+RULE = rule(__name__, check, requires=(PodFeature.EXEC,))
