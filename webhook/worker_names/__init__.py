@@ -2,7 +2,7 @@
 
 | question | module |
 |---|---|
-| how a name is given | `endpoint`; `policies.worker_names` decides |
+| how a name is given | `endpoint`; the subject of the same name in policies decides |
 | what is read and written | `cluster`, `leases` |
 
 Imports: `policies.core`, `policies.kube`, `policies.worker_names`, `webhook.admission`, `webhook.kube`.
