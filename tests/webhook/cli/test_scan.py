@@ -21,6 +21,7 @@ from tests.webhook.cli.scanned import (
     PODS,
     REPORTS,
     RULE,
+    SERVED,
     SERVER,
     Chassis,
     InCluster,
@@ -28,6 +29,7 @@ from tests.webhook.cli.scanned import (
     named,
     owned_by,
     pod,
+    serve,
 )
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission import engine
@@ -396,3 +398,21 @@ def test_flags_that_do_not_go_together_are_refused(chassis: Chassis, flags: str,
     status, _, err = chassis("scan", *flags.split())
     assert status == 2
     assert message in err
+
+
+async def test_other_webhooks_are_compared_with_each_other(fake: FakeApiServer, scan: InCluster) -> None:
+    version = "/apis/admissionregistration.k8s.io/v1"
+    serve(fake, {**SERVED, version: {"MutatingWebhookConfiguration": "mutatingwebhookconfigurations"}})
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    for name, seconds in (("a", 10), ("b", 30)):
+        entry = {
+            "name": f"{name}.example.com",
+            "failurePolicy": "Ignore",
+            "timeoutSeconds": seconds,
+            "rules": [rule],
+        }
+        item = {"metadata": {"name": name}, "webhooks": [entry]}
+        await fake.put(f"{version}/mutatingwebhookconfigurations", item)
+    answer = await scan("-A", "-o", "json")
+    found = {each["name"]: [finding["rule"] for finding in each["findings"]] for each in answer.json}
+    assert found == {"a": [], "b": ["webhook-timeouts-add-up"]}
