@@ -59,9 +59,13 @@ def _possible(owner: Owner, workload: str) -> Iterator[str]:
     """The names of custom resources that would make a workload of a name."""
     for pattern in owner.names:
         prefix, _, after = pattern.partition("*")
-        suffix, several, _ = after.partition("*")
+        suffix, several, end = after.partition("*")
         name = workload.removeprefix(prefix)
-        if workload.startswith(prefix) and (suffix in name if several else name.endswith(suffix)):
+        if (
+            workload.startswith(prefix)
+            and (suffix in name if several else True)
+            and name.endswith(end if several else suffix)
+        ):
             yield name.partition(suffix)[0] if several else name[: len(name) - len(suffix)]
 
 
