@@ -13,11 +13,14 @@ from policies.core.settings import Model
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _NO_DEVICES: Final = frozenset({"", "none", "void"})
 _GPU: Final = "nvidia.com/"
+_MANY_CPUS: Final = 4
+"""CPUs of one pod that other pods of a node with accelerators will miss."""
 
 
 class GpuImage(Model):
@@ -94,8 +97,17 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
             "the CPUs and the memory of nodes with accelerators, which then have no room for the pods "
             "that need them.",
             "Remove the toleration.",
-            Certainty.LIKELY,
+            Certainty.CERTAIN if _cpus(template) >= _MANY_CPUS else Certainty.LIKELY,
         )
+
+
+def _cpus(template: PodTemplate) -> float:
+    """The CPUs that the main containers request."""
+    given = (each.typed.resources.requests.get("cpu", 0) for each in template.containers(Role.MAIN))
+    try:
+        return float(sum(map(parse_quantity, given)))
+    except ValueError:
+        return 0
 
 
 def _is_whole(template: PodTemplate) -> bool:
