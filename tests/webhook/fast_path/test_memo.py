@@ -518,7 +518,7 @@ def distinct(count: int) -> Iterator[Request]:
 
 
 def pods() -> Stream:
-    return Workloads(1).pods(200, 0)
+    return Workloads(1).pods(300, 0)
 
 
 def deployments() -> Stream:
