@@ -43,6 +43,10 @@ MADE_AT_RUN_TIME: dict[tuple[str, str], list[str]] = {
     ("policies.worker_names.worker_names", r"f'-{_tag(worker, epoch)}-(\\d{{1,9}})(?:-\\d+)?$'"): [
         r"-abcde-(\d{1,9})(?:-\d+)?$"
     ],
+    (
+        "policies.relations.rules.peers_need_unready_names",
+        r"f'(?<![\\w.-]){re.escape(target.name)}-\\d{{1,9}}\\.{re.escape(service)}(?![\\w-])'",
+    ): [r"(?<![\w.-])llm-\d{1,9}\.llm\-peers(?![\w-])"],
 }
 """Patterns that a function puts together, by module and source: examples of what it makes."""
 
@@ -51,6 +55,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
         "policies.kube.images",
         "'(?:.*/)?' + head + between + ''.join((f'[^/]*{part}' for part in rest[-1:]))",
     ): "stars in atomic groups: each ends once and for all; grown in test_globs_of_images_are_linear",
+    ("policies.kube.images", "text"): "the patterns of glob_of, joined as alternatives",
     ("puller.storage.objects", "translate(glob)"): "fnmatch ends each star once and for all, too, by a "
     "lookahead and a backreference",
 }

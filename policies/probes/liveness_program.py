@@ -223,13 +223,18 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
         return f"{name} is set, with which this was not tried"
     preset = server.preset
     address = server.configured(preset.host_flags, preset.host_env) or ""
-    if _PORT.sub("", address) not in ("", "0.0.0.0", "::", "[::]"):  # noqa: S104
+    if _host(address) not in ("", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
     return ""
 
 
-_PORT: Final = re.compile(r"(?:\A|:)(?:[0-9]+|\$.*)\Z", re.ASCII)
-"""The port at the end of `0.0.0.0:8000`, `[::]:8000` and `:8000`, or nothing else."""
+def _host(address: str) -> str:
+    """The address without the port at its end: `0.0.0.0:8000`, `[::]:$PORT`, `:8000` or only a port."""
+    host = address.partition(":$")[0]
+    if host.startswith("$"):
+        return ""
+    before, _, port = host.rpartition(":")
+    return before if port.isascii() and port.isdigit() else host
 
 
 def _flag_in_use(server: Server, flags: tuple[str, ...]) -> str | None:

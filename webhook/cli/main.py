@@ -47,10 +47,6 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 """The subcommands by task, as the help lists them."""
 
 
-_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)$")
-"""The end of argparse's message about a word that is none of the choices."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `chassis` and return the exit status. `argv` None: the arguments of this process."""
     return _process("chassis") if argv is None else _run("chassis", argv)
@@ -137,8 +133,8 @@ class _Parser(argparse.ArgumentParser):
 
         if message.startswith("unrecognized arguments: -"):
             return did_you_mean(message.split()[2].partition("=")[0], _flags(self))
-        found = _CHOICE.search(message)
-        return did_you_mean(found[1], re.findall(r"[\w-]+", found[2])) if found else ""
+        word, _, choices = message.partition("invalid choice: '")[2].partition("' (choose from ")
+        return did_you_mean(word, re.findall(r"[\w-]+", choices))
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
