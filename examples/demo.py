@@ -35,7 +35,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.cli.output.yaml import dump
+from webhook.cli.output.yaml import dump, for_reading
 from webhook.manifests.files import Document, read
 from webhook.server.pki import issue
 
@@ -215,7 +215,7 @@ def _diff(console: Console, before: Json, after: Json, title: str) -> bool:
     lines = list(
         difflib.unified_diff(
             dump(_shown(before)).splitlines(),
-            dump(_shown(after)).splitlines(),
+            dump(for_reading(_shown(after), before)).splitlines(),
             title,
             f"{title} (mutated)",
             lineterm="",

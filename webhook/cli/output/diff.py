@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from webhook.cli.output.text import change_lines, finding_lines
-from webhook.cli.output.yaml import dump
+from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewing import Reviewed
 from webhook.cli.terminal import Line
 
@@ -17,7 +17,8 @@ _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Line]:
     for review in reviews:
         findings = list(finding_lines(review, audited=audited))
-        before, after = (dump(obj).split("\n")[:-1] for obj in (review.document.obj, review.final))
+        written = review.document.obj
+        before, after = (dump(obj).split("\n")[:-1] for obj in (written, for_reading(review.final, written)))
         name = f"{review.document.place} {review.title}"
         changes = list(difflib.unified_diff(before, after, name, f"{name} (reviewed)", lineterm=""))
         reasons = list(change_lines(review)) if changes else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final
 
 import yaml
 
@@ -65,6 +65,40 @@ def dump(obj: Json) -> str:
     """An object as YAML, with the keys in their order. Text that kubectl would read as a number, such as the
     commit `12e4567`, is quoted."""
     return _rendered(obj, width=120)
+
+
+MAX_ADDED_TEXT: Final = 100
+"""Characters of an added text that people read whole; an injected program has thousands."""
+
+
+def for_reading(after: Json, before: Json) -> Json:
+    """The object `after` a review, with its long texts cut that `before` does not have."""
+    known = {each for each in _texts(before) if len(each) > MAX_ADDED_TEXT}
+    cut: Json = _cut(after, known)
+    return cut
+
+
+def _texts(value: Any) -> Iterator[str]:
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            todo += each.values()
+        elif isinstance(each, list):
+            todo += each
+
+
+def _cut(value: Any, known: Collection[str]) -> Any:
+    """The depth is that of an object that was read, which is bounded."""
+    if isinstance(value, dict):
+        return {key: _cut(each, known) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_cut(each, known) for each in value]
+    if not isinstance(value, str) or len(value) <= MAX_ADDED_TEXT or value in known:
+        return value
+    return f"{' '.join(value[:40].split())} … ({len(value):,} characters)"
 
 
 def dump_flow(value: Any) -> str:

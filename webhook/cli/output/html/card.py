@@ -20,7 +20,7 @@ from webhook.admission import messages
 from webhook.admission.decision import Decision, Result
 from webhook.admission.json_patch import diff, steps_of
 from webhook.cli.output.html.timeline import timelines
-from webhook.cli.output.yaml import dump
+from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewing import Reviewed
 from webhook.manifests.positions import Origin
 
@@ -28,8 +28,6 @@ CONTEXT_LINES: Final = 2
 """Lines of context above and below."""
 MAX_MARKED: Final = 14
 """Lines of one field."""
-TEXT_LINES: Final = 8
-"""Shown lines of a text of many lines."""
 MAX_ROWS: Final = 240
 """Lines of one diff."""
 MAX_ROW_LENGTH: Final = 240
@@ -140,7 +138,7 @@ def _exemption(review: Reviewed) -> Json | None:
 def _diff(review: Reviewed) -> list[list[str]]:
     """Rows of sign, line, and policy with reason: the added lines and the lines around them. A row of three
     dots replaces omitted lines."""
-    final = Origin(dump(_described(review.final)))
+    final = Origin(dump(_described(for_reading(review.final, review.document.obj))))
     added: dict[int, str] = {}
     for operation in diff(_described(review.document.obj), _described(review.final)):
         lines = final.lines(steps_of(operation["path"]))
@@ -154,22 +152,8 @@ def _diff(review: Reviewed) -> list[list[str]]:
     return list(_hunks(final.rows, added)) if added else []
 
 
-def _ends_of_texts(rows: Sequence[str]) -> Iterator[int]:
-    """The lines of block scalars, such as an injected program, behind the first ones."""
-    within, length = -1, 0
-    for number, row in enumerate(rows, 1):
-        indent = len(row) - len(row.lstrip())
-        if within >= 0 and (indent > within or not row):
-            length += 1
-            if length > TEXT_LINES:
-                yield number
-        else:
-            within, length = (indent, 0) if row.endswith(("|", "|-", "|+")) else (-1, 0)
-
-
 def _hunks(rows: Sequence[str], added: dict[int, str]) -> Iterator[list[str]]:
     near = {number + away for number in added for away in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
-    near.difference_update(_ends_of_texts(rows))
     before = 0
     for count, number in enumerate(sorted(n for n in near if 1 <= n <= len(rows))):
         if count == MAX_ROWS:
