@@ -43,7 +43,7 @@ PODS = 1000
 """In the smallest cluster."""
 CREATES, RATE = 200, 20
 HEARTBEAT = 300
-"""Seconds between two statuses of an idle Node: kubelet's nodeStatusReportFrequency."""
+"""Seconds between two statuses of an idle Node: the kubelet's nodeStatusReportFrequency."""
 TOGETHER = 100
 """Writes of one transaction; etcd takes 128."""
 PATIENCE = 900

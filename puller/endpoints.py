@@ -1,4 +1,4 @@
-"""The sidecar's own HTTP port: /healthz, /readyz, /v1/models, /metrics, for kubelet and a scraper.
+"""The sidecar's own HTTP port: /healthz, /readyz, /v1/models, /metrics, for the kubelet and a scraper.
 
 aiohttp's low-level server, without its router: four paths, GET without a body, responses from memory.
 """
@@ -23,7 +23,7 @@ from puller.reconcile import Reconciler
 _IDLE_TIMEOUT = 75.0
 """Seconds for which a connection without requests is kept."""
 _MAX_CONNECTIONS = 128
-"""Connections at a time. A further one closes the oldest, so idle clients cannot lock kubelet out."""
+"""Connections at a time. A further one closes the oldest, so idle clients cannot lock the kubelet out."""
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """A mounted ConfigMap, read at one moment. Standard library only: the webhook reads its policy with it.
 
-Kubelet writes each version into a new directory, renames the link `..data` to it, and then removes the files
-of the old directory one by one. A reader of the old directory could miss files. So files that were read while
-the link changed are read again.
+The kubelet writes each version into a new directory, renames the link `..data` to it, and then removes the
+files of the old directory one by one. A reader of the old directory could miss files. So files that were read
+while the link changed are read again.
 """
 
 from __future__ import annotations

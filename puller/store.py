@@ -340,7 +340,7 @@ def _lock_file(path: Path) -> int:
         os.close(descriptor)
         raise StoreBusyError(f"another puller is using {path.parent.parent}") from None
     except OSError:
-        pass  # a file system without locks: kubelet starts one puller at a time anyway
+        pass  # a file system without locks: the kubelet starts one puller at a time anyway
     return descriptor
 
 

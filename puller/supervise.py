@@ -1,9 +1,9 @@
 """A parent process that restarts the puller when it crashes, so that its container does not end.
 
-A pod is ready only while each of its sidecars runs: kubelet removes a pod from its Services as soon as the
-container of a native sidecar ends, and restarts it only after a pause of up to five minutes. Loaded models
-need no puller. So the puller runs as the child of a process that only restarts it: standard library only,
-a few megabytes, forked before any large import.
+A pod is ready only while each of its sidecars runs: the kubelet removes a pod from its Services as soon as
+the container of a native sidecar ends, and restarts it only after a pause of up to five minutes. Loaded
+models need no puller. So the puller runs as the child of a process that only restarts it: standard library
+only, a few megabytes, forked before any large import.
 """
 
 from __future__ import annotations

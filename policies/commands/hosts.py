@@ -83,7 +83,7 @@ def _reach_of_known(name: str) -> Reach:
         address = ipaddress.ip_address(name.partition("%")[0][: _MAX_ADDRESS_LENGTH + 1])
     except ValueError:
         if not _HOSTNAME.fullmatch(name):
-            return Reach.UNDECIDABLE  # "$(DB)" that kubelet did not replace, a glob, part of a template
+            return Reach.UNDECIDABLE  # "$(DB)" that the kubelet did not replace, a glob, part of a template
         octets = name.split(".")
         short_loopback = octets[0] in ("127", "0") and all(octet.isdigit() for octet in octets)
         return Reach.LOCAL if short_loopback else Reach.EXTERNAL

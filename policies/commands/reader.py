@@ -53,7 +53,7 @@ def read(
     """The programs that a command runs, the hosts that it reaches, and its loops and times. Never raises.
 
     `argv`: an exec probe's `command`, or a container's `command` and `args`. `env`, `env_from`: the
-    container's own, as JSON. `static`: kubelet expands `$(VAR)` only from literal values, as it does in
+    container's own, as JSON. `static`: the kubelet expands `$(VAR)` only from literal values, as it does in
     probes and lifecycle hooks; False for a container's own command. `host_network`: the node's address is the
     pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback). `budget`:
     shared by all the commands of a review.

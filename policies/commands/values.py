@@ -70,10 +70,10 @@ class Environment:
     """The environment variables of a container, as Kubernetes sets them.
 
     `values` maps each variable of `env` to its value, which is marked if it comes from the downward API, a
-    Secret or a ConfigMap. `references` contains the values by which kubelet replaces `$(VAR)`. In a
-    container's own command kubelet knows all variables. In exec probes and lifecycle hooks (`static`) it
+    Secret or a ConfigMap. `references` contains the values by which the kubelet replaces `$(VAR)`. In a
+    container's own command the kubelet knows all variables. In exec probes and lifecycle hooks (`static`) it
     knows only literal values, and replaces a variable with `valueFrom` by nothing
-    (`ExpandContainerCommandOnlyStatic` in kubelet's `container/helpers.go`).
+    (`ExpandContainerCommandOnlyStatic` in the kubelet's `container/helpers.go`).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Environment:
         self.has_env_from = bool(env_from)
         """Whether variables may be set that `env` does not list."""
         self.emptied: set[str] = set()
-        """Variables that kubelet replaces by nothing in `$(VAR)`."""
+        """Variables that the kubelet replaces by nothing in `$(VAR)`."""
         budget.spend(len(env) // 4)
         values, emptied = self.values, self.emptied
         plain = 0  # steps for plain values: most are plain, and there may be hundreds

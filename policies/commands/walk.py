@@ -76,7 +76,7 @@ class Walk(ABC):
     def start(self, argv: list[str]) -> None:
         for word in argv if self.environment.emptied else ():
             for name in self.environment.emptied_in(word):
-                self.undecidable(f"$({name}) is empty in a probe: kubelet knows only literal values there")
+                self.undecidable(f"$({name}) is empty in a probe: the kubelet knows only literal values")
         self.seconds = self.run([self.environment.expand(word) for word in argv])
 
     def close(self) -> None:

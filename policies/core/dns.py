@@ -1,6 +1,6 @@
 """The Service, or the pod of a StatefulSet, that a host name resolves to inside a cluster.
 
-Names resolve with the cluster DNS and kubelet's search domains: `service`, `service.namespace`, `….svc`,
+Names resolve with the cluster DNS and the kubelet's search domains: `service`, `service.namespace`, `….svc`,
 `….svc.cluster.local`, and the same after a pod's name for headless Services. ExternalName Services are
 aliases. https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
 """
@@ -71,7 +71,7 @@ def cluster_host(host: str, template: PodTemplate, container: Container) -> Clus
 
 
 def _is_set_by_kubelet(host: str, template: PodTemplate, container: Container) -> bool:
-    """Whether kubelet sets a variable to the address of a Service, and the container does not."""
+    """Whether the kubelet sets a variable to the address of a Service, and the container does not."""
     variable = host.strip("$(){}")
     return (
         variable.upper().endswith(_SERVICE_HOST)
@@ -128,7 +128,7 @@ def resolve(host: str, namespace: str, cluster: Cluster) -> ResolvedService | No
     for _ in range(_MAX_ALIASES):
         if found is None or found.service.spec.type != "ExternalName":
             return found
-        # DNS resolves an alias as a full name, without kubelet's search domains.
+        # DNS resolves an alias as a full name, without the kubelet's search domains.
         alias = found.service.spec.external_name.lower().rstrip(".")
         full = alias.endswith(".svc." + ".".join(_CLUSTER_DOMAIN))
         found = _resolve_once(alias, found.namespace, cluster) if full else None
@@ -168,7 +168,7 @@ def _services(cluster: Cluster, namespace: str | None) -> Objects[Service] | Non
 
 
 def possible_services(host: str, namespace: str) -> Iterator[tuple[str, str, str]]:
-    """Each (Service, namespace, pod) that a name may stand for, in the order of kubelet's search domains."""
+    """Each (Service, namespace, pod) that a name may mean, in the order of the kubelet's search domains."""
     labels, qualified = host.lower().rstrip(".").split("."), False
     if labels[-2:] == _CLUSTER_DOMAIN:
         labels = labels[:-2]

@@ -63,7 +63,7 @@ class DisruptionGuard(Settings):
         5, description="seconds that a serving container sleeps before it is stopped; 0: none"
     )
     drain: Duration = Field(
-        20, description="seconds for open requests after the sleep, until kubelet kills the server"
+        20, description="seconds for open requests after the sleep, until the kubelet kills the server"
     )
 
 

@@ -110,7 +110,7 @@ class JobSpec:
 
     @property
     def restarts_in_place(self) -> bool:
-        """Whether kubelet restarts its containers, so that no podFailurePolicy is allowed."""
+        """Whether the kubelet restarts its containers, so that no podFailurePolicy is allowed."""
         return self.typed.template.spec.restart_policy == "OnFailure"
 
     @property

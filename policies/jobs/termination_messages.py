@@ -1,7 +1,7 @@
 """Keeping the end of the log of failed containers as their termination message.
 
-With `terminationMessagePolicy: FallbackToLogsOnError`, kubelet writes the last 80 lines (at most 2048 bytes)
-of the log into the pod's status if a container fails without a message.
+With `terminationMessagePolicy: FallbackToLogsOnError`, the kubelet writes the last 80 lines (at most 2048
+bytes) of the log into the pod's status if a container fails without a message.
 
 Law: no other field changes. Pods whose operator reads the messages stay as they are. Argo Workflows v3.7
 compares them with the texts of network errors to decide about retries, and keeps them in the Workflow. Tekton

@@ -25,7 +25,7 @@ def failures(probe: Any) -> int:
 
 
 def give_up(probe: Any) -> int:
-    """Seconds of failures until kubelet restarts the container or removes its endpoint."""
+    """Seconds of failures until the kubelet restarts the container or removes its endpoint."""
     return period(probe) * failures(probe)
 
 

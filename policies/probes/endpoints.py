@@ -215,7 +215,7 @@ def _has_own_config(container: Container, preset: Preset) -> bool:
 
 
 def _only_loopback(server: Server) -> bool:
-    """Whether the server listens only on loopback, where kubelet's probes can't reach it."""
+    """Whether the server listens only on loopback, where the kubelet's probes can't reach it."""
     preset = server.preset
     address = server.configured(preset.host_flags, preset.host_env)
     if address is None:

@@ -87,7 +87,7 @@ def _hosts(probe: Probe) -> Iterator[tuple[str, str]]:
 
 
 def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
-    """Report a `host` in httpGet or tcpSocket. Kubelet asks from the node, so loopback is the node's."""
+    """Report a `host` in httpGet or tcpSocket. The kubelet asks from the node, so loopback is the node's."""
     on_host = probe.template.typed.spec.host_network
     reach = reach_of(host)
     path = probe.at(handler, "host")
@@ -96,12 +96,12 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
             return None
         return Finding(
             path,
-            f"The {probe.name} asks {host}, which is the node's loopback and not the pod's: kubelet "
+            f"The {probe.name} asks {host}, which is the node's loopback and not the pod's: the kubelet "
             "sends probes from the node.",
-            "Remove host: without it kubelet asks the pod's own address. A server that listens on loopback "
-            "only needs an exec probe.",
+            "Remove host: without it the kubelet asks the pod's own address. A server that listens on "
+            "loopback only needs an exec probe.",
         )
-    hint = "Remove host: without it kubelet asks the pod's own address."
+    hint = "Remove host: without it the kubelet asks the pod's own address."
     if on_host or reach is Reach.UNDECIDABLE:
         # With hostNetwork, the address may be the node's, as in the static pods of a control plane.
         return Finding(

@@ -278,7 +278,7 @@ def _plan(server: Server | None, progress: Progress) -> str:
         "config": list(server.preset.config_flags) if server else [],
         "keys": list(progress.key_flags),
     }
-    return json.dumps(plan, separators=(",", ":")).replace("$", "\\u0024")  # kubelet expands $(NAME)
+    return json.dumps(plan, separators=(",", ":")).replace("$", "\\u0024")  # the kubelet expands $(NAME)
 
 
 def _page_port(server: Server | None, progress: Progress) -> int:

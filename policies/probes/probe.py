@@ -64,7 +64,7 @@ class Probe:
 
     @property
     def give_up(self) -> int:
-        """Seconds of failures after which kubelet acts."""
+        """Seconds of failures after which the kubelet acts."""
         return self.typed.give_up
 
     @property

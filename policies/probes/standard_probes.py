@@ -333,7 +333,7 @@ def _cost(seconds: int, budget: Budget) -> str:
         return ""
     volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
     return (
-        f". If a start hangs, kubelet restarts it only after {in_words(seconds)}. "
+        f". If a start hangs, the kubelet restarts it only after {in_words(seconds)}. "
         f"{volume} annotation {EXPECTED_START} sets it"
     )
 

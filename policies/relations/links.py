@@ -41,7 +41,7 @@ class Link:
     relation: Relation
     host: str
     """The name as a pod of this workload resolves it, lower case: `db`, `db.ml`,
-    `db-0.db.ml.svc.cluster.local`, an address, or kubelet's variable `$DB_SERVICE_HOST`."""
+    `db-0.db.ml.svc.cluster.local`, an address, or the kubelet's variable `$DB_SERVICE_HOST`."""
     path: str
     """Field path in the workload."""
     who: str
@@ -106,14 +106,14 @@ def _blocking(template: PodTemplate) -> Iterator[Link]:
             if _is_resolved_on_node(wait.host):
                 continue
             link = partial(_link, template, container, f"the {probe} probe of container {container.name}")
-            # kubelet does not repeat the startup probe after the start.
+            # The kubelet does not repeat the startup probe after the start.
             readiness = container.typed.readiness_probe or Probe()
             tolerates = readiness.give_up if probe == "readiness" else None
             yield from link(Relation.NEEDS_READY, wait.host, wait.path, wait.certainty, tolerates=tolerates)
 
 
 def _is_resolved_on_node(host: Host) -> bool:
-    """Whether kubelet resolves the name: the node's resolver does not know Services."""
+    """Whether the kubelet resolves the name: the node's resolver does not know Services."""
     return host.client in ("httpGet", "tcpSocket") and not is_address(host.name)
 
 

@@ -108,10 +108,10 @@ class _Polling:
             return Certainty.UNDECIDED if self._conditional_before else Certainty.CERTAIN
         if host in self._looped:
             if self._limited and not self._conditional:
-                return Certainty.CERTAIN  # it ends with an error, and kubelet runs it again
+                return Certainty.CERTAIN  # it ends with an error, and the kubelet runs it again
             return Certainty.UNDECIDED if self._fails else None
         if self._single and not self._conditional:
-            return Certainty.CERTAIN  # it fails, and kubelet runs it again
+            return Certainty.CERTAIN  # it fails, and the kubelet runs it again
         return Certainty.UNDECIDED if host in self._last or self._stops else None
 
 

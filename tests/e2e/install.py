@@ -218,7 +218,7 @@ def at_url(item: JSON, url: str) -> JSON:
 
 
 def environment_of(container: JSON, fields: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a container of a pod with these fields, as kubelet would set them."""
+    """The variables of a container of a pod with these fields, as the kubelet would set them."""
     return {
         entry["name"]: entry["value"]
         if "value" in entry
@@ -228,5 +228,5 @@ def environment_of(container: JSON, fields: Mapping[str, str]) -> dict[str, str]
 
 
 def expanded(arguments: list[str], environment: dict[str, str]) -> list[str]:
-    """The arguments with `$(VAR)` replaced, as kubelet does."""
+    """The arguments with `$(VAR)` replaced, as the kubelet does."""
     return [re.sub(r"\$\((\w+)\)", lambda it: environment[it[1]], argument) for argument in arguments]

@@ -2,7 +2,7 @@
 
 On a control plane whose nodes are fake, the real controllers roll the Deployment out. For each of its pods
 this module starts `chassis serve` from the tree that the image's tag names, as the pod's ServiceAccount,
-reports its readiness, and ends it as kubelet does: preStop, SIGTERM, then the pod is gone. The API server
+reports its readiness, and ends it as the kubelet does: preStop, SIGTERM, then the pod is gone. The API server
 calls the shipped Service: it dials through an egress proxy, which leads to an endpoint that is ready.
 """
 

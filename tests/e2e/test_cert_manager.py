@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 class Served:
-    """The webhook with the component, and its Secret as kubelet would mount it."""
+    """The webhook with the component, and its Secret as the kubelet would mount it."""
 
     def __init__(self, cluster: ControlPlane, scratch: Path) -> None:
         self.cluster = cluster

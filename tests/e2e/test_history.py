@@ -1,6 +1,7 @@
 """`chassis tune --prometheus` in PromQL that a real Prometheus answers.
 
-What kube-state-metrics and kubelet would export is written by the test, twice, as if two exporters had it.
+What kube-state-metrics and the kubelet would export is written by the test, twice, as if two exporters had
+it.
 """
 
 from __future__ import annotations

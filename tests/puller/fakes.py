@@ -1,4 +1,4 @@
-"""A store and a model server that fail on demand, and a ConfigMap volume as kubelet writes it."""
+"""A store and a model server that fail on demand, and a ConfigMap volume as the kubelet writes it."""
 
 from __future__ import annotations
 

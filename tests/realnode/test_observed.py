@@ -1,4 +1,4 @@
-"""Startup budgets that follow the cluster, and the last lines of a run that failed: by kubelet itself."""
+"""Startup budgets that follow the cluster, and the last lines of a run that failed: by the kubelet itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Liveness by progress on a real node: kubelet runs the injected program in containers of every kind.
+"""Liveness by progress on a real node: the kubelet runs the injected program in containers of every kind.
 
 The servers are stand-ins; `make vllm` tries a real vLLM.
 """
@@ -151,6 +151,6 @@ def test_the_probe_in_containers_of_every_kind(node: RealNode, keyed: str) -> No
     assert not any("unknown" in line for line in asked)
     assert "Liveness" not in messages["no-python"], "the shell passes"
     assert "Liveness probe errored" in messages["no-shell"], "kubelet drops what the runtime cannot start"
-    # kubelet gives up on a slow probe before the program does: the remaining processes end by themselves.
+    # The kubelet gives up on a slow probe before the program does: the remaining processes end by themselves.
     assert "timed out" in messages["slow"]
     assert most <= 2 * (25 // 3 + 2), "none outlives its own deadline"

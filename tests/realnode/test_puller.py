@@ -55,7 +55,7 @@ def parent_of(pid: int) -> int:
 
 
 def outlives(shop: Shop, end: Callable[[Shop], None]) -> None:
-    """End the puller, and watch the pod until another one does its work and kubelet has probed it: it
+    """End the puller, and watch the pod until another one does its work and the kubelet has probed it: it
     stays ready, it answers through its Service, and no container of it is started again."""
     before, old = shop.restarts(), puller(shop)
     status = f"http://{shop.pod['status']['podIP']}:9081/readyz"

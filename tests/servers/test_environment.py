@@ -20,7 +20,7 @@ from tests.venvs import built
 pytestmark = pytest.mark.servers
 
 URL = "tcp://10.0.0.1:8000"
-"""As kubelet writes it."""
+"""As the kubelet writes it."""
 ENDS = 120
 """Seconds in which a server that reads the variable has certainly ended."""
 

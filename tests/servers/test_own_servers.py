@@ -1,6 +1,7 @@
 """Outages of users' own servers, replayed with real ones and each kind of liveness.
 
-Kubelet is a loop whose times are shorter, as are those of the injected program. docs/probes.md has the table.
+The kubelet is a loop whose times are shorter, as are those of the injected program. docs/probes.md has the
+table.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NEWEST = "2026-11-20"
 FASTER = 10
 """The program's own times are divided by this."""
 SILENCE, PERIOD, FAILURES = 5, 1.0, 4
-"""Seconds, and failures in a row until kubelet restarts the container."""
+"""Seconds, and failures in a row until the kubelet restarts the container."""
 PATIENCE = 40
 """Seconds after which a hang counts as not noticed: more than three times what any check needs."""
 
@@ -158,7 +159,7 @@ class Check:
 
 
 def restarted(check: Check, seconds: float) -> bool:
-    """Whether kubelet restarts the container within this time."""
+    """Whether the kubelet restarts the container within this time."""
     end, in_a_row = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         in_a_row = 0 if check() else in_a_row + 1

@@ -66,7 +66,8 @@ class Starting:
         self._others.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
 
     def kubelet(self) -> Kubelet:
-        """Asks as kubelet does, `FASTER` times as often; the probe runs in the container, on its quota."""
+        """Asks as the kubelet does, `FASTER` times as often; the probe runs in the container, on its
+        quota."""
         text = program()
         for old, new in {
             "STALLED = 900": f"STALLED = {900 // FASTER}",

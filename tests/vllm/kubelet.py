@@ -1,4 +1,4 @@
-"""Runs an exec probe as kubelet does: pkg/kubelet/prober/worker.go and pkg/probe/exec of Kubernetes 1.36."""
+"""Runs an exec probe as the kubelet does: pkg/kubelet/prober/worker.go, pkg/probe/exec of Kubernetes 1.36."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Seen:
 
     results: list[Result] = field(default_factory=list)
     restarted_after: float | None = None
-    """Seconds until kubelet would have restarted the container."""
+    """Seconds until the kubelet would have restarted the container."""
 
     @property
     def failures(self) -> int:

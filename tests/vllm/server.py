@@ -48,7 +48,7 @@ class Vllm:
             *options,
         ]
         self.env = environment(version) | {"TOY_KEY": KEY, "HF_HUB_OFFLINE": "1"} | dict(env or {})
-        words = [KEY if word == "$(TOY_KEY)" else word for word in self.args]  # as kubelet expands them
+        words = [KEY if word == "$(TOY_KEY)" else word for word in self.args]  # as the kubelet expands them
         self.process = Process("vllm", ["vllm", "serve", *words], folder / "vllm.log", self.env)
 
     def wait_until_it_serves(self) -> None:

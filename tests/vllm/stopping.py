@@ -1,6 +1,6 @@
-"""Ends a server as kubelet does, under clients that read streamed answers.
+"""Ends a server as the kubelet does, under clients that read streamed answers.
 
-The order is kubelet's and the endpoint controller's: the pod is marked for deletion; its endpoint goes a
+The order is the kubelet's and the endpoint controller's: the pod is marked for deletion; its endpoint goes a
 little later, the preStop hook runs meanwhile, then comes SIGTERM, and SIGKILL when the grace period is over.
 The hook is part of that period (pkg/kubelet/kuberuntime/kuberuntime_container.go of Kubernetes 1.36).
 """

@@ -47,7 +47,7 @@ def at_once(server: Vllm, times: int) -> Seen:
 
 
 def watched(server: Vllm, seconds: float) -> Seen:
-    """Let kubelet ask for so long, or until it restarts the server."""
+    """Let the kubelet ask for so long, or until it restarts the server."""
     with Kubelet(server.probe(), server.env) as kubelet:
         return kubelet.wait(seconds)
 

@@ -50,7 +50,7 @@ class Hang(NamedTuple):
     """What happens if the server in a container hangs."""
 
     noticed: bool | None
-    """Whether kubelet restarts the container; None if that is unknown."""
+    """Whether the kubelet restarts the container; None if that is unknown."""
     by: str
     """What notices it, or why nothing does."""
     after: str = ""

@@ -84,7 +84,7 @@ class Serving:
     ready_path: str | None = None
     models: tuple[str, ...] = ()
     hang: Hang = _UNKNOWN
-    """Whether kubelet restarts it if it hangs."""
+    """Whether the kubelet restarts it if it hangs."""
     notices: tuple[str, ...] = ()
     """Which failures its probes notice, from experiments or the server's source."""
     probes: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Serving:
     grace_seconds: int = 30
     """terminationGracePeriodSeconds."""
     start_budget_seconds: int | None = None
-    """From its start until kubelet kills it if it never answers."""
+    """From its start until the kubelet kills it if it never answers."""
     start_budget_from: str | None = None
     """The reason for the budget, if the policy set it."""
     selector: Mapping[str, Any] = field(default_factory=dict)

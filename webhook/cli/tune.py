@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prometheus",
         metavar="URL",
         help="also read a Prometheus: starts of deleted pods (kube-state-metrics), and durations of liveness "
-        "probes (kubelet)",
+        "probes (the kubelet)",
     )
     parser.set_defaults(run=run)
 

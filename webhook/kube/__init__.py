@@ -8,7 +8,7 @@
 | which kinds a cluster has | `discovery`, `crds` |
 | who leads | `leader_election`, `leases` |
 | which pod this is | `own_pod` |
-| which kubelet is the oldest | `oldest_kubelet` |
+| which the kubelet is the oldest | `oldest_kubelet` |
 | how Events are written | `events` |
 
 Imports: `policies.core`, `policies.kube`, `policies.probes`, `policies.relations`, `webhook`.

@@ -1,4 +1,4 @@
-"""The heartbeat of all watches: the Lease of the webhook's own node, which kubelet renews every 10 s."""
+"""The heartbeat of all watches: the Lease of the webhook's own node, which the kubelet renews every 10 s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webhook.kube.watch_health import WatchHealth
 NAMESPACE: Final = "kube-node-lease"
 """The namespace of kubelets' Leases; a Lease has its node's name."""
 LATE_SECONDS: Final = 15.0
-"""Without an event for so long, the Lease is read. kubelet renews it every 10 s, with a jitter of 0.4 s."""
+"""Without an event for so long, the Lease is read. The kubelet renews it every 10 s, with 0.4 s of jitter."""
 ANSWER_SECONDS: Final = 3.0
 """The timeout of that read. An idle connection of the pool may be dead, too: the next attempt uses
 another."""
@@ -78,7 +78,7 @@ class Heartbeat:
     def _received(self, remaining: float) -> None:
         """The watch delivered an event, `remaining` seconds before its requested end.
 
-        A bookmark proves that the watch works, but not that kubelet renews the Lease.
+        A bookmark proves that the watch works, but not that the kubelet renews the Lease.
         """
         if remaining >= MARGIN_SECONDS and self._listed and (self._renewed or self._health.stalled):
             self._renewed = False
@@ -103,7 +103,7 @@ class Heartbeat:
         self._checking = asyncio.create_task(self._check())
 
     async def _check(self) -> None:
-        """Decide whether kubelet is late or the watch is stalled."""
+        """Decide whether the kubelet is late or the watch is stalled."""
         timer = self._timer
         newest = await self._newest_version()
         await asyncio.sleep(ARRIVAL_SECONDS)
@@ -112,7 +112,7 @@ class Heartbeat:
         if newest is None:
             self._set_timer(LATE_SECONDS)  # the reflectors report an unreachable API server
         elif newest in ("", self._version):
-            self._health.stopped()  # until kubelet renews it again
+            self._health.stopped()  # until the kubelet renews it again
         else:
             self._health.missed()
 

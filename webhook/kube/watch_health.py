@@ -1,7 +1,7 @@
 """Whether watches deliver events, found out without a request.
 
 A watch can stall while its connection lives: a proxy buffers its events, or the other end is gone without a
-FIN. Silence proves nothing, since most resources rarely change. But kubelet renews the Lease of its node
+FIN. Silence proves nothing, since most resources rarely change. But the kubelet renews the Lease of its node
 every ten seconds, so a watch of the Lease of the webhook's own node always has events
 (`webhook.kube.heartbeat`). While they arrive, the other watches are long. If they stop although the Lease was
 renewed, all watches are restarted at once, and are short until the Lease's watch delivers events again.

@@ -1,8 +1,8 @@
 """The history of pods in a Prometheus: starts of pods that no longer exist, and results of liveness probes.
 
-Sources: kube-state-metrics (docs/metrics/workload/pod-metrics.md) and kubelet's /metrics/probes
-(pkg/kubelet/prober/prober_manager.go), both scraped with `honor_labels: true`. Kubelet measures the duration
-of successful probes only; a probe that times out counts as failed.
+Sources: kube-state-metrics (docs/metrics/workload/pod-metrics.md) and the kubelet's /metrics/probes
+(pkg/kubelet/prober/prober_manager.go), both scraped with `honor_labels: true`. The kubelet measures the
+duration of successful probes only; a probe that times out counts as failed.
 
 Law: a start counts only if all of it is in the window, its container was never restarted, and it ran the
 image that runs now. A pod that was unready for a while can lengthen a start; nothing can shorten one.
@@ -23,7 +23,7 @@ from policies.probes.observed import workload_of
 DAYS: Final = 7
 """The window."""
 _BOUNDS: Final = (0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of kubelet's buckets, in seconds."""
+"""Upper bounds of the kubelet's buckets, in seconds."""
 
 Query = Callable[[str], Awaitable[list[tuple[Mapping[str, str], float]]]]
 """Evaluates PromQL to an instant vector: labels and value of each series."""

@@ -63,7 +63,7 @@ class ServingCertificate:
     def __init__(self) -> None:
         self.context = _server_context()
         # At the start, a certificate that no API server trusts: /healthz and /readyz can answer, because the
-        # kubelet does not verify.
+        # the kubelet does not verify.
         _load(self.context, issue(["mlchassis.invalid"], datetime.now(UTC)))
         self.bundle: Bundle | None = None
 

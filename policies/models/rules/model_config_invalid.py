@@ -38,7 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _files(obj: Json) -> dict[str, str]:
-    """The files that kubelet makes of `data` and `binaryData`."""
+    """The files that the kubelet makes of `data` and `binaryData`."""
     files = {key: value for key, value in mapping(obj, "data").items() if isinstance(value, str)}
     for key, value in mapping(obj, "binaryData").items():
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Whether a model server makes progress: kubelet runs this in the server's container, as its liveness probe.
+"""Whether a model server makes progress: the kubelet runs this in its container, as its liveness probe.
 
 `python3 -I -S -c <this text> PORT http|https START PATH PLAN [VARIABLE ...]`. PATH is the liveness endpoint,
 empty for an open port. PLAN is JSON, from a preset's `progress` or an annotation: where the server shows what

@@ -55,7 +55,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 probe.at("timeoutSeconds"),
                 f"The {probe.name} {what}, which needs {slow.seconds} s before it can pass, and its timeout "
-                f"is {probe.timeout} s: after {probe.give_up} s kubelet restarts the container.",
+                f"is {probe.timeout} s: after {probe.give_up} s the kubelet restarts the container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
             )
         elif probe.timeout > 1:
@@ -64,7 +64,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 probe.at("timeoutSeconds"),
                 f"The {probe.name} starts a process with a timeout of 1 s. On a busy node, starting it takes "
-                f"longer, and after {probe.give_up} s kubelet restarts the container.",
+                f"longer, and after {probe.give_up} s the kubelet restarts the container.",
                 "Set timeoutSeconds to 5 or more, or use httpGet or grpc.",
             )
 

@@ -19,7 +19,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container, LIVENESS),
                     f"The liveness endpoint of container {container.name} answers while its engine hangs, "
-                    f"so kubelet does not restart it. Progress is not checked: {because}.",
+                    f"so the kubelet does not restart it. Progress is not checked: {because}.",
                     "Leave livenessProbe out and remove that reason, so that the webhook checks progress.",
                 )
 

@@ -13,7 +13,7 @@ def check(target: Target, facts: Facts) -> Findings:
         facts,
         lambda _, container: not container.spec.get(READINESS),
         ("serves and has", "serve and have"),
-        "no livenessProbe: if a server hangs, kubelet does not restart it.",
+        "no livenessProbe: if a server hangs, the kubelet does not restart it.",
         "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod template's "
         "annotation mlchassis.dev/health-path.",
     )

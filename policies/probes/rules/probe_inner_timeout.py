@@ -15,7 +15,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if seconds == math.inf:
             found = "may wait without end"
-            hint = "Ask once in each probe: kubelet repeats the probe every period."
+            hint = "Ask once in each probe: the kubelet repeats the probe every period."
         else:
             found = f"may take {seconds:g} s by its own timeouts"
             hint = (
@@ -23,8 +23,8 @@ def check(target: Target, facts: Facts) -> Findings:
             )
         yield Finding(
             probe.at("exec.command"),
-            f"The command of the {probe.name} {found}, but kubelet ends it after {probe.timeout} s: the slow "
-            "case always counts as a failure.",
+            f"The command of the {probe.name} {found}, but the kubelet ends it after {probe.timeout} s: the "
+            "slow case always counts as a failure.",
             hint,
         )
 

@@ -29,8 +29,8 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 probe.at("failureThreshold"),
                 f"The {probe.name} gives up after {probe.give_up} s. While its head restarts, Ray's health "
-                f"check may not answer, and the worker may wait up to {waits} s for the head: kubelet ends "
-                "the workers although the state of the cluster is kept.",
+                f"check may not answer, and the worker may wait up to {waits} s for the head: the kubelet "
+                "ends the workers although the state of the cluster is kept.",
                 "Remove the probe, since KubeRay adds one of 600 s, or set failureThreshold: 120.",
             )
 

@@ -52,7 +52,7 @@ def _of_model(
     if limit and local and not in_memory and found.size * _MARGIN > limit:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: kubelet evicts the "
+            f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: the kubelet evicts the "
             "pod during the download.",
             f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
         )
@@ -134,7 +134,7 @@ def _of_directory(
         yield Finding(
             template.at(container),
             f"The processes of container {container.name} ({server.name}) may store {amount / 2**30:.0f} GiB "
-            f"in {directory} together, and it holds {room / 2**30:.0f} GiB: kubelet evicts the pod.",
+            f"in {directory} together, and it holds {room / 2**30:.0f} GiB: the kubelet evicts the pod.",
             "Lower the size of each process's cache, or give the volume room for all of them.",
         )
 

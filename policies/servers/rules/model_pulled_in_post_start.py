@@ -13,7 +13,7 @@ def check(target: Target, _: Facts) -> Findings:
                 template.at(container, "lifecycle.postStart"),
                 f"The postStart hook of container {container.name} downloads a model "
                 f"({' '.join(pulls[0][:3])}): if it fails, for example because the server does not "
-                "answer yet, kubelet kills the container and begins again, without a log of the hook.",
+                "answer yet, the kubelet kills the container and begins again, without a log of the hook.",
                 "Download in an init container, a Job or the puller, to a volume.",
             )
 

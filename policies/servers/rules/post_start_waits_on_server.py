@@ -20,8 +20,8 @@ def check(target: Target, _: Facts) -> Findings:
             yield Finding(
                 template.at(container, "lifecycle.postStart"),
                 f"The postStart hook of container {container.name} loops until its own server answers "
-                f"({waits[0].client}). Kubelet starts no probe before the hook ends, so a server that never "
-                "answers is never restarted.",
+                f"({waits[0].client}). The kubelet starts no probe before the hook ends, so a server that "
+                "never answers is never restarted.",
                 "Let a startupProbe wait for the server and do the hook's work elsewhere, or bound the loop.",
             )
 

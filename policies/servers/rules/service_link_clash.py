@@ -27,8 +27,8 @@ def check(target: Target, facts: Facts) -> Findings:
                     continue
                 yield Finding(
                     f"{template.spec_path}.enableServiceLinks",
-                    f"For Service {name}, kubelet sets {variable} to a URL such as tcp://10.0.0.1:8000 in "
-                    f"container {container.name}. {server.name} reads a port from this variable, and ends "
+                    f"For Service {name}, the kubelet sets {variable} to a URL such as tcp://10.0.0.1:8000 "
+                    f"in container {container.name}. {server.name} reads a port from this variable, and ends "
                     "with an error.",
                     "Set enableServiceLinks: false, or give the Service another name.",
                 )
@@ -48,7 +48,7 @@ def _read(server: Server) -> Iterator[str]:
 
 
 def _has_address(service: Service) -> bool:
-    """Whether kubelet sets variables for a Service: not for a headless one."""
+    """Whether the kubelet sets variables for a Service: not for a headless one."""
     return service.spec.cluster_ip != "None" and service.spec.type != "ExternalName"
 
 

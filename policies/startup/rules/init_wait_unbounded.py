@@ -38,8 +38,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 template.command_path(container),
                 f"Init container {container.name} waits for {host.name or 'a host'}{lacking} in a loop "
                 "without a limit: if it never answers, the pod stays in Init without an error.",
-                "End the wait with an error after some minutes (timeout 10m …): kubelet tries again, and the "
-                "error is visible.",
+                "End the wait with an error after some minutes (timeout 10m …): the kubelet tries again, and "
+                "the error is visible.",
                 Certainty.LIKELY if missing else Certainty.CERTAIN,
             )
         if template.completes and not _has_deadline(target, template):

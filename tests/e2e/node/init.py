@@ -16,7 +16,7 @@ from tests.e2e.node.mounts import cover, mount
 
 NODE = "node-a"
 ADDRESS = "172.30.0.1"
-# kubelet sets these for the whole machine, outside of any namespace.
+# The kubelet sets these for the whole machine, outside of any namespace.
 KERNEL_WIDE = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",

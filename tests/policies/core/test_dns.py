@@ -1,4 +1,4 @@
-"""Which Service a name in a container's text leads to: as the cluster DNS and kubelet resolve it."""
+"""Which Service a name in a container's text leads to: as the cluster DNS and the kubelet resolve it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Outcome:
 
 
 class Kubelet:
-    """Runs the program as kubelet does, with its files in a folder of the test."""
+    """Runs the program as the kubelet does, with its files in a folder of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -64,7 +64,7 @@ def write(directory: Path, files: dict[str, str]) -> None:
 
 
 def mount(directory: Path, version: str, files: dict[str, str]) -> None:
-    """Write as kubelet does: a new directory, then the `..data` link swapped by rename."""
+    """Write as the kubelet does: a new directory, then the `..data` link swapped by rename."""
     (directory / f"..{version}").mkdir()
     write(directory / f"..{version}", files)
     (directory / "..data_tmp").symlink_to(f"..{version}")
@@ -159,7 +159,7 @@ def test_a_config_map_volume_is_read_through_its_data_link(tmp_path: Path) -> No
 
 
 def swap(directory: Path, version: int, files: dict[str, str]) -> None:
-    """As kubelet does it, the removal of the version before included: its files go one by one."""
+    """As the kubelet does it, the removal of the version before included: its files go one by one."""
     mount(directory, str(version), files)
     old = directory / f"..{version - 1}"
     for file in sorted(old.iterdir()):

@@ -76,7 +76,7 @@ class Timeline:
         if self.liveness is not None:
             yield f"Liveness gives up {in_words(self.liveness)} after it stops answering: it is restarted."
         else:
-            yield "There is no liveness probe: if it hangs, kubelet does not restart it."
+            yield "There is no liveness probe: if it hangs, the kubelet does not restart it."
         if self.restarts_first:
             yield "Overload restarts it no later than it stops its traffic."
 
