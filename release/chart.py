@@ -307,7 +307,9 @@ def _schema() -> Json:
         for name, model in policy["properties"].items()
     }
     keys["rules"] = {"type": "object", **policy["properties"]["rules.yaml"]}
-    policy["$defs"]["Mode"]["enum"].append(False)  # a bare `off`; ml-chassis.modes refuses it in one sentence
+    # A bare `off` is false: the template ml-chassis.mode refuses it in one sentence.
+    policy["$defs"]["Mode"]["enum"].append(False)
+    del policy["$defs"]["Mode"]["type"]
     file = Path(__file__).with_name("values.schema.yaml")
     described = yaml.safe_load(file.read_text(encoding="utf-8"))
     values = _typed(described["values"], {**described["types"], "policy": _closed(keys)})

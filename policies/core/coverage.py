@@ -104,7 +104,7 @@ def coverage(
         unread = _unread(obj, "", workload, workloads, MAX_EMBEDDED)
         missing += [each for each in unread if each.path not in completed]
         if not read and not missing:
-            missing.append(Unread("", "it has no pod template where the kind keeps one"))
+            missing.append(Unread("", "no pod template was found"))
         return _of(kind, read, missing)
     if has_no_pods(kind):
         return Coverage(kind, Reading.NO_PODS)

@@ -163,7 +163,7 @@ def _with_startup_probe(
     budget = budget_of(pod, container, facts)
     timing = {key: value for key, value in mapping(live).items() if key not in handler_of(live)}
     probe = _startup({**timing, **check}, settings, budget.seconds)
-    because = f"; its livenessProbe would kill a start of {in_words(expected)}"
+    because = f"; without it, your livenessProbe kills the container during its start of {in_words(expected)}"
     if why_not:
         because = f"; {_asked(probe)} instead of its livenessProbe, since {why_not}"
     _explain_startup(why, container, probe, budget, settings, because)
