@@ -432,6 +432,10 @@ def _is_extended(resource: str) -> bool:
 
 def wants_accelerator(pod: Json, facts: Facts) -> bool:
     """Whether a pod requests an accelerator, or a share of one, by resource, claim or annotation."""
+    return facts.pod_cache(pod).once(_wants_accelerator, pod, facts)
+
+
+def _wants_accelerator(pod: Json, facts: Facts) -> bool:
     typed = facts.view(pod).typed
     if typed.spec.resource_claims or facts.settings(GpuAffinity).catalogue.requests(typed.spec):
         return True
