@@ -16,16 +16,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
-from policies.kube.field_paths import named, steps_in
+from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.json import Json, dig, replaced
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
-from webhook.admission.decision import Result
 from webhook.admission.json_patch import diff, same
 from webhook.cli import flags
 from webhook.cli.exit_status import BAD_INPUT, OK
@@ -36,6 +35,8 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.manifests.files import Document, ManifestCluster, parse, read_all
 
+_Fix: TypeAlias = tuple[str, str]
+"""A finding to fix: its rule, and the path of its field by the names of containers."""
 ROUNDS: Final = 4
 """How often an object is reviewed again after a fix: one fix may need another."""
 
@@ -207,49 +208,54 @@ def _parses_to(text: str, objects: Sequence[Json]) -> bool:
 def fixed_object(
     document: Document, config: Config, cluster: Cluster, only: Sequence[str]
 ) -> tuple[Json, list[str]]:
-    """The object with all fixes that add no other finding, and the ids of their policies and rules."""
-    by: dict[str, None] = {}
+    """The object with all fixes that add no other finding, and the ids of their policies and rules.
+
+    The fields are added last: some depend on a value that a fix changes, such as a readinessProbe that gives
+    up before the livenessProbe does.
+    """
+    rules_of_fixes: dict[str, None] = {}
+    (review,) = review_documents([document], config, cluster)
     for _ in range(ROUNDS):
-        (review,) = review_documents([document], config, cluster)
-        by |= dict.fromkeys(review.mutations)
         found = [
-            result
+            (result.rule, field_path(named(review.final, result.finding.path)))
             for result in review.decision.results
             if result.rule in FIXES and result.exempted is None and (not only or result.rule in only)
         ]
-        document = replace(document, obj=review.final)
         fixed = _with_fixes(document, found, config, cluster)
         if fixed is None:
             break
         document, applied_by = fixed
-        by |= dict.fromkeys(applied_by)
-    return document.obj, list(by)
+        rules_of_fixes |= dict.fromkeys(applied_by)
+        (review,) = review_documents([document], config, cluster)
+    return review.final, list(dict.fromkeys((*review.mutations, *rules_of_fixes)))
 
 
 def _with_fixes(
-    document: Document, found: Sequence[Result], config: Config, cluster: Cluster
+    document: Document, found: Sequence[_Fix], config: Config, cluster: Cluster
 ) -> tuple[Document, list[str]] | None:
     """The object with all fixes together, or with each fix that adds no finding, and their rules; None if
     every fix would add one."""
     if not found:
         return None
     if (fixed := _fixed_cleanly(document, found, config, cluster)) is not None:
-        return fixed, [result.rule for result in found]
+        return fixed, [rule for rule, _ in found]
     rules_of_fixes = []
-    for result in found if len(found) > 1 else ():
-        if (fixed := _fixed_cleanly(document, [result], config, cluster)) is not None:
+    for rule, path in found if len(found) > 1 else ():
+        if (fixed := _fixed_cleanly(document, [(rule, path)], config, cluster)) is not None:
             document = fixed
-            rules_of_fixes.append(result.rule)
+            rules_of_fixes.append(rule)
     return (document, rules_of_fixes) if rules_of_fixes else None
 
 
 def _fixed_cleanly(
-    document: Document, fixes: Sequence[Result], config: Config, cluster: Cluster
+    document: Document, fixes: Sequence[_Fix], config: Config, cluster: Cluster
 ) -> Document | None:
-    """The object with some fixes; None if they add a finding."""
+    """The object with some fixes; None if they change nothing or add a finding."""
     obj = document.obj
-    for result in fixes:
-        obj = FIXES[result.rule](obj, result)
+    for rule, path in fixes:
+        obj = FIXES[rule](obj, path)
+    if obj == document.obj:
+        return None
     fixed = replace(document, obj=obj)
     return fixed if _places(fixed, config, cluster) <= _places(document, config, cluster) else None
 
@@ -260,21 +266,22 @@ def _places(document: Document, config: Config, cluster: Cluster) -> set[tuple[s
     return {(result.rule, named(review.final, result.finding.path)) for result in review.decision.results}
 
 
-def _set(value: int) -> Callable[[Json, Result], Json]:
-    """A fix that sets a finding's field to a value."""
+def _set(value: int) -> Callable[[Json, str], Json]:
+    """A fix that sets a finding's field to a value, if the object has the probe."""
 
-    def fix(obj: Json, result: Result) -> Json:
-        return replaced(obj, steps_in(obj, result.finding.path), value)
+    def fix(obj: Json, path: str) -> Json:
+        *probe, field = steps_in(obj, path)
+        return replaced(obj, (*probe, field), value) if dig(obj, *probe) else obj
 
     return fix
 
 
-def _period_as_timeout(obj: Json, result: Result) -> Json:
-    *probe, timeout = steps_in(obj, result.finding.path)
-    return replaced(obj, (*probe, "periodSeconds"), dig(obj, *probe, timeout))
+def _period_as_timeout(obj: Json, path: str) -> Json:
+    *probe, timeout = steps_in(obj, path)
+    return replaced(obj, (*probe, "periodSeconds"), dig(obj, *probe, timeout)) if dig(obj, *probe) else obj
 
 
-FIXES: Final[Mapping[str, Callable[[Json, Result], Json]]] = {
+FIXES: Final[Mapping[str, Callable[[Json, str], Json]]] = {
     "exec-probe-default-timeout": _set(5),
     "liveness-single-failure": _set(6),
     "probe-timeout-exceeds-period": _period_as_timeout,

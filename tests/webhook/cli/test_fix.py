@@ -99,6 +99,7 @@ def test_comments_order_and_every_other_line_stay(run: Chassis, api: Path) -> No
     assert gone == ["-             failureThreshold: 1     # too eager"]
     assert "            failureThreshold: 6     # too eager" in after
     assert "            periodSeconds: 30" in after
+    assert "            periodSeconds: 2" not in after, "the readinessProbe of a hasty livenessProbe"
     comment = after.index("      # where models are kept")
     assert after[comment + 1] == "      volumes:", "new fields do not separate a comment from its field"
     assert left_in(api) == []
