@@ -40,7 +40,7 @@ REFUSED = {RULE: "refused"}
     [
         {**HAZARD, "verdict": "refused", "findings": {**REFUSED, "liveness-missing": "none"}},
         {**SERVES, "verdict": "admitted", "findings": {}},
-        {**SERVES, "mutations": ["standard-probes"]},
+        {**SERVES, "mutations": ["disruption-guard", "standard-probes"]},
         {**SERVES, "fields": {f"{READINESS}.httpGet.path": "/health", "spec.paused": None}},
         {**SERVES, "fields": {f"{READINESS}.httpGet": {"path": "/health", "port": 8000}}},
     ],
@@ -63,7 +63,7 @@ def test_expected_decisions_pass(run: Chassis, tmp_path: Path, expected: dict[st
         ),
         (
             {**SERVES, "mutations": ["gpu-affinity"]},
-            "mutations gpu-affinity expected, standard-probes",
+            "mutations gpu-affinity expected, disruption-guard, standard-probes found",
         ),
         (
             {**SERVES, "fields": {f"{READINESS}.httpGet.port": "8000"}},
