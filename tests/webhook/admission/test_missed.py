@@ -67,7 +67,8 @@ def plain() -> Json:
         (made(vllm(), QUIET), QUIET, None),
         (plain(), OFF, None),
         (vllm(), NOW, Difference.LACKS),
-        (vllm(annotations={EXEMPT: "standard-probes=it has its own"}), NOW, Difference.EXEMPTED),
+        (vllm(annotations={EXEMPT: "standard-probes=its own; disruption-guard=x"}), NOW, Difference.EXEMPTED),
+        (vllm(annotations={EXEMPT: "standard-probes=its own"}), NOW, Difference.LACKS),
         *(
             (vllm(annotations={CHANGED: forged}), NOW, Difference.LACKS)
             for forged in ("", "nonsense", "\x00", "standard-probes", "policy ")

@@ -33,8 +33,7 @@ HAZARD: Json = {
 }
 SERVER: Json = {
     "name": "main",
-    "image": "vllm/vllm-openai:v0.11.0",
-    "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],  # needs no device plugin
+    "image": "vllm/vllm-openai-cpu:v0.11.0",  # needs no GPU
     "ports": [{"containerPort": 8000}],
 }
 """A server that gets probes."""

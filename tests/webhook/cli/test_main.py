@@ -122,7 +122,7 @@ def test_other_yaml_may_be_skipped(chassis: Chassis, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        ("review", "give files"),
+        ("review", "review: specify a file, a directory, or - for standard input"),
         ("review nowhere.yaml", "nowhere.yaml: No such file"),
         ("review {dir}/good.yaml --old {dir}/good.yaml", "--old goes with"),
         ("review {dir}/good.yaml --policy {dir}/none", "No such file or directory"),

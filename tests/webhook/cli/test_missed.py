@@ -101,10 +101,11 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: In
     await ml.fake.put(CONFIGURATIONS, {"metadata": installed})
     answer = await scan("--missed")
     assert answer.status == 1
-    first, second, third, *_ = answer.out.splitlines()
+    first, second, third, fourth, *_ = answer.out.splitlines()
     assert first.startswith("Deployment ml/llm: 2 pods (llm-1-0, llm-1-1), made while the webhook was down (")
-    assert "spec.containers[main].readinessProbe" in second
-    assert third.strip() == "restarted by --repair"
+    assert second == "  lacks spec.containers[main].lifecycle.preStop (disruption-guard)"
+    assert "spec.containers[main].readinessProbe" in third
+    assert fourth.strip() == "restarted by --repair"
     assert "2 running pods, 2 missed, of 1 workload\n" in answer.out
     record = (await scan("--missed", "-o", "json")).json
     [row] = record["missed"]
