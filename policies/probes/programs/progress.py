@@ -455,7 +455,7 @@ def main():
 
     def plain(why, tell=True):
         """Decide as a probe of PATH does. Why is printed, and told once in the container's log."""
-        answer = wrong if bad else "%s answers %d" % (asked, health)
+        answer = wrong if bad or health is None else "%s answers %d" % (asked, health)
         message = "%s; progress is not checked: %s" % (answer, why)
         said = memory("said") if tell else None
         if said is not None and read(said) != [first]:
