@@ -55,14 +55,14 @@ class WatchHealth:
         self.stalled, self.has_heartbeat = False, True
 
     def missed(self) -> None:
-        """kubelet renewed the Lease, and the watch did not deliver the event."""
+        """The kubelet renewed the Lease, and the watch did not deliver the event."""
         if not self.stalled:
             log.warning("watches are stalled, restarting them", watches=len(self._timeouts))
         self.stalled = True
         self._restart()
 
     def stopped(self) -> None:
-        """kubelet no longer renews the Lease, or it cannot be read."""
+        """The kubelet no longer renews the Lease, or it cannot be read."""
         if self.stalled or self.has_heartbeat:
             self.stalled = self.has_heartbeat = False
             self._restart()

@@ -31,7 +31,7 @@ def _dependent_endpoint(probe: Probe, facts: Facts) -> Finding | None:
     return Finding(
         probe.at("httpGet", "path"),
         f"The {probe.name} asks GET {path} of {server.name}, which checks {dependency}: if that fails, "
-        "kubelet restarts a server that is alive.",
+        "the kubelet restarts a server that is alive.",
         f"Let liveness use {liveness_advice(probe.container, server)} instead{and_readiness}.",
         Certainty.UNDECIDED,
     )

@@ -37,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
             )
         if start is None or budget >= start.seconds:
             continue
-        killed = "kubelet kills it" + ("" if probe.template.completes else " again and again")
+        killed = "the kubelet kills it" + ("" if probe.template.completes else " again and again")
         yield Finding(
             probe.at(),
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "

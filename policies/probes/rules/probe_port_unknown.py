@@ -7,9 +7,9 @@ from policies.core.workloads import MADE_AS_WRITTEN
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
 _CONSEQUENCE = {
-    LIVENESS: "kubelet cannot send it and never restarts a hung container",
-    READINESS: "kubelet cannot send it, and the pod never becomes ready",
-    STARTUP: "kubelet cannot send it, and the pod neither starts nor restarts",
+    LIVENESS: "the kubelet cannot send it and never restarts a hung container",
+    READINESS: "the kubelet cannot send it, and the pod never becomes ready",
+    STARTUP: "the kubelet cannot send it, and the pod neither starts nor restarts",
 }
 
 

@@ -31,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if looks_injected(probe.template.pod, container, probe.field, facts):
             continue
         reported.add(container.name)
-        then = "kubelet restarts it" if probe.field == LIVENESS else "it gets no more traffic"
+        then = "the kubelet restarts it" if probe.field == LIVENESS else "it gets no more traffic"
         yield Finding(
             probe.at("timeoutSeconds"),
             f"The {probe.name} has a timeout of {probe.timeout} s. Under load the answer of {server.name} "
