@@ -98,7 +98,8 @@ def _cut(value: Any, known: Collection[str]) -> Any:
         return [_cut(each, known) for each in value]
     if not isinstance(value, str) or len(value) <= MAX_ADDED_TEXT or value in known:
         return value
-    return f"{' '.join(value[:40].split())} … ({len(value):,} characters)"
+    length = f"about {round(len(value), -3):,}" if len(value) > 1000 else str(len(value))
+    return f"{' '.join(value[:40].split())} … ({length} characters)"
 
 
 def dump_flow(value: Any) -> str:
