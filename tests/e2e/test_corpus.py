@@ -54,9 +54,30 @@ def test_only_hazards_are_refused(release: str, capsys: pytest.CaptureFixture[st
     assert [each["name"] for each in reviews if not each["allowed"]] == []
 
 
-def test_the_samples_get_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+WARNED = {
+    ("ray-job.batch-inference.yaml", "RayJob/rayjob-sample", "pods-outlive-run"),
+    *(
+        (f"ray-job.tpu-v6e-{size}.yaml", f"RayJob/v6e-{name}-job", "pods-outlive-run")
+        for size, name in (("singlehost", "4"), ("16-multihost", "16"), ("256-multihost", "256"))
+    ),
+    *(
+        (f"ray-{file}.yaml", name, "ray-head-without-recovery")
+        for file, name in (
+            ("cluster.kai-gpu-sharing", "RayCluster/raycluster-half-gpu"),
+            ("cluster.tpu-v4-multihost", "RayCluster/raycluster-tpu-v4-multihost"),
+            ("cluster.tpu-v6e-16-multihost", "RayCluster/raycluster-tpu-v6e-multihost"),
+            ("cluster.tpu-v6e-256-multihost", "RayCluster/raycluster-tpu-v6e-multihost"),
+            ("service.deepseek", "RayService/deepseek-r1"),
+        )
+    ),
+}
+"""Jobs whose cluster keeps its accelerators after the end, and clusters of several workers with accelerators
+that all restart if their head does."""
+
+
+def test_the_samples_get_only_true_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     """The samples' Redis is its vendor's, and KubeRay keeps the submitter of a RayJob that is gone."""
-    assert found(review("kuberay-1.6", capsys), "warn") == set()
+    assert found(review("kuberay-1.6", capsys), "warn") == WARNED
 
 
 def test_ray_clusters_pass_in_every_profile_without_a_word_on_probes(
