@@ -27,8 +27,7 @@ class Owner(Model):
 
     @property
     def group_kind(self) -> GroupKind:
-        kind, _, group = self.kind.partition(".")
-        return GroupKind(group, kind)
+        return GroupKind.parse(self.kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ class GroupKind(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
+    @classmethod
+    def parse(cls, written: str) -> GroupKind:
+        """The kind that `str` writes: `Kind.group`, or `Kind` for the core group."""
+        kind, _, group = written.partition(".")
+        return cls(group, kind)
+
     @property
     def resource(self) -> str:
         """The plural in lower case, as `UnsafeGuessKindToResource` of k8s.io/apimachinery forms it, with `es`
