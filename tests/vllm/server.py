@@ -45,6 +45,8 @@ class Vllm:
         self.args = [
             *(_model(vllm(version)), "--served-model-name", MODEL),
             *("--port", str(self.port), "--api-key", "$(TOY_KEY)", "--enforce-eager"),
+            # In a virtual machine, a processor that lists AMX for bfloat16 may still refuse its instructions.
+            *("--dtype", "float32"),
             *options,
         ]
         self.env = environment(version) | {"TOY_KEY": KEY, "HF_HUB_OFFLINE": "1"} | dict(env or {})
