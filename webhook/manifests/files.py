@@ -272,7 +272,7 @@ class ManifestCluster(WholeObjects):
     def near(self, source: str) -> ManifestCluster:
         """The cluster for the objects of one file. If several files contain versions of an object, as for
         several environments, only the nearest version counts. A Service or budget that selects a workload
-        nearer to it than this file belongs to that one."""
+        nearer to it than this file belongs to that one, and so does a queue that such a workload names."""
         last_source, last_far, cluster = self._near
         if source != last_source:
             own = Path(source).parts
@@ -309,21 +309,27 @@ class ManifestCluster(WholeObjects):
                 nearest.append(obj)
 
     def _of_others(self, own: tuple[str, ...]) -> Iterator[int]:
-        """The Services and budgets that belong to workloads of other files."""
+        """The Services, budgets and queues that belong to workloads of other files."""
         for index, most in self._nearest_selected.items():
             if _nearness(self._files[index], own) < most:
                 yield index
 
     @cached_property
     def _nearest_selected(self) -> dict[int, int]:
-        """The index of each Service and budget that selects workloads, with the nearness of the nearest."""
+        """The index of each Service and budget that selects workloads, and of each queue that they name, with
+        the nearness of the nearest."""
         workloads: dict[str, list[tuple[int, Json]]] = {}
         selectors: list[tuple[int, Json]] = []
         for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
             labels = mapping(obj, *(_LABELS[-2:] if kind_of(obj) == POD else _LABELS))
-            if labels:
-                workloads.setdefault(_namespace(obj), []).append((index, labels))
-            selector = mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
+            queue = mapping(obj, "metadata", "labels").get(_QUEUE)
+            if labels or queue:
+                workloads.setdefault(_namespace(obj), []).append((index, {**labels, _QUEUE: queue}))
+            selector = (
+                {_QUEUE: text(obj, "metadata", "name")}
+                if kind_of(obj) == _LOCAL_QUEUE
+                else mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
+            )
             if selector:
                 selectors.append((index, selector))
         if len(selectors) * sum(map(len, workloads.values())) > MAX_COMPARED:
@@ -430,13 +436,15 @@ class ManifestCluster(WholeObjects):
         return {namespace: Listing([starts]) for namespace, starts in found if starts}
 
 
+_LOCAL_QUEUE: Final = GroupKind("kueue.x-k8s.io", "LocalQueue")
+_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _ESSENTIAL: Final = {
     **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
     **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
     CLAIM: "accessModes",
     GroupKind("", "ResourceQuota"): "hard",
     GroupKind("", "LimitRange"): "limits",
-    GroupKind("kueue.x-k8s.io", "LocalQueue"): "clusterQueue",
+    _LOCAL_QUEUE: "clusterQueue",
     GroupKind("kueue.x-k8s.io", "ClusterQueue"): "resourceGroups",
 }
 """Kinds with versions in several files, and a field that is absent in a patch."""

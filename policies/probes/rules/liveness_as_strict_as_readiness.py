@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import Probe, liveness_and_readiness
+from policies.probes.serving import recognised
 
 LENIENT: Final = 60
 """Seconds of failures. A burst of requests does not last that long."""
+SHORT: Final = 2
+"""Seconds in which a busy server may not answer. The API server's default of timeoutSeconds is 1."""
+LATE: Final = 10
+"""Seconds in which a busy server still answers."""
 _FILE_AND_PROCESS_CHECKS: Final = frozenset(
     {"test", "[", "[[", "cat", "ls", "stat", "true", "pgrep", "pidof", "kill"}
 )
@@ -17,21 +23,32 @@ _FILE_AND_PROCESS_CHECKS: Final = frozenset(
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    for liveness, readiness in too_strict(target, facts):
+        server = recognised(liveness.container, facts)
+        late = hint = ""
+        if server is not None and server.preset.busy is not None and liveness.timeout <= SHORT:
+            late = f" Its timeout is {liveness.timeout} s, and under load the answer of {server.name} "
+            late += f"{server.preset.busy.why}."
+            hint = f" Set timeoutSeconds to {LATE} or more."
+        yield Finding(
+            liveness.at("failureThreshold"),
+            f"Liveness and readiness of container {liveness.container.name} make the same check. Liveness "
+            f"gives up after {liveness.give_up} s and readiness after {readiness.give_up} s, so overload "
+            f"restarts the container before it gets less traffic.{late}",
+            f"Give liveness more time: periodSeconds * failureThreshold above {readiness.give_up}, better "
+            f"{LENIENT} or more.{hint}",
+        )
+
+
+def too_strict(target: Target, facts: Facts) -> Iterator[tuple[Probe, Probe]]:
+    """The liveness and readiness of each container that overload restarts before it gets less traffic."""
     for liveness, readiness in liveness_and_readiness(target):
         if not liveness.has_same_check_as(readiness) or liveness.give_up > readiness.give_up:
             continue
         if liveness.give_up >= LENIENT or not _fails_under_load(liveness):
             continue
-        if not is_first_party(liveness.template, liveness.container, facts):
-            continue
-        yield Finding(
-            liveness.at("failureThreshold"),
-            f"Liveness and readiness of container {liveness.container.name} make the same check. Liveness "
-            f"gives up after {liveness.give_up} s and readiness after {readiness.give_up} s, so overload "
-            "restarts the container before it gets less traffic.",
-            f"Give liveness more time: periodSeconds * failureThreshold above {readiness.give_up}, better "
-            f"{LENIENT} or more.",
-        )
+        if is_first_party(liveness.template, liveness.container, facts):
+            yield liveness, readiness
 
 
 def _fails_under_load(probe: Probe) -> bool:

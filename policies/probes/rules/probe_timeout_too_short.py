@@ -7,24 +7,23 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, probes
+from policies.probes.rules.liveness_as_strict_as_readiness import LATE, LENIENT, SHORT, too_strict
 from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.serving import recognised
 
-_SHORT: Final = 2
-"""Seconds. The API server's default is 1."""
-_LENIENT: Final = 60
 _HASTY: Final = 15
 """Seconds. A readinessProbe that gives up so early empties a Service under a burst."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    reported: set[str] = set()
+    # One warning for one livenessProbe: that of liveness-as-strict-as-readiness names the timeout too.
+    reported = {liveness.container.name for liveness, _ in too_strict(target, facts)}
     for probe in probes(target, LIVENESS, READINESS):
         server, container = recognised(probe.container, facts), probe.container
         busy = None if server is None else server.preset.busy
         if server is None or busy is None or probe.typed.http_get is None or container.name in reported:
             continue
-        if probe.timeout > _SHORT or probe.give_up >= (_LENIENT if probe.field == LIVENESS else _HASTY + 1):
+        if probe.timeout > SHORT or probe.give_up >= (LENIENT if probe.field == LIVENESS else _HASTY + 1):
             continue
         if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
             continue  # liveness-gives-up-early reports it
@@ -36,7 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
             probe.at("timeoutSeconds"),
             f"The {probe.name} has a timeout of {probe.timeout} s. Under load the answer of {server.name} "
             f"{busy.why}, and after {probe.give_up} s of late answers {then}.",
-            "Set timeoutSeconds to 10 or more, and failureThreshold so that a burst of requests passes.",
+            f"Set timeoutSeconds to {LATE} or more, and failureThreshold so that a burst of requests passes.",
         )
 
 

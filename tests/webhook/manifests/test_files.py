@@ -174,6 +174,23 @@ def test_a_service_belongs_to_the_nearest_workload_that_it_selects() -> None:
     assert services(by_kind, "deployments/c.yaml") == 1, "no other workload has the label"
 
 
+def test_a_queue_belongs_to_the_nearest_workload_that_names_it() -> None:
+    named = {"metadata": {"name": "a", "labels": {"kueue.x-k8s.io/queue-name": "lq"}}}
+    train: Json = {"apiVersion": "batch/v1", "kind": "Job", **named}
+    other: Json = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "b"}}
+    queue: Json = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "lq"}}
+
+    def queues(files: dict[str, Json], source: str) -> int:
+        cluster = ManifestCluster([*files.values()], sources=[*files])
+        return len(cluster.near(source).listing(Resource.LOCAL_QUEUES) or ())
+
+    files = {"kueue/queue.yaml": queue, "kueue/job.yaml": train, "ray/job.yaml": other}
+    assert queues(files, "kueue/job.yaml") == 1
+    assert queues(files, "ray/job.yaml") == 0, "another tutorial"
+    del files["kueue/job.yaml"]
+    assert queues(files, "ray/job.yaml") == 1, "nobody else names the queue"
+
+
 def test_a_directory_without_manifests_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
