@@ -291,7 +291,11 @@ class ManifestCluster(WholeObjects):
         for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
             kind = kind_of(obj)
             if _ESSENTIAL.get(kind, "") in mapping(obj, "spec"):
-                found.setdefault((kind, _namespace(obj), text(obj, "metadata", "name")), []).append(index)
+                key = (kind, _namespace(obj), text(obj, "metadata", "name"))
+                if kind in (AUTOSCALER, SCALED_OBJECT):  # in several files, they are alternatives
+                    scaled = mapping(obj, "spec", "scaleTargetRef")
+                    key = AUTOSCALER, key[1], f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
+                found.setdefault(key, []).append(index)
         several = [versions for versions in found.values() if len(versions) > 1]
         compared = len(set(self._files)) * sum(map(len, several))
         return several if compared <= MAX_COMPARED else []

@@ -108,8 +108,10 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         return False
     if target.kind in KUBEFLOW_JOBS or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
-    trains = [word for word in (target.name, *names, *words) if _TRAINS.search(word.lower())]
-    return any(not prepares(word) for word in trains)
+    names.append(target.name)
+    if not any(map(prepares, names)):  # else an argument may name the model that is converted or downloaded
+        names += words
+    return any(_TRAINS.search(name.lower()) and not prepares(name) for name in names)
 
 
 def _names_storage(template: PodTemplate) -> bool:

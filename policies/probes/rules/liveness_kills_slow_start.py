@@ -7,15 +7,22 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.mode import Mode
+from policies.kube.group_kinds import GroupKind
 from policies.kube.pods import Role
 from policies.probes.copied import is_sendable
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, Probe, probes
+from policies.probes.serving import recognised
 from policies.probes.standard_probes_settings import StandardProbes
-from policies.probes.startup_budget import start_of
+from policies.probes.startup_budget import Start, start_of
 
 _HASTY: Final = 60
 """Seconds. An accelerator's libraries and a model of some gigabytes take about as long."""
+_SHARE: Final = 4
+"""No server starts in a quarter of its usual time, whatever the model and the node are."""
+_SMALL: Final = 32
+"""Seconds to load 2 GiB at the default rate."""
+_NOTEBOOK: Final = GroupKind("kubeflow.org", "Notebook")
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|npu|gaudi|mig-|neuron)")
 _HUB: Final = re.compile(r"[A-Za-z0-9][\w-]*/[\w-][\w.-]*")
 """A model of a hub: BAAI/bge-m3."""
@@ -27,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # the kubelet ignores a probe that it cannot send
         start = start_of(probe.template.pod, probe.container, facts)
         budget = probe.typed.startup_deadline
-        if start is None and budget < _HASTY and _loads_something(probe):
+        if start is None and budget < _HASTY and _loads_something(probe, facts):
             yield Finding(
                 probe.at(),
                 f"The {probe.name} kills it {budget} s after its start, unless it answers before. It "
@@ -35,7 +42,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 _slow_start_hint(probe, 10 * _HASTY),
                 Certainty.UNDECIDED,
             )
-        if start is None or budget >= start.seconds:
+        if start is None or budget >= _suspicious(start, facts.settings(StandardProbes).boot):
             continue
         killed = "the kubelet kills it" + ("" if probe.template.completes else " again and again")
         yield Finding(
@@ -43,13 +50,24 @@ def check(target: Target, facts: Facts) -> Findings:
             f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}): {killed}, and it never serves.",
             _slow_start_hint(probe, start.seconds),
-            Certainty.CERTAIN if start.declared or budget < start.usual else Certainty.UNDECIDED,
+            Certainty.CERTAIN if start.declared or budget < start.usual // _SHARE else Certainty.UNDECIDED,
         )
 
 
-def _loads_something(probe: Probe) -> bool:
-    """Whether an unknown server requests accelerators, or a variable names a model of a hub."""
-    typed = probe.container.typed
+def _suspicious(start: Start, boot: int) -> int:
+    """Seconds: what is less is reported. The usual start of a server is that of a model of several GB."""
+    if start.declared or start.loading > start.usual:
+        return start.seconds
+    return start.usual // (_SHARE if 0 < start.loading <= boot + _SMALL else 2)
+
+
+def _loads_something(probe: Probe, facts: Facts) -> bool:
+    """Whether an unknown server requests accelerators, or a variable names a model of a hub. The server of a
+    notebook answers before any program runs in it."""
+    workload, typed = probe.template.workload, probe.container.typed
+    server = recognised(probe.container, facts)
+    if (workload is not None and workload.gk == _NOTEBOOK) or (server is not None and server.preset.doubt):
+        return False
     asked = {**typed.resources.requests, **typed.resources.limits}
     models = (each.value for each in typed.env if each.value and "MODEL" in each.name.upper())
     return any(map(_ACCELERATOR.search, asked)) or any(map(_HUB.fullmatch, models))

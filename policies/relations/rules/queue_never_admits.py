@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
@@ -31,6 +32,8 @@ _PATH: Final = f"metadata.labels[{_QUEUE}]"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 _DIGITS: Final = 10
 _SHOWN: Final = 4
+_SIMILAR: Final = 0.85
+"""The least similarity of two names of which one is a misspelling of the other."""
 _MAX_NODES: Final = 2_000
 _HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
 _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
@@ -44,8 +47,10 @@ def check(target: Target, facts: Facts) -> Findings:
     queues = facts.objects(LocalQueue)
     queue = None if queues is None else queues.named(name)
     if queue is None:
-        if queues or not next(iter(all_queues)).is_manifest:
-            yield _no_queue(target, name, queues or (), facts.namespace)
+        known = [each.name for each in queues or ()]
+        # The queue of a manifest may be in files that are not here, unless the name is a misspelling.
+        if not next(iter(all_queues)).is_manifest or get_close_matches(name, known, 1, _SIMILAR):
+            yield _no_queue(target, name, known, facts.namespace)
         return
     cluster_queues = facts.cluster_objects(ClusterQueue)
     cluster_name = queue.spec.cluster_queue
@@ -62,9 +67,8 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _no_queue(target: Target, name: str, queues: Iterable[LocalQueue], namespace: str) -> Finding:
-    known = sorted(each.name for each in queues)[:_SHOWN]
-    others = f"; it has {listed(known)}" if known else ""
+def _no_queue(target: Target, name: str, known: Iterable[str], namespace: str) -> Finding:
+    others = f"; it has {listed(sorted(known)[:_SHOWN])}" if known else ""
     return Finding(
         _PATH,
         f"Namespace {namespace} has no LocalQueue {name}{others}: Kueue never admits this "

@@ -191,6 +191,27 @@ def test_a_queue_belongs_to_the_nearest_workload_that_names_it() -> None:
     assert queues(files, "ray/job.yaml") == 1, "nobody else names the queue"
 
 
+def test_autoscalers_of_one_workload_in_two_files_are_alternatives() -> None:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    by_cpu, by_gpu = (
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": name},
+            "spec": {"scaleTargetRef": target, "maxReplicas": 2},
+        }
+        for name in ("by-cpu", "by-gpu")
+    )
+
+    def autoscalers(sources: list[str], source: str) -> int:
+        cluster = ManifestCluster([by_cpu, by_gpu], sources=sources)
+        return len(cluster.near(source).listing(Resource.AUTOSCALERS) or ())
+
+    assert autoscalers(["a.yaml", "a.yaml"], "a.yaml") == 2
+    assert autoscalers(["a.yaml", "b.yaml"], "a.yaml") == 1
+    assert autoscalers(["a.yaml", "b.yaml"], "deployment.yaml") == 2, "either may be the one that is applied"
+
+
 def test_a_directory_without_manifests_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
