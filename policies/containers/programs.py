@@ -6,6 +6,7 @@ so that `tini -- python3 -m mlserver start .` is `mlserver start .`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
@@ -96,34 +97,47 @@ def _started(container: Container) -> Started:
     )
 
 
+class Options:
+    """The options among a program's words, read once."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self, words: Program) -> None:
+        self._last: dict[str, tuple[int, str]] = {}
+        """The index and the value of the last occurrence of each word before a `=`."""
+        following = (*words[1:], "")
+        for n, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            self._last[name] = n, value if equals else following[n]
+
+    def value(self, flags: Iterable[str]) -> str | None:
+        """The value of a flag (`--port 8001`, `--port=8001`), the last one as in argparse; None without the
+        flag, empty without a value."""
+        last, at, found = self._last, -1, None
+        for flag in flags:
+            if flag in last and last[flag][0] > at:
+                at, found = last[flag]
+        return found
+
+    def given(self, flags: Iterable[str]) -> bool:
+        """Whether one of the flags is given: `--tls` with any value or none, `--http=false` with this
+        value."""
+        last = self._last
+        for flag in flags:
+            name, equals, value = flag.partition("=")
+            if name in last and (not equals or last[name][1].lower() == value):
+                return True
+        return False
+
+
 def option(words: Program, *flags: str) -> str | None:
-    """The value of a flag (`--port 8001`, `--port=8001`), the last one as in argparse; None without the flag,
-    empty without a value."""
-    found: str | None = None
-    if not flags:
-        return None
-    for n, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in flags:
-            found = value if equals else "".join(words[n + 1 : n + 2])
-    return found
+    """See `Options.value`."""
+    return Options(words).value(flags)
 
 
 def has_option(words: Program, *flags: str) -> bool:
-    """Whether one of the flags is given: `--tls` with any value or none, `--http=false` with this value."""
-    for flag in flags:  # loops: a generator is slower, and each server has many flags
-        name, equals, value = flag.partition("=")
-        if equals:
-            if (option(words, name) or "").lower() == value:
-                return True
-            continue
-        if flag in words:
-            return True
-        with_value = f"{flag}="
-        for word in words:
-            if word.startswith(with_value):
-                return True
-    return False
+    """See `Options.given`."""
+    return Options(words).given(flags)
 
 
 def program_of(words: Program) -> Program:

@@ -12,9 +12,8 @@ from policies.commands import CommandSummary, Loop
 from policies.containers.commands import exec_command
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate
-from policies.kube.images import repository_and_tag
 from policies.kube.pods import Container
-from policies.probes.recognition import version_of
+from policies.probes.recognition import release
 from policies.probes.serving import recognised
 
 _EXITS: Final = frozenset({"break", "exit", "return", "kill"})
@@ -41,8 +40,7 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
         return _configured(value, name)
     if drain.seconds is None or not server.own_image or server.may_have_option(*drain.flags):
         return None
-    version = version_of(repository_and_tag(container.image)[1])
-    if not version or version < version_of(drain.since or "0"):
+    if not server.version or server.version < release(drain.since or "0"):
         return None
     if server.has_env_from or any(word.startswith("$") for word in server.argv[1:]):
         return None

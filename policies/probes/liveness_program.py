@@ -16,13 +16,12 @@ from policies.containers.programs import programs
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.kube import probe_defaults
-from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.canary import annotated_progress
 from policies.probes.endpoints import preset_health, speaks_tls
 from policies.probes.preset import Progress
-from policies.probes.recognition import Server, version_of
+from policies.probes.recognition import Server, release
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
 
 TIMEOUT: Final = 30
@@ -214,8 +213,7 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
     """Why the program could do harm in a container, or could not run, or an empty text."""
     if not progress.image_has_python:
         return "its image has no Python to run the check"
-    version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
-    if version and progress.since and version < version_of(progress.since):
+    if server.version and progress.since and server.version < release(progress.since):
         return f"versions before {progress.since} do not show their progress"
     if flag := _flag_in_use(server, progress.unless_flags):
         return f"it is started with {flag}, with which this was not tried"

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from typing import Final
+from functools import cache, lru_cache
+from itertools import chain
+from typing import Final, NamedTuple
 
 from policies.containers.bounded_cache import BoundedCache
 from policies.containers.images import Globs
-from policies.containers.programs import Launch, Program, has_option, launch_of, option, started
+from policies.containers.programs import Launch, Options, Program, has_option, launch_of, started
 from policies.containers.sidecars import infrastructure as known_infrastructure
+from policies.kube.cache import lazy
 from policies.kube.images import glob_of, repository_and_tag
 from policies.kube.json import strings
 from policies.kube.pods import Container
@@ -37,7 +39,7 @@ class GroupRole(Enum):
     """Only the running container can decide, as with `--node-rank $(LWS_WORKER_INDEX)`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Server:
     """A recognised model server and its command line."""
 
@@ -58,32 +60,39 @@ class Server:
     """Whether `envFrom` may set further variables."""
     too_old: bool
     """Whether its version has no health endpoint."""
+    version: tuple[int, ...]
+    """Its version by the tag of one of the preset's images; empty if it is unknown."""
     version_missing: bool
     """Whether its version is unknown and its endpoints depend on it."""
     possible_arguments: Program
     """Words of the script that a variable in `argv`, such as `$ARGS`, may contain."""
 
-    def may_have_option(self, *flags: str) -> bool:
-        """Whether a variable in `argv` may contain one of the flags."""
-        return has_option(self.possible_arguments, *flags)
+    @lazy
+    def options(self) -> Options:
+        """The options in `argv`."""
+        return Options(self.argv)
 
     def has_option(self, *flags: str) -> bool:
-        return has_option(self.argv, *flags)
+        return self.options.given(flags)
 
-    @property
+    def may_have_option(self, *flags: str) -> bool:
+        """Whether a variable in `argv` may contain one of the flags."""
+        return bool(self.possible_arguments) and has_option(self.possible_arguments, *flags)
+
+    @lazy
     def role(self) -> GroupRole:
         """Its role in a group of nodes, of which only the first serves."""
         if self.preset.worker or self.has_option(*self.preset.headless_flags):
             return GroupRole.WORKER
-        rank = option(self.argv, *self.preset.worker_flags)
+        rank = self.options.value(self.preset.worker_flags)
         if rank in (None, "0"):
             return GroupRole.SERVES
         return GroupRole.WORKER if rank.isdigit() else GroupRole.UNDECIDED
 
-    @property
+    @lazy
     def spans_pods(self) -> bool:
         """Whether it answers only after its processes in other pods have joined it."""
-        nodes = option(self.argv, "--nnodes")
+        nodes = self.options.value(("--nnodes",))
         return nodes not in (None, "1") or (nodes is None and self.has_option(*self.preset.worker_flags))
 
     def has_variable(self, *names: str) -> bool:
@@ -92,11 +101,36 @@ class Server:
 
     def configured(self, flags: tuple[str, ...], variables: tuple[str, ...]) -> str | None:
         """The value of a flag, else of a variable; None if neither is set, empty if the value is unknown."""
-        value = option(self.argv, *flags)
+        value = self.options.value(flags)
         for name in variables:
             if value is None and name in self.variables:
                 value = self.variables[name] or ""
         return value
+
+
+class _Command(NamedTuple):
+    """A command of a preset, read once."""
+
+    words: Program
+    """The words with which a program begins."""
+    flags: Program
+    """Its flags, which may be anywhere."""
+    preset: str
+    order: tuple[int, int]
+    """A sort key, the most specific command first: `ray start --head` before `ray start`."""
+
+    @classmethod
+    def of(cls, pattern: str, preset: str) -> _Command:
+        wanted = pattern.split()
+        flags = tuple(word for word in wanted if word.startswith("-"))
+        words = tuple(word for word in wanted if word not in flags)
+        return cls(words, flags, preset, (-len(words), -len(flags)))
+
+    def begins(self, program: Program) -> bool:
+        """Whether a program's words begin with those of the command, and its flags are anywhere."""
+        if program[: len(self.words)] != self.words:
+            return False
+        return not self.flags or all(has_option(program, flag) for flag in self.flags)
 
 
 Ports = tuple[tuple[int, str], ...]
@@ -123,10 +157,16 @@ class Recogniser:
             )
         )
         self._by_globs: dict[frozenset[str], _ImageMatch] = {}
-        self._by_program: dict[str, list[str]] = {}
+        self._by_program: dict[str, list[_Command]] = {}
+        self._by_flags: list[_Command] = []
+        """The commands without a program."""
         for name, preset in presets.items():
-            for program in _program_names(preset.commands):
-                self._by_program.setdefault(program, []).append(name)
+            for pattern in preset.commands:
+                command = _Command.of(pattern, name)
+                if pattern.startswith("-"):
+                    self._by_flags.append(command)
+                else:
+                    self._by_program.setdefault(command.words[0], []).append(command)
 
     def server(self, container: Container) -> Server | None:
         """The model server in a container."""
@@ -176,7 +216,7 @@ class Recogniser:
             by_command
             or _by_port_name(by_image, launch, ports, programs)
             or _by_image(by_image, launch, programs)
-            or _by_arguments(by_image, programs)
+            or self._by_arguments(by_image, programs)
             or _by_variables(by_image, launch, ports, programs)
         )
         if match is None:
@@ -205,6 +245,7 @@ class Recogniser:
             weak_match=not own_image and match is not by_command,
             conditional=argv in conditional,
             has_env_from=launch.has_env_from,
+            version=version if own_image else (),
             too_old=older is not None and not (older.live_path or older.ready_path),
             version_missing=not version and preset.unversioned is Unversioned.NOTHING,
             possible_arguments=_unused_words(launch, programs) if has_variable else (),
@@ -216,21 +257,36 @@ class Recogniser:
         A preset whose commands need its image comes after the others, because `ray start` is only the base of
         other servers. A worker comes last, and only if the commands after it just wait.
         """
-        candidates = [
-            (preset.worker, preset.commands_need_image, n, *_command_order(pattern), name)
-            for n, program in enumerate(programs)
-            for name in self._by_program.get(program[0], ())
-            if (preset := by_image.presets.get(name)) is not None
-            and (not preset.commands_need_image or by_image.is_own(preset))
-            and (not preset.worker or all(other[0] in _WAITING for other in programs[n + 1 :]))
-            for pattern in preset.commands
-            if not pattern.startswith("-") and _runs(program, pattern)
-            if set(program[1:]).isdisjoint(preset.other_operands)
-        ]
+        candidates = []
+        for n, program in enumerate(programs):
+            for command in self._by_program.get(program[0], ()):
+                preset = by_image.presets.get(command.preset)
+                if preset is None or not command.begins(program):
+                    continue
+                if preset.commands_need_image and not by_image.is_own(preset):
+                    continue
+                if preset.worker and any(other[0] not in _WAITING for other in programs[n + 1 :]):
+                    continue
+                if set(program[1:]).isdisjoint(preset.other_operands):
+                    order = (preset.worker, preset.commands_need_image, n, *command.order)
+                    candidates.append((*order, command.preset))
         if not candidates:
             return None
         _, _, n, *_, name = min(candidates)
         return name, programs[n]
+
+    def _by_arguments(self, by_image: _ImageMatch, programs: tuple[Program, ...]) -> Match:
+        """The preset with the most specific flags, for arguments without a program: the image starts it."""
+        if not programs or not programs[0] or not programs[0][0].startswith("-"):
+            return None
+        candidates = [
+            (command.order, command.preset)
+            for command in self._by_flags
+            if (preset := by_image.presets.get(command.preset)) is not None
+            and (not preset.commands_need_image or by_image.is_own(preset))
+            and command.begins(programs[0])
+        ]
+        return (min(candidates)[-1], programs[0]) if candidates else None
 
     def _of_image(self, image: str) -> _ImageMatch:
         """The presets that are possible for an image."""
@@ -284,20 +340,6 @@ _MAX_COMBINATIONS: Final = 1000
 """Cached sets of globs that match the same image."""
 
 
-def _by_arguments(by_image: _ImageMatch, programs: tuple[Program, ...]) -> Match:
-    """The preset with the most specific flags, for arguments without a program: the image starts it."""
-    if not programs or not programs[0] or not programs[0][0].startswith("-"):
-        return None
-    candidates = [
-        (*_command_order(pattern), name)
-        for name, preset in by_image.presets.items()
-        if not preset.commands_need_image or by_image.is_own(preset)
-        for pattern in preset.commands
-        if pattern.startswith("-") and _runs(programs[0], pattern)
-    ]
-    return (min(candidates)[-1], programs[0]) if candidates else None
-
-
 def _by_port_name(
     by_image: _ImageMatch, launch: Launch, ports: Ports, programs: tuple[Program, ...]
 ) -> Match:
@@ -343,7 +385,7 @@ _SPLIT: Final = re.compile(r"[\s\"'();&|]+|=(?=-)")
 
 
 def _joined(programs: tuple[Program, ...]) -> Program:
-    return tuple(word for program in programs for word in program)
+    return programs[0] if len(programs) == 1 else tuple(chain.from_iterable(programs))
 
 
 _OTHER_PROGRAMS: Final = frozenset(
@@ -368,13 +410,20 @@ def is_idle(container: Container) -> bool:
     return complete and bool(programs) and all(program[0] in _IDLE for program in programs)
 
 
+@lru_cache(maxsize=1024)
+def _programs_of(commands: tuple[str, ...], others: tuple[str, ...]) -> frozenset[str]:
+    """The names of the programs that start a server."""
+    return frozenset((*(pattern.split()[0] for pattern in commands), *others))
+
+
 def _runs_entrypoint(preset: Preset, launch: Launch, programs: tuple[Program, ...]) -> bool:
     """Whether a container runs the entrypoint of the preset's images; False if in doubt, because a command
     that replaces the entrypoint may be any program."""
     if not set(launch.args).isdisjoint(preset.other_operands):
         return False
-    own = {*(pattern.split()[0] for pattern in preset.commands), *preset.other_commands}
-    if any(program[0] in own for program in programs):
+    if not _programs_of(preset.commands, preset.other_commands).isdisjoint(
+        [program[0] for program in programs]
+    ):
         return False  # the server itself, started in a way without a known endpoint
     if launch.command:
         return bool(programs) and programs[-1][0] in preset.entrypoints
@@ -388,31 +437,6 @@ def _runs_entrypoint(preset: Preset, launch: Launch, programs: tuple[Program, ..
     return any(fnmatchcase(launch.args[0], glob) for glob in preset.operands)
 
 
-def _runs(program: Program, pattern: str) -> bool:
-    """Whether a program's words begin with the pattern's; the pattern's flags may be anywhere."""
-    words, flags = _words_and_flags(pattern)
-    return program[: len(words)] == words and all(has_option(program, flag) for flag in flags)
-
-
-def _command_order(pattern: str) -> tuple[int, int]:
-    """A sort key, the most specific command first: `ray start --head` before `ray start`."""
-    words, flags = _words_and_flags(pattern)
-    return -len(words), -len(flags)
-
-
-@lru_cache(maxsize=1024)
-def _program_names(patterns: tuple[str, ...]) -> frozenset[str]:
-    """The program names in patterns; an empty one for a pattern of flags only."""
-    return frozenset(next(iter(_words_and_flags(pattern)[0]), "") for pattern in patterns)
-
-
-@lru_cache(maxsize=1024)
-def _words_and_flags(pattern: str) -> tuple[Program, Program]:
-    wanted = pattern.split()
-    flags = tuple(word for word in wanted if word.startswith("-"))
-    return tuple(word for word in wanted if word not in flags), flags
-
-
 # --- versions and image globs ---------------------------------------------------------------------
 
 
@@ -420,13 +444,19 @@ def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
     """The preset's entry for an older version; None for a new one. `unversioned` decides if it is unknown."""
     if not version:
         return preset.older[0] if preset.older and preset.unversioned is Unversioned.OLDEST else None
-    return next((each for each in preset.older if version < version_of(each.before)), None)
+    return next((each for each in preset.older if version < release(each.before)), None)
 
 
 def version_of(tag: str) -> tuple[int, ...]:
     """The version in a tag as numbers; empty for a tag without one."""
     version = version_in(tag)
     return tuple(map(int, version.split("."))) if version else ()
+
+
+@cache
+def release(version: str) -> tuple[int, ...]:
+    """A version in a preset, such as 0.10, as numbers."""
+    return version_of(version)
 
 
 def version_in(tag: str) -> str:

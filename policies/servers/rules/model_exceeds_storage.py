@@ -8,12 +8,11 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.group_kinds import STATEFUL_SET
-from policies.kube.images import repository_and_tag
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero
-from policies.probes.recognition import Server, version_of
+from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
 from policies.servers.caches import Download, download_of
 
@@ -94,9 +93,8 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
     limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
     if server is None or server.conditional:
         return
-    version = version_of(repository_and_tag(container.image)[1]) if server.own_image else ()
     for reserved in server.preset.reserves:
-        if reserved.before is not None and not () < version < version_of(reserved.before):
+        if reserved.before is not None and not () < server.version < release(reserved.before):
             continue
         value = server.configured(reserved.flags, reserved.env)
         if value is None or not value.replace(".", "", 1).isdigit() or len(value) > 9:
