@@ -85,7 +85,8 @@ def _computed(pod: Json, facts: Facts) -> Placement | None:
 
 def _cached(pod: Json, facts: Facts) -> Placement | None:
     """The placement in another review."""
-    return placement(pod, Facts(facts.namespace, facts.cluster))
+    fresh = Facts(facts.namespace, facts.cluster)
+    return placement(fresh.view(pod), fresh)
 
 
 def _fresh() -> GpuAffinity:

@@ -18,7 +18,6 @@ from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
-from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 from policies.probes.startup_budget import size_by_name
@@ -69,7 +68,7 @@ class Misfit:
         return count
 
 
-def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
+def misfit(pod: PodView, container: Container, facts: Facts) -> Misfit | None:
     """The misfit of a container's model; None if it fits or is unknown."""
     load = load_of(pod, container, facts)
     found = _memories(pod, facts) if load is not None else []
@@ -79,11 +78,10 @@ def misfit(pod: Json, container: Container, facts: Facts) -> Misfit | None:
     return Misfit(load, largest, node) if load.least > largest else None
 
 
-def fits_some(view: PodView, facts: Facts) -> tuple[Load, int] | None:
+def fits_some(pod: PodView, facts: Facts) -> tuple[Load, int] | None:
     """The model of a pod that fits on some of the nodes that can take it, and the least memory of these; None
     if it fits on all or none of them, or if a memory is unknown."""
-    pod = view.pod
-    loads = [load_of(pod, each, facts) for each in view.containers if each.role is Role.MAIN]
+    loads = [load_of(pod, each, facts) for each in pod.containers if each.role is Role.MAIN]
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
         return None
@@ -92,13 +90,13 @@ def fits_some(view: PodView, facts: Facts) -> tuple[Load, int] | None:
     return (load, min(enough)) if 0 < len(enough) < len(found) else None
 
 
-def load_of(pod: Json, container: Container, facts: Facts) -> Load | None:
+def load_of(pod: PodView, container: Container, facts: Facts) -> Load | None:
     """The weights that a container loads; None if its model is not certain."""
     server = recognised(container, facts)
     accelerators = per_copy(server) if server is not None and knows_weights(server) else 0
     if server is None or not accelerators:
         return None
-    weights, model = size_by_name(facts.view(pod).typed, container, server)
+    weights, model = size_by_name(pod.typed, container, server)
     if not weights or _REDUCED.search(" ".join((*server.argv, model))):
         return None
     if model not in {word.partition("=")[2] or word for word in server.argv}:
@@ -106,7 +104,7 @@ def load_of(pod: Json, container: Container, facts: Facts) -> Load | None:
     return Load(model, weights, accelerators)
 
 
-def _memories(pod: Json, facts: Facts) -> list[tuple[int, Node]]:
+def _memories(pod: PodView, facts: Facts) -> list[tuple[int, Node]]:
     """The accelerator memory of each node that can take the pod, largest first; empty if one is unknown."""
     found = placement(pod, facts)
     return [] if found is None else found.cache.once(_sorted_memories, found, facts)

@@ -54,7 +54,7 @@ from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.nodes import Node
 from policies.kube.objects.placement import Toleration
-from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.pods import Pod, PodSpec
 
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
 TOLERATIONS: Final = ("spec", "tolerations")
@@ -87,9 +87,9 @@ def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD
     view = _with_topology(view, settings, facts, why)
     requests = settings.catalogue.requests(spec)
     if requests:
-        return _placed(view, requests, settings, facts, why).pod
+        return _placed(view, requests, settings, facts, why).json
     if asks_for_devices(view.typed) or not spec.containers:
-        return view.pod  # another object, such as a ServingRuntime, writes the containers
+        return view.json  # another object, such as a ServingRuntime, writes the containers
     return _off_accelerators(view, settings, facts, why)
 
 
@@ -140,7 +140,7 @@ def _tolerating(
             f"asks for {requested}, whose nodes have the taint {each['key']}:{each['effect']}",
             setting="vendors",
         )
-    return facts.view(appended(view.pod, TOLERATIONS, *tolerations)) if tolerations else view
+    return facts.view(appended(view.json, TOLERATIONS, *tolerations)) if tolerations else view
 
 
 def _covers(toleration: Toleration, key: str, effect: str) -> bool:
@@ -148,7 +148,7 @@ def _covers(toleration: Toleration, key: str, effect: str) -> bool:
 
 
 def _with_annotations(view: PodView, fleet: Fleet, facts: Facts, why: Reasons) -> PodView:
-    pod, annotations = view.pod, view.typed.metadata.annotations
+    pod, annotations = view.json, view.typed.metadata.annotations
     globs = requested_products(annotations)
     if globs:
         resolution = resolve_product(fleet, globs)
@@ -159,7 +159,7 @@ def _with_annotations(view: PodView, fleet: Fleet, facts: Facts, why: Reasons) -
         bound = None  # `advise` reports it
     if bound is not None:
         pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, annotations[GPU_MEMORY], why)
-    return view if pod is view.pod else facts.view(pod)
+    return view if pod is view.json else facts.view(pod)
 
 
 def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str, why: Reasons) -> Json:
@@ -187,12 +187,12 @@ def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Fact
     load, enough = found
     resolution = resolve_memory(fleet, MemoryBound(">=", enough))
     if settings.weights is Strength.REQUIRED and fleet.requirable:
-        changed, path = require(view.pod, resolution.alternatives, unless=resolution.keys), REQUIRED
+        changed, path = require(view.json, resolution.alternatives, unless=resolution.keys), REQUIRED
     elif len(resolution.alternatives) == 1:
-        changed, path = prefer(view.pod, settings.weight, resolution.alternatives[0].expressions), PREFERRED
+        changed, path = prefer(view.json, settings.weight, resolution.alternatives[0].expressions), PREFERRED
     else:
         return view
-    if changed is not view.pod:
+    if changed is not view.json:
         each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
         why.give(
             field_path(path),
@@ -207,7 +207,7 @@ def _with_affinity(
     view: PodView, fleet: Fleet, settings: GpuAffinity, requested: str, facts: Facts, why: Reasons
 ) -> PodView:
     """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
-    own, pod = fleet.vendor.own_keys, view.pod
+    own, pod = fleet.vendor.own_keys, view.json
     if settings.affinity is Strength.OFF:
         return view
     if settings.affinity is Strength.REQUIRED and fleet.cover:
@@ -231,7 +231,7 @@ def _with_affinity(
                     setting="affinity",
                 )
             pod = changed
-    return view if pod is view.pod else facts.view(pod)
+    return view if pod is view.json else facts.view(pod)
 
 
 def _any_of(labels: Iterable[NodeLabel]) -> str:
@@ -242,7 +242,7 @@ def _any_of(labels: Iterable[NodeLabel]) -> str:
 
 
 def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
-    pod, spec = view.pod, view.typed.spec
+    pod, spec = view.json, view.typed.spec
     if settings.cpu_pods is Strength.OFF or any(
         fnmatchcase(facts.namespace, glob) for glob in settings.system_namespaces
     ):
@@ -324,7 +324,7 @@ def _topology(metadata: ObjectMeta, settings: GpuAffinity) -> Topology | None:
 
 
 def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reasons) -> PodView:
-    pod, typed = view.pod, view.typed
+    pod, typed = view.json, view.typed
     topology = _topology(typed.metadata, settings)
     group = _group(typed.metadata.labels) if topology is not None else {}
     if topology is None or not group or kept_apart(typed, topology.key):
@@ -392,7 +392,7 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
             Certainty.UNDECIDED,
         )
         return
-    yield from _advise_topology(pod, settings, facts)
+    yield from _advise_topology(typed, settings, facts)
     annotations = typed.metadata.annotations
     present = [key for key in (GPU_PRODUCT, GPU_MEMORY) if key in annotations]
     if not present:
@@ -430,8 +430,7 @@ def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Fi
             )
 
 
-def _advise_topology(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
-    typed = facts.view(pod).typed
+def _advise_topology(typed: Pod, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     if TOPOLOGY not in typed.metadata.annotations:
         return
     topology = _topology(typed.metadata, settings)

@@ -32,8 +32,8 @@ from policies.accelerators.node_affinity import (
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube.cache import Cache
-from policies.kube.json import Json
 from policies.kube.names import listed
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.pods import Pod, PodSpec
@@ -92,14 +92,14 @@ class Placement:
         return fits * (float("inf") if node.pool.max_nodes is None else node.pool.max_nodes)
 
 
-def placement(pod: Json, facts: Facts) -> Placement | None:
+def placement(pod: PodView, facts: Facts) -> Placement | None:
     """The placement of a pod. None if it is undecided: the pod requests no accelerator, has a nodeName or too
     many node conditions, or no node with an accelerator is known."""
     return facts.pod_cache(pod).once(_placed, pod, facts)
 
 
-def _placed(pod: Json, facts: Facts) -> Placement | None:
-    settings, typed = facts.settings(GpuAffinity), facts.view(pod).typed
+def _placed(pod: PodView, facts: Facts) -> Placement | None:
+    settings, typed = facts.settings(GpuAffinity), pod.typed
     requests = settings.catalogue.requests(typed.spec)
     nodes = facts.nodes()
     if not requests or not nodes or typed.spec.node_name or not is_within_limits(typed.spec):

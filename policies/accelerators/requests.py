@@ -18,6 +18,7 @@ from policies.accelerators.inventory import Fleet, Inventory, Node, NodeClass, c
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Groups, Index, Listing, TypedIndex
+from policies.core.pod_view import PodView
 from policies.core.settings import Settings
 from policies.kube.json import Json
 from policies.kube.objects.base import Quantity
@@ -430,13 +431,13 @@ def _is_extended(resource: str) -> bool:
     return bool(slash) and (domain == _DEVICE_CLASS or not f".{domain}".endswith(_KUBERNETES))
 
 
-def wants_accelerator(pod: Json, facts: Facts) -> bool:
+def wants_accelerator(pod: PodView, facts: Facts) -> bool:
     """Whether a pod requests an accelerator, or a share of one, by resource, claim or annotation."""
     return facts.pod_cache(pod).once(_wants_accelerator, pod, facts)
 
 
-def _wants_accelerator(pod: Json, facts: Facts) -> bool:
-    typed = facts.view(pod).typed
+def _wants_accelerator(pod: PodView, facts: Facts) -> bool:
+    typed = pod.typed
     if typed.spec.resource_claims or facts.settings(GpuAffinity).catalogue.requests(typed.spec):
         return True
     return shares_accelerator(typed)

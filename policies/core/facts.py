@@ -81,16 +81,14 @@ class Facts:
     views: PodViews = field(default_factory=PodViews, repr=False, compare=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
     """Values that depend on these facts."""
-    _pod_caches: dict[int, tuple[Json, Cache]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _pod_caches: dict[PodView, Cache] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def pod_cache(self, pod: Json) -> Cache:
+    def pod_cache(self, pod: PodView) -> Cache:
         """Values that depend on these facts and one pod."""
-        known = self._pod_caches.get(id(pod))
-        if known is None:  # keeps the pod, so that no other object gets its id
-            known = self._pod_caches[id(pod)] = (pod, Cache())
-        return known[1]
+        known = self._pod_caches.get(pod)
+        if known is None:
+            known = self._pod_caches[pod] = Cache()
+        return known
 
     def view(self, pod: Json) -> PodView:
         """The view of a pod, made once a review."""

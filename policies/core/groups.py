@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube.group_kinds import LEADER_WORKER_SET, kind_of
 from policies.kube.json import Json, dig, integer, text
 from policies.kube.objects.metadata import ObjectMeta
@@ -50,9 +51,9 @@ def in_leader_worker_set(pod: ObjectMeta) -> bool:
     return LWS_NAME in pod.labels or (owner is not None and bool(owner.startup_policy))
 
 
-def leads(pod: Json, facts: Facts) -> Waits | None:
+def leads(pod: PodView, facts: Facts) -> Waits | None:
     """Whether the workers of a LeaderWorkerSet wait for the pod; None if the pod is not a leader of one."""
-    metadata = facts.view(pod).typed.metadata
+    metadata = pod.typed.metadata
     owner, labels = metadata.controller, metadata.labels
     if owner is not None and owner.startup_policy:  # the template of the LeaderWorkerSet under review
         return Waits.NO if owner.size == 1 or owner.startup_policy != LEADER_READY else Waits.YES
@@ -67,10 +68,10 @@ def leads(pod: Json, facts: Facts) -> Waits | None:
     return Waits.YES if group.spec.startup_policy == LEADER_READY else Waits.NO
 
 
-def peers_wait(pod: Json, facts: Facts) -> Waits:
+def peers_wait(pod: PodView, facts: Facts) -> Waits:
     """Whether the other members of a StatefulSet are created, or find this pod by the headless Service, only
     after it is Ready. NO for other pods."""
-    metadata = facts.view(pod).typed.metadata
+    metadata = pod.typed.metadata
     if leads(pod, facts) is not None or LWS_NAME in metadata.labels:
         return Waits.NO  # its Service publishes unready addresses
     owner = metadata.controller

@@ -28,13 +28,14 @@ class PodView:
 
     def __init__(self, pod: Json, before: PodView | None = None) -> None:
         """`pod`: a map with `metadata` and `spec`. `before`: the view of the pod that it was copied from."""
-        self.pod = pod
+        self.json = pod
+        """The pod with all its fields, also those that this version does not know."""
         self._before = before
 
     @lazy
     def typed(self) -> Pod:
         """Its fields. Raises WrongTypeError; in a review the pod is undecided then."""
-        return read(self.pod, Pod)
+        return read(self.json, Pod)
 
     @lazy
     def chassis_annotations(self) -> Mapping[str, str]:
@@ -67,10 +68,10 @@ class PodView:
         """All containers, main ones first; unchanged ones are the objects of the previous view."""
         before, self._before = self._before, None
         known = () if before is None else before.containers
-        if before is not None and _same_containers(before.pod, self.pod):
+        if before is not None and _same_containers(before.json, self.json):
             return known
         typed = vars(self).get("typed")
-        return tuple(_viewed(self.pod, known, None if typed is None else typed.spec))
+        return tuple(_viewed(self.json, known, None if typed is None else typed.spec))
 
     @lazy
     def running(self) -> tuple[Container, ...]:
@@ -129,7 +130,7 @@ class PodViews:
 
     def add(self, view: PodView) -> PodView:
         """Add a view."""
-        self._known[id(view.pod)] = view  # keeps the pod, so that no other object gets its id
+        self._known[id(view.json)] = view  # keeps the pod, so that no other object gets its id
         self._last = view
         return view
 

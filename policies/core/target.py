@@ -59,7 +59,7 @@ class PodTemplate:
     cache: Cache = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pod = self.view.pod
+        self.pod = self.view.json
         self.spec = mapping(self.pod, "spec")
         self.unprojected = self.unprojected or self.pod
         self.cache = Cache()

@@ -97,7 +97,7 @@ def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
         return False
     if ray and _is_only_state(view):
         return True
-    if has_label(labels, settings.training_labels) or wants_accelerator(view.pod, facts):
+    if has_label(labels, settings.training_labels) or wants_accelerator(view, facts):
         return True
     return not ray and (trains_by_kind(view) or is_irreplaceable(view) or runs_training(view))
 
@@ -110,7 +110,7 @@ def _is_only_state(view: PodView) -> bool:
 
 
 def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
-    pod, typed = view.pod, view.typed
+    pod, typed = view.json, view.typed
     deadline, annotations = typed.spec.active_deadline_seconds, typed.metadata.annotations
     if settings.add_deadline and deadline is None:
         pod = replaced(pod, DEADLINE, settings.max_duration)
@@ -140,10 +140,10 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
 
 
 def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
-    pod = view.pod
+    pod = view.json
     servers = [
         container
-        for container in serving_containers(pod, facts)
+        for container in serving_containers(view, facts)
         # Native sidecars are stopped after the main containers, so no client uses them any more.
         if container.role is Role.MAIN
         and _has_no_pre_stop(container.typed)

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from policies.accelerators.requests import wants_accelerator
 from policies.core import data
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.core.settings import Model
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import STATEFUL_SET
-from policies.kube.json import Json
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container
@@ -33,7 +33,7 @@ def _state_parts() -> tuple[str, ...]:
     return tuple(each.part for each in data.load_list(_StatePart, __package__, "single_state.yaml"))
 
 
-def starts_slowly(pod: Json, facts: Facts) -> bool:
+def starts_slowly(pod: PodView, facts: Facts) -> bool:
     """Whether a pod serves a model, so that its replacement starts slowly."""
     serving = serving_containers(pod, facts)
     return bool(serving) and (
@@ -51,7 +51,7 @@ def may_run_alone(target: Target, facts: Facts) -> bool:
 def _has_own_state(template: PodTemplate, target: Target, facts: Facts) -> bool:
     if any(_is_for_one_node(claim, facts) for claim in _claims(template)):
         return True
-    servers = [recognised(each, facts) for each in serving_containers(template.pod, facts)]
+    servers = [recognised(each, facts) for each in serving_containers(template.view, facts)]
     # A replica of a StatefulSet has its own claims: an unknown program may keep data that only it has.
     stateful = target.kind == STATEFUL_SET and target.read(StatefulSet).spec.volume_claim_templates
     if stateful and None in servers:

@@ -187,7 +187,7 @@ def is_gang(obj: Json, facts: Facts) -> bool:
     lost one."""
     pods = 0
     for job in jobs_in(obj):
-        if not wants_accelerator(job.template, facts):
+        if not wants_accelerator(facts.view(job.template), facts):
             continue
         if kind_of(obj) == JOB_SET:
             pods += job.parallelism * read(mapping(obj, *job.steps[:3]), ReplicatedJob).replicas
@@ -224,7 +224,7 @@ def _wrote(obj: Json, job: JobSpec, name: str) -> bool:
 
 def wants_to_finish(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
     """Whether the loss of a run is expensive: by its accelerators, or by its labels."""
-    return wants_accelerator(job.template, facts) or is_labelled_training(obj, job, settings)
+    return wants_accelerator(facts.view(job.template), facts) or is_labelled_training(obj, job, settings)
 
 
 def is_labelled_training(obj: Json, job: JobSpec, settings: JobRetries) -> bool:
@@ -245,7 +245,7 @@ def has_label(labels: Mapping[str, str], patterns: Iterable[str]) -> bool:
 def may_raise(job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
     """Whether values that the Job's author set may be raised."""
     if settings.raises is Raises.ACCELERATORS:
-        return wants_accelerator(job.template, facts)
+        return wants_accelerator(facts.view(job.template), facts)
     return settings.raises is Raises.ALL
 
 

@@ -65,4 +65,4 @@ def _needs_fallback(view: PodView, settings: JobRetries, facts: Facts) -> bool:
     if owner == JOB:
         return True
     labels = view.typed.metadata.labels
-    return wants_accelerator(view.pod, facts) or has_label(labels, settings.training_labels)
+    return wants_accelerator(view, facts) or has_label(labels, settings.training_labels)

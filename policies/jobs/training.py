@@ -55,7 +55,7 @@ def training_containers(obj: Json, job: JobSpec, settings: JobRetries, facts: Fa
     main = tuple(containers(job.template, Role.MAIN))
     if is_labelled_training(obj, job, settings):
         return main
-    if not wants_accelerator(job.template, facts):
+    if not wants_accelerator(facts.view(job.template), facts):
         return ()
     return tuple(each for each in main if _trains(each))
 

@@ -211,7 +211,7 @@ def _puller(
         container["envFrom"] = [{"secretRef": {"name": pull.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
         container["ports"] = [{"name": "puller", "containerPort": settings.port}]
-    if not istio_came_first(pod):
+    if not istio_came_first(facts.view(pod)):
         container |= _probes(pod, pull, settings, facts, native=native)
     container["resources"] = _resources(pod, settings, size)
     user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))
@@ -302,10 +302,11 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     """Liveness checks the puller's loop; readiness, or a Job's startupProbe, checks the models."""
     live = {"httpGet": {"path": "/healthz", "port": settings.port}}
     ready = {"httpGet": {"path": "/readyz", "port": settings.port}}
-    grouped = in_leader_worker_set(facts.view(pod).typed.metadata)
+    view = facts.view(pod)
+    grouped = in_leader_worker_set(view.typed.metadata)
     factor = GROUP_FACTOR if grouped else 1  # a restart recreates the whole group
     probes: Json = {"livenessProbe": timed(live, 20, 5, 6 * factor)}
-    if pull.server != "none" and leads(pod, facts) in (Waits.YES, Waits.UNKNOWN):
+    if pull.server != "none" and leads(view, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers exist, and they wait for this pod
     if not completes(pod):
         # With `first`, a ready sidecar stays ready: a hung puller is restarted before the pod gets unready.

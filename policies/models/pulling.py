@@ -125,7 +125,9 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
             hint = f"The containers are {listed(container.name for container in mains)}."
             raise _invalid(MODEL_CONTAINERS, what, hint)
         return tuple(container for container in mains if container.name in chosen)
-    serving = [container for container in serving_containers(pod, facts) if container.role is Role.MAIN]
+    serving = [
+        container for container in serving_containers(facts.view(pod), facts) if container.role is Role.MAIN
+    ]
     return tuple(serving or [container for container in mains if not is_infrastructure(container, facts)])
 
 

@@ -23,7 +23,6 @@ from policies.core.reasons import in_words
 from policies.core.suggestions import closest
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig
-from policies.kube.metadata import annotations_of
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
@@ -42,8 +41,9 @@ from policies.probes.standard_probes_settings import Liveness, StandardProbes
 from policies.probes.training_progress import parse_progress
 
 
-def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
+def advise(obj: Json, settings: StandardProbes, facts: Facts) -> Iterator[Finding]:
     """Report invalid annotations, and containers that get no probes."""
+    pod = facts.view(obj)
     yield from _invalid_annotations(pod, facts)
     yield from _no_startup(pod, facts)
     for container in serving_containers(pod, facts):
@@ -63,10 +63,9 @@ def advise(pod: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             yield finding
 
 
-def _no_startup(pod: Json, facts: Facts) -> Iterator[Finding]:
+def _no_startup(pod: PodView, facts: Facts) -> Iterator[Finding]:
     """Report a livenessProbe that ends the start, or may do so, and gets no startupProbe."""
-    view = facts.view(pod)
-    for container in () if view.completes else view.running:
+    for container in () if pod.completes else pod.running:
         expected = killed_start(pod, container, facts)
         if expected is None:
             continue
@@ -83,7 +82,7 @@ def _no_startup(pod: Json, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _leader_probes(pod: Json, container: Container, facts: Facts) -> Iterator[Finding]:
+def _leader_probes(pod: PodView, container: Container, facts: Facts) -> Iterator[Finding]:
     """Report the user's probes on a leader whose workers wait for it."""
     if leads(pod, facts) is not Waits.YES:
         return
@@ -116,7 +115,7 @@ def _no_readiness(container: Container, waits: Waits) -> Finding:
     )
 
 
-def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding | None:
+def _no_progress_check(pod: PodView, container: Container, facts: Facts) -> Finding | None:
     """Report that an annotation asks for liveness by progress, which is not injected."""
     probe = container.spec.get("livenessProbe")
     canary = requested_canary(pod, container, facts)
@@ -141,24 +140,23 @@ def _no_progress_check(pod: Json, container: Container, facts: Facts) -> Finding
     )
 
 
-def _key(pod: Json, container: Container, annotation: str) -> str:
+def _key(pod: PodView, container: Container, annotation: str) -> str:
     """The annotation's key that applies to a container."""
     own = f"{annotation}.{container.name}"
-    return own if own in annotations_of(pod) else annotation
+    return own if own in pod.typed.metadata.annotations else annotation
 
 
-def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
+def _invalid_annotations(pod: PodView, facts: Facts) -> Iterator[Finding]:
     """Report annotations of this policy that name no container, have an invalid value, or are misspelt."""
-    view = facts.view(pod)
-    if not view.chassis_annotations:
+    if not pod.chassis_annotations:
         return
-    if view.completes:
-        yield from _invalid_progress(view)
+    if pod.completes:
+        yield from _invalid_progress(pod)
         return
-    names = {container.name for container in view.containers}
+    names = {container.name for container in pod.containers}
     known = listed(sorted(names))
     serving = serving_containers(pod, facts)
-    annotations = view.chassis_annotations
+    annotations = pod.chassis_annotations
     for key, value in annotations.items():
         base, suffix = _base_and_suffix(key)
         path = f"metadata.annotations[{key}]"
@@ -188,10 +186,10 @@ def _invalid_annotations(pod: Json, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _invalid_progress(view: PodView) -> Iterator[Finding]:
+def _invalid_progress(pod: PodView) -> Iterator[Finding]:
     """Report annotations about the progress of a training that have no effect."""
-    names = {container.name for container in view.containers if container.role is Role.MAIN}
-    for key, value in view.chassis_annotations.items():
+    names = {container.name for container in pod.containers if container.role is Role.MAIN}
+    for key, value in pod.chassis_annotations.items():
         base, _, suffix = key.partition(f"{TRAINING_PROGRESS}")
         if base or (suffix and not suffix.startswith(".")):
             continue
@@ -245,7 +243,7 @@ def _misspelt(key: str) -> str | None:
     return f"{DOMAIN}/{close}{dot}{container}" if close else None
 
 
-def _no_liveness(pod: Json, container: Container, settings: StandardProbes) -> Finding:
+def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -> Finding:
     """Report that a container gets no livenessProbe, and why."""
     path = _path(container)
     if istio_came_first(pod):

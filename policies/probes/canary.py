@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.core.annotations import CANARY, CANARY_BODY, CANARY_TIME
 from policies.core.facts import Facts
-from policies.kube.json import Json
+from policies.core.pod_view import PodView
 from policies.kube.pods import Container
 from policies.kube.quantities import parse_duration
 from policies.probes.health import annotations_apply_to
@@ -56,7 +56,7 @@ def parse_time(value: object) -> int:
     return seconds
 
 
-def requested_canary(pod: Json, container: Container, facts: Facts) -> str | None:
+def requested_canary(pod: PodView, container: Container, facts: Facts) -> str | None:
     """The request in a container's annotation, such as `POST /predict`; None without a valid one."""
     progress = annotated_progress(pod, container, facts)
     if progress is None:
@@ -65,9 +65,9 @@ def requested_canary(pod: Json, container: Container, facts: Facts) -> str | Non
     return f"{'GET' if canary.body is None else 'POST'} {canary.path}"
 
 
-def annotated_progress(pod: Json, container: Container, facts: Facts) -> Progress | None:
+def annotated_progress(pod: PodView, container: Container, facts: Facts) -> Progress | None:
     """The check of progress that a container's annotations describe; None without valid ones."""
-    given = facts.view(pod).chassis_annotations
+    given = pod.chassis_annotations
     if not given:
         return None
 

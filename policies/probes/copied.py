@@ -15,6 +15,7 @@ from policies.commands import Reach
 from policies.containers.commands import command_without_pod, handler_command
 from policies.core.facts import Facts
 from policies.core.groups import Waits
+from policies.core.pod_view import PodView
 from policies.kube import probe_defaults
 from policies.kube.json import Json, mapping, strings, text
 from policies.kube.pods import Container, Role, port_number
@@ -27,7 +28,7 @@ _USUAL_PATH: Final = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
 """Directories that are in the PATH of every usual image."""
 
 
-def startup_check(pod: Json, container: Container, probe: Any, facts: Facts) -> tuple[Json, str]:
+def startup_check(pod: PodView, container: Container, probe: Any, facts: Facts) -> tuple[Json, str]:
     """The handler of a startupProbe before a livenessProbe, and why it is not that probe's own.
 
     The handler is empty if neither the written check nor the recognised server's endpoint is known to work.
@@ -81,7 +82,7 @@ def _known_programs(container: Container, facts: Facts) -> frozenset[str]:
     return frozenset(found | {place.name for place in places if str(place.parent) in _USUAL_PATH})
 
 
-def killed_start(pod: Json, container: Container, facts: Facts) -> int | None:
+def killed_start(pod: PodView, container: Container, facts: Facts) -> int | None:
     """Seconds of the expected start that the container's livenessProbe would end; None if it would not, or if
     a startupProbe would do harm."""
     live = container.spec.get("livenessProbe")

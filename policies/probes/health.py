@@ -18,9 +18,9 @@ from policies.containers.programs import programs
 from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.finding import Finding
+from policies.core.pod_view import PodView
 from policies.kube import probe_defaults
 from policies.kube.json import Json, integer, mapping, text
-from policies.kube.metadata import annotations_of
 from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
     Health,
@@ -48,7 +48,7 @@ class AnnotationError(ValueError):
         self.findings = findings
 
 
-def known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+def known_health(pod: PodView, container: Container, facts: Facts) -> Health | None:
     """The health endpoints of a serving container, from annotations and the preset; None if in doubt.
 
     Invalid annotations count as absent; `annotated_health` reports why.
@@ -56,7 +56,7 @@ def known_health(pod: Json, container: Container, facts: Facts) -> Health | None
     return facts.pod_cache(pod).once_for(container, _known_health, pod, container, facts)
 
 
-def _known_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+def _known_health(pod: PodView, container: Container, facts: Facts) -> Health | None:
     settings = facts.settings(StandardProbes)
     try:
         annotated = annotated_health(pod, container, facts)
@@ -68,7 +68,7 @@ def _known_health(pod: Json, container: Container, facts: Facts) -> Health | Non
     return annotated.or_else(preset)
 
 
-def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int | None:
+def right_port(pod: PodView, container: Container, probe: Any, facts: Facts) -> int | None:
     """The port on which the recognised server answers the path that a probe asks on another port.
 
     None if the probe may be right: an annotation names the port, or another program or container of the pod
@@ -92,14 +92,14 @@ def right_port(pod: Json, container: Container, probe: Any, facts: Facts) -> int
     port = port_number(container.typed, asked.get("port"))
     if path not in known or port in (None, known[path]) or len(programs(container)) > 1:
         return None
-    others = (other for other in facts.view(pod).containers if other.name != container.name)
+    others = (other for other in pod.containers if other.name != container.name)
     return None if any(port in other.tcp_ports for other in others) else known[path]
 
 
-def served_port(pod: Json, container: Container, facts: Facts) -> int | None:
+def served_port(pod: PodView, container: Container, facts: Facts) -> int | None:
     """The health port of the pod's only program, a recognised server; None if other programs may listen."""
     health = known_health(pod, container, facts)
-    several = len(programs(container)) > 1 or len(facts.view(pod).running) > 1
+    several = len(programs(container)) > 1 or len(pod.running) > 1
     port = integer(mapping(health.ready if health else None), "httpGet", "port", default=0)
     return None if several else port or None
 
@@ -107,10 +107,10 @@ def served_port(pod: Json, container: Container, facts: Facts) -> int | None:
 # --- annotations -----------------------------------------------------------------------------
 
 
-def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | None:
+def annotated_health(pod: PodView, container: Container, facts: Facts) -> Health | None:
     """The endpoints that the pod's annotations set for a container; None without annotations. Raises
     AnnotationError."""
-    given = dict(_health_annotations(pod, container, facts)) if facts.view(pod).chassis_annotations else None
+    given = dict(_health_annotations(pod, container, facts)) if pod.chassis_annotations else None
     if not given:
         return None
     if invalid := [finding for name in given if (finding := _invalid(container, name, *given[name]))]:
@@ -137,10 +137,10 @@ def annotated_health(pod: Json, container: Container, facts: Facts) -> Health | 
 
 
 def _health_annotations(
-    pod: Json, container: Container, facts: Facts
+    pod: PodView, container: Container, facts: Facts
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """(annotation without suffix, (key with suffix, value)) for one container."""
-    annotations = facts.view(pod).chassis_annotations
+    annotations = pod.chassis_annotations
     for name in HEALTH_ANNOTATIONS:
         suffixed = f"{name}.{container.name}"
         if suffixed in annotations:
@@ -149,17 +149,17 @@ def _health_annotations(
             yield name, (name, str(annotations[name]))
 
 
-def annotations_apply_to(pod: Json, container: Container, facts: Facts) -> bool:
+def annotations_apply_to(pod: PodView, container: Container, facts: Facts) -> bool:
     """Whether health annotations without a container suffix apply to this container."""
     return container.name == facts.pod_cache(pod).once(_default_container, pod, facts)
 
 
-def _default_container(pod: Json, facts: Facts) -> str | None:
+def _default_container(pod: PodView, facts: Facts) -> str | None:
     """The name of the only serving container, of the one that `kubectl.kubernetes.io/default-container`
     names, or of the only one that declares the port in `mlchassis.dev/health-port`."""
     serving = [item for item in serving_containers(pod, facts) if item.role is Role.MAIN]
     if len(serving) > 1:
-        annotations = annotations_of(pod)
+        annotations = pod.typed.metadata.annotations
         default, port = annotations.get(DEFAULT_CONTAINER), annotations.get(HEALTH_PORT)
         named = [item for item in serving if item.name == default]
         declaring = [item for item in serving if port_number(item.typed, port) in item.tcp_ports]
@@ -211,7 +211,7 @@ MIRRORED: Final = "readinessProbe"
 FALLBACK: Final = "fallback"
 
 
-def health_to_inject(pod: Json, container: Container, settings: StandardProbes, facts: Facts) -> Health:
+def health_to_inject(pod: PodView, container: Container, settings: StandardProbes, facts: Facts) -> Health:
     """The handlers of liveness and readiness, each from the first source that has one. Raises
     AnnotationError."""
     annotated, preset = annotated_health(pod, container, facts), preset_health(container, settings)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from policies.containers.programs import programs
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube import probe_defaults
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
@@ -61,9 +62,9 @@ def parse_liveness(value: object) -> Liveness:
         raise ValueError(f"{str(value)[:40]!r} is neither progress nor endpoint") from None
 
 
-def requested_liveness(pod: Json, container: Container, facts: Facts) -> Liveness | None:
+def requested_liveness(pod: PodView, container: Container, facts: Facts) -> Liveness | None:
     """The value of the pod's annotation for a container; None if it is absent or invalid."""
-    ours = facts.view(pod).chassis_annotations
+    ours = pod.chassis_annotations
     value = ours.get(f"{LIVENESS}.{container.name}", ours.get(LIVENESS)) if ours else None
     try:
         return None if value is None else parse_liveness(value)
@@ -72,7 +73,7 @@ def requested_liveness(pod: Json, container: Container, facts: Facts) -> Livenes
 
 
 def progress_check(
-    pod: Json, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
+    pod: PodView, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
 ) -> Check | None:
     """The progress check of a container; None if its server has none, or if the endpoint was chosen.
 
@@ -111,7 +112,7 @@ def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
     return other.progress if other else None
 
 
-def blind_because(pod: Json, container: Container, facts: Facts) -> str | None:
+def blind_because(pod: PodView, container: Container, facts: Facts) -> str | None:
     """Why a container's livenessProbe asks an endpoint that detects no hangs, although its server has a
     progress check; None if it does not, or if the endpoint was chosen."""
     settings = facts.settings(StandardProbes)
@@ -180,7 +181,7 @@ def watched_start(probe: object) -> int:
     return int(start) if start.isascii() and start.isdigit() and len(start) < 10 else 0
 
 
-def can_watch_start(pod: Json, container: Container, facts: Facts) -> bool:
+def can_watch_start(pod: PodView, container: Container, facts: Facts) -> bool:
     """Whether the program can distinguish a hung start from a slow one.
 
     It must run, so the image must be known to have Python. It sees only the processes of this container, so
@@ -195,7 +196,7 @@ def can_watch_start(pod: Json, container: Container, facts: Facts) -> bool:
     joining = progress.joining_flags
     if _flag_in_use(server, joining) or server.may_have_option(*joining) or _may_have_further_flags(server):
         return False
-    spec = mapping(pod, "spec")
+    spec = mapping(pod.json, "spec")
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
         return False
     if not text(spec, "runtimeClassName").startswith("nvidia") and "runtimeClassName" in spec:

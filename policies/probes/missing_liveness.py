@@ -38,7 +38,7 @@ def missing_liveness(
             continue
         found = [
             each
-            for each in serving_containers(template.pod, facts)
+            for each in serving_containers(template.view, facts)
             if _lacks_liveness(template, each, facts) and applies(template, each)
         ]
         if found:

@@ -11,8 +11,7 @@ from typing import Final
 from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.groups import Waits, leads, peers_wait
-from policies.kube.json import Json
-from policies.kube.metadata import annotations_of
+from policies.core.pod_view import PodView
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import GroupRole, Recogniser, Server, is_idle
 from policies.probes.standard_probes_settings import StandardProbes
@@ -20,19 +19,19 @@ from policies.probes.standard_probes_settings import StandardProbes
 HEALTH_ANNOTATIONS: Final = (HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH, CANARY)
 
 
-def istio_came_first(pod: Json) -> bool:
+def istio_came_first(pod: PodView) -> bool:
     """Whether Istio's injector has changed the pod already.
 
     It rewrites the existing probes, because the kubelet has no certificate for mutual TLS. A probe that is
     added later is not rewritten, and fails if mutual TLS is strict.
     Source: https://istio.io/latest/docs/ops/configuration/mesh/app-health-check/
     """
-    return "sidecar.istio.io/status" in annotations_of(pod)
+    return "sidecar.istio.io/status" in pod.typed.metadata.annotations
 
 
-def is_kuberay_container(pod: Json, container: Container, facts: Facts) -> bool:
+def is_kuberay_container(pod: PodView, container: Container, facts: Facts) -> bool:
     """Whether KubeRay sets the probes of a container: they match Ray's own failure detection."""
-    return container.role is Role.MAIN and container.index == 0 and facts.view(pod).is_ray
+    return container.role is Role.MAIN and container.index == 0 and pod.is_ray
 
 
 def recognised(container: Container, facts: Facts) -> Server | None:
@@ -45,7 +44,7 @@ def is_infrastructure(container: Container, facts: Facts) -> bool:
     return facts.settings(StandardProbes).recogniser.is_infrastructure(container)
 
 
-def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
+def serving_containers(pod: PodView, facts: Facts) -> tuple[Container, ...]:
     """The serving containers of a pod (a map with `spec`); none in a pod that runs to completion.
 
     A container serves if it declares a TCP port or has a readinessProbe, or if a preset matches it or a
@@ -55,16 +54,15 @@ def serving_containers(pod: Json, facts: Facts) -> tuple[Container, ...]:
     return facts.pod_cache(pod).once(_serving, pod, facts)
 
 
-def _serving(pod: Json, facts: Facts) -> tuple[Container, ...]:
-    view = facts.view(pod)
-    if view.completes:
+def _serving(pod: PodView, facts: Facts) -> tuple[Container, ...]:
+    if pod.completes:
         return ()
     recogniser = facts.settings(StandardProbes).recogniser
-    found = [each for each in view.running if not (recogniser.is_infrastructure(each) or _ends(each))]
+    found = [each for each in pod.running if not (recogniser.is_infrastructure(each) or _ends(each))]
     return tuple(
         each
         for each in found
-        if _serves(each, recogniser) or _annotated(view.chassis_annotations, each, only=len(found) == 1)
+        if _serves(each, recogniser) or _annotated(pod.chassis_annotations, each, only=len(found) == 1)
     )
 
 
@@ -93,7 +91,7 @@ def _serves(container: Container, recogniser: Recogniser) -> bool:
     return known or bool(container.spec.get("readinessProbe"))
 
 
-def waits_for(pod: Json, container: Container, facts: Facts) -> Waits:
+def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:
     """Whether the other pods of a group wait until this pod is Ready, while its server may wait for them."""
     leader = leads(pod, facts)
     if leader is not None:

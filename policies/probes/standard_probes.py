@@ -21,11 +21,11 @@ from policies.core.annotations import (
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
+from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, in_words, times
 from policies.kube import probe_defaults
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, dig, integer, mapping, text
-from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container, Role, with_container
 from policies.probes.advice import advise
@@ -63,15 +63,15 @@ _MAX_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
 
 
-def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
+def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
     """Add the missing probes of serving containers, and a startupProbe to each container whose livenessProbe
     would end the start."""
-    view = facts.view(pod)
-    if view.completes:
+    pod = facts.view(obj)
+    if pod.completes:
         return _with_progress(pod, facts, why)
     serving = {container.name for container in serving_containers(pod, facts)}
-    changed = pod
-    for container in view.running:
+    changed = obj
+    for container in pod.running:
         # Computed from the original pod: its facts are cached, and injected probes do not count.
         filled = container
         if container.name in serving:
@@ -81,10 +81,10 @@ def mutate(pod: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
     return changed
 
 
-def _with_progress(pod: Json, facts: Facts, why: Reasons) -> Json:
+def _with_progress(pod: PodView, facts: Facts, why: Reasons) -> Json:
     """A training pod with livenessProbes by the progress that its annotations name."""
-    changed = pod
-    for container in facts.view(pod).running:
+    changed = pod.json
+    for container in pod.running:
         progress = progress_of(pod, container, facts)
         if progress is None or container.spec.get("livenessProbe") is not None:
             continue
@@ -100,7 +100,7 @@ def _with_progress(pod: Json, facts: Facts, why: Reasons) -> Json:
 
 
 def _with_missing_probes(
-    pod: Json, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
+    pod: PodView, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
 ) -> Container:
     spec = container.spec
     live, ready, startup = (spec.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe"))
@@ -128,7 +128,7 @@ def _with_missing_probes(
         endpoint = found.live if known else None
         check = progress_check(pod, container, endpoint, facts, budget.seconds if watches_start else 0)
         program = check.handler if check else None
-        grouped = group_waits or in_leader_worker_set(facts.view(pod).typed.metadata)
+        grouped = group_waits or in_leader_worker_set(pod.typed.metadata)
         if grouped:
             live = _with_more_failures(live)
         if group_waits and startup is None:
@@ -151,7 +151,7 @@ def _with_missing_probes(
 
 
 def _with_startup_probe(
-    pod: Json, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
+    pod: PodView, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
 ) -> Json:
     """The container with a startupProbe, if its livenessProbe would end a start of the expected length."""
     live, expected = container.spec.get("livenessProbe"), killed_start(pod, container, facts)
@@ -170,7 +170,7 @@ def _with_startup_probe(
     return {**container.spec, "startupProbe": probe}
 
 
-def _may_watch_start(pod: Json, container: Container, budget: Budget, facts: Facts) -> bool:
+def _may_watch_start(pod: PodView, container: Container, budget: Budget, facts: Facts) -> bool:
     """Whether a program may replace the startupProbe, to distinguish a hung start from a slow one."""
     return (
         budget.seconds >= _LONG_BUDGET
@@ -230,7 +230,7 @@ def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
     return probe_defaults.timed(handler_of(live), period, timeout, min(-(-budget // period), _MAX_FAILURES))
 
 
-def _budget(pod: Json, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:
+def _budget(pod: PodView, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:
     """The startup budget, longer than the delay of readiness."""
     delay = min(integer(ready, "initialDelaySeconds", default=0), MAX_START)
     budget, least = budget_of(pod, container, facts), math.ceil(delay * settings.startup_factor)
@@ -247,7 +247,7 @@ _PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
 
 def _explain(
     why: Reasons,
-    pod: Json,
+    pod: PodView,
     container: Container,
     name: str,
     probe: Json,
@@ -298,9 +298,9 @@ def _explain(
     why.give(f"{container.path}.{name}", reason, setting=setting, annotation=annotation)
 
 
-def _written(pod: Json, container: Container, *keys: str) -> str:
+def _written(pod: PodView, container: Container, *keys: str) -> str:
     """The first of the annotations that the pod has for a container, with its value; empty without one."""
-    written = annotations_of(pod)
+    written = pod.typed.metadata.annotations
     named = (own for key in keys for own in (f"{key}.{container.name}", key) if own in written)
     return next((f"{own}={written[own]}" for own in named), "")
 

@@ -19,10 +19,11 @@ from typing import Final
 from policies.containers.programs import option
 from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.core.reasons import in_words, times
 from policies.kube import quantities as units
 from policies.kube.images import repository, repository_and_tag
-from policies.kube.json import Json, mapping
+from policies.kube.json import mapping
 from policies.kube.names import shortened
 from policies.kube.objects.base import Quantity
 from policies.kube.objects.pods import Pod, Volume
@@ -77,7 +78,7 @@ class Budget:
     """Whether it is doubled because no volume keeps the download."""
 
 
-def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
+def start_of(pod: PodView, container: Container, facts: Facts) -> Start | None:
     """How long a container takes to start; None if unknown, or if it never serves.
 
     The first of: the annotation `mlchassis.dev/expected-start`, the slowest observed start, the estimate.
@@ -92,13 +93,13 @@ def start_of(pod: Json, container: Container, facts: Facts) -> Start | None:
     return replace(start, seconds=found.seconds, reason=reason, loading=found.seconds)
 
 
-def _estimate_of(pod: Json, container: Container, facts: Facts) -> Start | None:
+def _estimate_of(pod: PodView, container: Container, facts: Facts) -> Start | None:
     """The annotation's start time; else the longer of the preset's and the time to load the model's size at
     the setting `loadRate`."""
     return facts.pod_cache(pod).once_for(container, _estimate, pod, container, facts)
 
 
-def _estimate(pod: Json, container: Container, facts: Facts) -> Start | None:
+def _estimate(pod: PodView, container: Container, facts: Facts) -> Start | None:
     settings = facts.settings(StandardProbes)
     if settings.recogniser.is_infrastructure(container):
         return None
@@ -116,7 +117,7 @@ def _estimate(pod: Json, container: Container, facts: Facts) -> Start | None:
     declared, source = declared_size(pod, container, facts)
     size = declared or 0
     if not size and server is not None:
-        size, name = size_by_name(facts.view(pod).typed, container, server)
+        size, name = size_by_name(pod.typed, container, server)
         named = shortened(name.rpartition("=")[2], MAX_MODEL_NAME_LENGTH)
         source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds_to_load(size, settings) if size else 0
@@ -128,13 +129,13 @@ def _estimate(pod: Json, container: Container, facts: Facts) -> Start | None:
     return Start(max(usual, loading), reason, usual, loading, declared=declared is not None, source=source)
 
 
-def expected_start(pod: Json, container: Container, facts: Facts) -> int | None:
+def expected_start(pod: PodView, container: Container, facts: Facts) -> int | None:
     """Seconds of the longer of the estimated and the observed start; None if neither is known."""
     starts = _estimate_of(pod, container, facts), start_of(pod, container, facts)
     return max((start.seconds for start in starts if start is not None), default=None)
 
 
-def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
+def budget_of(pod: PodView, container: Container, facts: Facts) -> Budget:
     """How long a start may take before the container counts as hung.
 
     It is `startupFactor` times the slowest observed start, if there are enough, else times the expected
@@ -153,7 +154,7 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
             annotated=True,
         )
     estimated, found = (
-        _estimated(facts.view(pod).typed, container, start, settings),
+        _estimated(pod.typed, container, start, settings),
         _observed(pod, container, facts),
     )
     if found is None:
@@ -162,15 +163,15 @@ def budget_of(pod: Json, container: Container, facts: Facts) -> Budget:
     return estimated if estimated.seconds > learned.seconds and not found.may_shorten else learned
 
 
-def _observed(pod: Json, container: Container, facts: Facts) -> Observed | None:
+def _observed(pod: PodView, container: Container, facts: Facts) -> Observed | None:
     """The observed starts, if there are enough and the setting `learning` is on."""
     if facts.settings(StandardProbes).learning is Learning.OFF:
         return None
     return facts.pod_cache(pod).once_for(container, _read_observed, pod, container, facts)
 
 
-def _read_observed(pod: Json, container: Container, facts: Facts) -> Observed | None:
-    return observed(pod, container, declared_size(pod, container, facts)[0] or 0, facts)
+def _read_observed(pod: PodView, container: Container, facts: Facts) -> Observed | None:
+    return observed(pod.json, container, declared_size(pod, container, facts)[0] or 0, facts)
 
 
 def _learned(found: Observed, settings: StandardProbes) -> Budget:
@@ -257,7 +258,7 @@ def _rate(rate: int) -> str:
 # --- the model's size --------------------------------------------------------------------------
 
 
-def declared_size(pod: Json, container: Container, facts: Facts) -> tuple[int | None, str]:
+def declared_size(pod: PodView, container: Container, facts: Facts) -> tuple[int | None, str]:
     """Bytes that a container loads before it serves, and the source: the annotation
     `mlchassis.dev/model-size`, or the sum in the pod's model config; None without both."""
     annotated = _annotation(pod, container, MODEL_SIZE, facts)
@@ -325,9 +326,9 @@ def _models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] 
     return None if found is None else model_spec.parse(data).models
 
 
-def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str | None:
+def _annotation(pod: PodView, container: Container, key: str, facts: Facts) -> str | None:
     """The value of an annotation for one container, or for all serving containers."""
-    annotations = facts.view(pod).chassis_annotations
+    annotations = pod.chassis_annotations
     if not annotations:
         return None
     value = annotations.get(f"{key}.{container.name}")
@@ -336,7 +337,7 @@ def _annotation(pod: Json, container: Container, key: str, facts: Facts) -> str 
     return value if isinstance(value, str) else None
 
 
-def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
+def _loads_models(pod: PodView, container: Container, facts: Facts) -> bool:
     """Whether the pod's annotations about models apply to a container: to the serving main containers, or
     to all main ones if none serves. Native sidecars and helpers load no models."""
     if container.role is not Role.MAIN:
@@ -345,7 +346,7 @@ def _loads_models(pod: Json, container: Container, facts: Facts) -> bool:
     return not serving or container.name in serving
 
 
-def _serving_mains(pod: Json, facts: Facts) -> frozenset[str]:
+def _serving_mains(pod: PodView, facts: Facts) -> frozenset[str]:
     return frozenset(item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
 
 

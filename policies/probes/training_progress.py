@@ -13,6 +13,7 @@ from typing import Final
 
 from policies.core.annotations import TRAINING_PROGRESS
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube import quantities as units
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
@@ -62,14 +63,14 @@ def parse_progress(value: object) -> Progress:
     return Progress(posixpath.normpath(path), silence)
 
 
-def progress_of(pod: Json, container: Container, facts: Facts) -> Progress | None:
+def progress_of(pod: PodView, container: Container, facts: Facts) -> Progress | None:
     """The progress by which a container is judged: that of the container's own annotation, or of the pod's if
     it has one main container."""
-    annotations = facts.view(pod).chassis_annotations
+    annotations = pod.chassis_annotations
     if container.role is not Role.MAIN:
         return None
     value = annotations.get(f"{TRAINING_PROGRESS}.{container.name}")
-    if value is None and sum(each.role is Role.MAIN for each in facts.view(pod).containers) == 1:
+    if value is None and sum(each.role is Role.MAIN for each in pod.containers) == 1:
         value = annotations.get(TRAINING_PROGRESS)
     try:
         return None if value is None else parse_progress(value)

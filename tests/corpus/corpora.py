@@ -159,7 +159,7 @@ def _reason(pod: Json, container: Container, new: Json, added: list[str], facts:
     """The source of the server's endpoint, and of its start time."""
     settings = facts.settings(StandardProbes)
     server = recognised(container, facts)
-    known = [annotated_health(pod, container, facts), preset_health(container, settings)]
+    known = [annotated_health(facts.view(pod), container, facts), preset_health(container, settings)]
     sources = [
         health.live_source
         for health in known
@@ -174,7 +174,7 @@ def _reason(pod: Json, container: Container, new: Json, added: list[str], facts:
         where = "its own readinessProbe"
     if added != ["startupProbe"] and server is not None and where.startswith("its own"):
         where += f" of {server.name}"
-    start = start_of(pod, container, facts)
+    start = start_of(facts.view(pod), container, facts)
     if "startupProbe" not in added:
         return where
     return f"{where}; start: {f'{start.seconds} s, {start.reason}' if start else 'not known'}"

@@ -74,7 +74,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
         more = f"Hung threads are noticed only with {_CANARY}." if asks_nothing(probe) else ""
         return Hang(True, f"its livenessProbe checks {checked_progress(probe)}", patience(probe), more)
     after = in_words(probe_defaults.give_up(probe))
-    if server is not None and (because := blind_because(template.pod, container, facts)):
+    if server is not None and (because := blind_because(template.view, container, facts)):
         remove = "Remove the livenessProbe: the webhook adds one that notices it."
         by_hand = because == "the probe was written by hand"
         change = remove if by_hand else ""

@@ -134,7 +134,7 @@ class Serving:
 def servings(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[Serving]:
     for review in reviews:
         for template, facts in subject.pods(review):
-            for container in serving_containers(template.pod, facts):
+            for container in serving_containers(template.view, facts):
                 yield _serving(review, template, container, facts)
 
 
@@ -144,7 +144,7 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
     lines = timelines([(template, facts)])
     timeline = next((each for each in lines if each.container == container.name), None)
     until = timeline.startup if timeline else None
-    budget = budget_of(template.pod, container, facts)
+    budget = budget_of(template.view, container, facts)
     ours = until is not None and 0 <= until - budget.seconds < ROUNDED_SECONDS
     found = Serving(
         kind=review.kind,

@@ -256,7 +256,7 @@ class _Observations:
 def counted_containers(pod: Json, facts: Facts) -> list[Container]:
     """The main containers whose runs are recorded: those that serve or run to completion."""
     view = facts.view(pod)
-    serving = {each.name for each in serving_containers(pod, facts)}
+    serving = {each.name for each in serving_containers(view, facts)}
     return [
         each
         for each in view.containers
@@ -266,7 +266,7 @@ def counted_containers(pod: Json, facts: Facts) -> list[Container]:
 
 def record_key(pod: Json, container: Container, facts: Facts) -> str:
     """The key of a container's entry in the record."""
-    size = declared_size(pod, container, facts)[0] or 0
+    size = declared_size(facts.view(pod), container, facts)[0] or 0
     return f"{workload_of(pod)}/{container.name}@{run_of(pod, container, size)}"
 
 

@@ -10,7 +10,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
-        found = placement(template.pod, facts)
+        found = placement(template.view, facts)
         if found is not None and found.obstacle is not None:
             obstacle = found.obstacle
             certainty = Certainty.CERTAIN if settings.knows_all_nodes else Certainty.LIKELY

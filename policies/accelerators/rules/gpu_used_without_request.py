@@ -41,7 +41,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         found = list(_visible(template, facts))
         yield from found
-        if found or wants_accelerator(template.pod, facts) or template.is_ray:
+        if found or wants_accelerator(template.view, facts) or template.is_ray:
             continue
         yield from _on_gpu_nodes(target, template, facts)
 
@@ -61,7 +61,7 @@ def _visible(template: PodTemplate, facts: Facts) -> Findings:
                     "both run out of memory.",
                     f"Remove {_VISIBLE}: the device plugin sets it.",
                 )
-            elif not wants_accelerator(template.pod, facts) and not _is_agent(container):
+            elif not wants_accelerator(template.view, facts) and not _is_agent(container):
                 yield Finding(
                     at,
                     f"{_VISIBLE}: {variable.value} gives container {container.name} GPUs that it does not "

@@ -13,7 +13,7 @@ def check(target: Target, facts: Facts) -> Findings:
     certainty = Certainty.CERTAIN if settings.knows_all_nodes else Certainty.LIKELY
     for template in target.templates:
         for container in template.containers(Role.MAIN):
-            found = misfit(template.pod, container, facts)
+            found = misfit(template.view, container, facts)
             if found is not None:
                 field = "args" if container.typed.args else "command"
                 hint = (

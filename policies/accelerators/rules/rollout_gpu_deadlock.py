@@ -60,7 +60,7 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
     groups = spec.ray_cluster_config.worker_group_specs
     for template in target.templates:
         index = next((step for step in template.steps if isinstance(step, int)), -1)
-        placed = placement(template.pod, facts)
+        placed = placement(template.view, facts)
         if placed is None or not placed.nodes or not 0 <= index < len(groups):
             continue
         group = groups[index]
@@ -85,7 +85,7 @@ def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement,
     nodes are counted together."""
     counted: list[tuple[PodTemplate, Placement, int]] = []
     for template, pods in pods_per_replica(target):
-        found = placement(template.pod, facts)
+        found = placement(template.view, facts)
         if found is None or not found.nodes:
             continue  # gpu-unschedulable reports it
         same = next((n for n, (_, each, _) in enumerate(counted) if _compete(each, found)), None)

@@ -77,7 +77,7 @@ def _share(server: Server) -> float:
 def _clients(template: PodTemplate, facts: Facts) -> int:
     """The least number of pods that share an accelerator, on any node that can take the pod; 1 if one of them
     shares none, or if that is unknown."""
-    found = placement(template.pod, facts)
+    found = placement(template.view, facts)
     if found is not None and found.nodes:
         return found.cache.once(_least_clients, found)
     names = (name for each in template.typed.spec.containers for name in each.resources.limits)

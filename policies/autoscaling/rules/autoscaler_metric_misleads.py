@@ -48,7 +48,7 @@ def _by_cpu(target: Target, facts: Facts) -> Findings:
     if autoscaler is None or target.has_controller or not _only_cpu(autoscaler):
         return
     for template in target.templates:
-        if not wants_accelerator(template.pod, facts):
+        if not wants_accelerator(template.view, facts):
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)

@@ -16,7 +16,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if scaled.max_replica_count is not None or not scaled.scale_target_ref.name:
         return
     kind, name = scaled.scale_target_ref.kind or "Deployment", scaled.scale_target_ref.name
-    if any(wants_accelerator(pod, facts) for pod in _pods(kind, name, facts)):
+    if any(wants_accelerator(facts.view(pod), facts) for pod in _pods(kind, name, facts)):
         yield Finding(
             "spec",
             f"The ScaledObject has no maxReplicaCount, so KEDA adds up to 100 pods of {kind} {name}, each "

@@ -21,7 +21,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         before, marker, rest = template.path.partition(".workerGroupSpecs[")
         index = rest.partition("]")[0]
-        if not marker or not index.isdecimal() or not wants_accelerator(template.pod, facts):
+        if not marker or not index.isdecimal() or not wants_accelerator(template.view, facts):
             continue
         group = cluster.worker_group_specs[int(index)]
         own = group.idle_timeout_seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.pod_view import PodView
 from policies.disruption.single_state import starts_slowly
 from policies.kube.group_kinds import DISRUPTION_BUDGET
 from policies.kube.json import mapping
@@ -21,7 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for obj, workload in zip(workloads.listing, workloads, strict=True):
         if workload.kind != "Deployment" or not selector.matches(workload.spec.template.metadata.labels):
             continue  # a store's pod that recovers its data must not be evicted
-        if starts_slowly(PodView(mapping(obj, "spec", "template")).pod, facts):
+        if starts_slowly(facts.view(mapping(obj, "spec", "template")), facts):
             yield Finding(
                 "spec.unhealthyPodEvictionPolicy",
                 f"If too few pods of Deployment {workload.name} are ready, the others can't be evicted "

@@ -21,7 +21,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if sum(map(_size, obj.cluster.worker_group_specs)) < _SEVERAL:
         return
     workers = [each for each in target.templates if ".workerGroupSpecs" in each.path]
-    if not any(wants_accelerator(each.pod, facts) for each in workers):
+    if not any(wants_accelerator(each.view, facts) for each in workers):
         return
     head = next((each for each in target.templates if ".headGroupSpec" in each.path), None)
     if head is not None:

@@ -14,7 +14,7 @@ def check(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         if template.completes or spec.share_process_namespace or spec.host_pid:
             continue
-        for container in serving_containers(template.pod, facts):
+        for container in serving_containers(template.view, facts):
             server = _child(container, facts) if container.role is Role.MAIN else ""
             if server:
                 yield Finding(

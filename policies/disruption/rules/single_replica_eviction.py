@@ -17,7 +17,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return  # an unknown autoscaler may set it
     replicas = minimum_replicas(target, facts)
     if replicas == 2 and not _is_guarded(target, facts):
-        if any(starts_slowly(t.pod, facts) and wants_accelerator(t.pod, facts) for t in target.templates):
+        if any(starts_slowly(t.view, facts) and wants_accelerator(t.view, facts) for t in target.templates):
             yield Finding(
                 "spec.replicas",
                 "No PodDisruptionBudget selects the two replicas: a drain that reaches the second node "
@@ -28,7 +28,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if replicas != 1 or may_run_alone(target, facts):
         return
-    if any(starts_slowly(t.pod, facts) for t in target.templates):
+    if any(starts_slowly(t.view, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
             "Only one replica serves: if its node is drained or fails, no pod serves until another one has "

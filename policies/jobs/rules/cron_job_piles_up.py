@@ -40,7 +40,9 @@ def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterato
         return
     path = "spec.concurrencyPolicy"
     template = target.templates[0] if target.templates else None
-    trains = template is not None and (wants_accelerator(template.pod, facts) or runs_training(template.view))
+    trains = template is not None and (
+        wants_accelerator(template.view, facts) or runs_training(template.view)
+    )
     if trains and period < 86400:
         yield Finding(
             path,

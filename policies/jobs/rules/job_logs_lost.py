@@ -52,7 +52,7 @@ def _matters(target: Target, facts: Facts) -> bool:
         return True
     settings = facts.settings(JobRetries)
     if target.kind in KUBEFLOW_JOBS:
-        return any(wants_accelerator(template.pod, facts) for template in target.templates)
+        return any(wants_accelerator(template.view, facts) for template in target.templates)
     return any(wants_to_finish(target.obj, job, settings, facts) for job in jobs_in(target.obj))
 
 

@@ -81,7 +81,7 @@ def _job_set(target: Target, facts: Facts) -> Findings:
     if policy is None or any(each.action == _IGNORES for each in policy.rules):
         return
     for template in target.templates:
-        if not (wants_accelerator(template.pod, facts) or runs_training(template.view)):
+        if not (wants_accelerator(template.view, facts) or runs_training(template.view)):
             continue
         index = template.steps[2]
         job = target.read(JobSet).spec.replicated_jobs[index] if isinstance(index, int) else None
@@ -134,7 +134,7 @@ def _is_expensive(target: Target, each: RetryAt, run: Run, facts: Facts) -> bool
     above = each.steps[:-2] if each.steps[-1] == "retryPolicy" else each.steps[:-1]
     inside = [t for t in target.templates if t.steps[: len(above)] == above]
     return any(
-        run.life.trains or wants_accelerator(t.pod, facts) or runs_training(t.view)
+        run.life.trains or wants_accelerator(t.view, facts) or runs_training(t.view)
         for t in inside or target.templates
     )
 

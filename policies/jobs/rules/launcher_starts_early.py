@@ -28,7 +28,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if any(map(run.has, start.unless)):
             continue
         pods = {each.role.name: each.pods for each in run.roles()}
-        if not any(wants_accelerator(each.pod, facts) for each in target.templates):
+        if not any(wants_accelerator(each.view, facts) for each in target.templates):
             continue  # small images on nodes that run already
         for launcher in _launchers(target, run):
             if pods.get(launcher[1]) and not _waits(launcher[0]):

@@ -40,7 +40,7 @@ def _endless(target: Target, run: Run, runs: list[Run], facts: Facts) -> Iterato
             role = each.role_of(template)
             if role is None or not role.role.endless or not role.pods:
                 continue
-            if run.life.trains or wants_accelerator(template.pod, facts):
+            if run.life.trains or wants_accelerator(template.view, facts):
                 yield role.name or role.role.name
 
 

@@ -39,7 +39,7 @@ def _has_useless(each: RetryAt, run: Run) -> bool:
 
 def _is_expensive(target: Target, run: Run, facts: Facts) -> bool:
     """Whether a run holds accelerators, or several pods of a kind that trains."""
-    if any(wants_accelerator(template.pod, facts) for template in target.templates):
+    if any(wants_accelerator(template.view, facts) for template in target.templates):
         return True
     return (run.life.trains and sum(each.pods for each in run.roles()) > 1) or not run.life.roles
 

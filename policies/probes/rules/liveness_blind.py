@@ -13,9 +13,9 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if template.is_ray or template.container_path:
             continue
-        for container in serving_containers(template.pod, facts):
-            because = blind_because(template.pod, container, facts)
-            if because and not looks_injected(template.pod, container, LIVENESS, facts):
+        for container in serving_containers(template.view, facts):
+            because = blind_because(template.view, container, facts)
+            if because and not looks_injected(template.view, container, LIVENESS, facts):
                 yield Finding(
                     template.at(container, LIVENESS),
                     f"The liveness endpoint of container {container.name} answers while its engine hangs, "

@@ -32,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
         if _is_guarded(probe, facts) or not is_sendable(probe.container, probe.spec):
             continue  # the kubelet ignores a probe that it cannot send
-        start = start_of(probe.template.pod, probe.container, facts)
+        start = start_of(probe.template.view, probe.container, facts)
         budget = probe.typed.startup_deadline
         if start is None and budget < _HASTY and _loads_something(probe, facts):
             yield Finding(

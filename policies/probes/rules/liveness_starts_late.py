@@ -19,7 +19,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if probe.container.role is Role.SIDECAR:
             continue  # a startupProbe would delay the containers after it
-        if not looks_injected(probe.template.pod, probe.container, LIVENESS, facts):
+        if not looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             yield Finding(
                 probe.at("initialDelaySeconds"),
                 f"The {probe.name} begins {in_words(probe.delay)} after each start: a server that hangs "

@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
             continue  # liveness-gives-up-early reports it
-        if looks_injected(probe.template.pod, container, probe.field, facts):
+        if looks_injected(probe.template.view, container, probe.field, facts):
             continue
         reported.add(container.name)
         then = "the kubelet restarts it" if probe.field == LIVENESS else "it gets no more traffic"

@@ -13,7 +13,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         template, container = probe.template, probe.container
         if "tcpSocket" in probe.spec and not probe.is_user_written:
-            port, server = served_port(template.pod, container, facts), recognised(container, facts)
+            port, server = served_port(template.view, container, facts), recognised(container, facts)
             asked = probe.spec["tcpSocket"]["port"]
             if port in (None, asked) or server is None or container.tcp_ports:
                 continue
@@ -24,7 +24,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"Declare the port: ports: [{{containerPort: {port}}}].",
             )
             continue
-        port, server = right_port(template.pod, container, probe.spec, facts), recognised(container, facts)
+        port, server = right_port(template.view, container, probe.spec, facts), recognised(container, facts)
         if port is None or server is None:
             continue
         asked = port_number(container.typed, probe.spec["httpGet"]["port"])

@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if not (readiness.is_user_written and liveness.is_user_written):
             continue
-        if looks_injected(readiness.template.pod, readiness.container, READINESS, facts):
+        if looks_injected(readiness.template.view, readiness.container, READINESS, facts):
             continue
         if not is_first_party(liveness.template, liveness.container, facts):
             continue
@@ -43,7 +43,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_copied(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
     """Whether liveness is a copy of readiness with a delay of the startup budget, as `standard-probes` adds
     it."""
-    budget = budget_of(liveness.template.pod, liveness.container, facts).seconds
+    budget = budget_of(liveness.template.view, liveness.container, facts).seconds
     return liveness.delay >= budget and liveness.has_same_check_as(readiness)
 
 

@@ -16,7 +16,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, STARTUP):
         if probe.template.completes:
             continue
-        start = start_of(probe.template.pod, probe.container, facts)
+        start = start_of(probe.template.view, probe.container, facts)
         budget = probe.typed.startup_deadline
         # A size gives the amount to load, not the rate. A server's usual start is for a usual model.
         margin = 1 if start is not None and start.annotated else 2

@@ -13,7 +13,7 @@ def check(target: Target, facts: Facts) -> Findings:
         container = probe.template.at(probe.container)
         if container in reported or probe.typed.tcp_socket is None or not probe.is_user_written:
             continue
-        health = known_health(probe.template.pod, probe.container, facts)
+        health = known_health(probe.template.view, probe.container, facts)
         if health is None:
             continue
         known, source = health.ready, health.ready_source

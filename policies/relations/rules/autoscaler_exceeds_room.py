@@ -62,7 +62,7 @@ def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
     spec = template.typed.spec
     if spec.node_name or not is_within_limits(spec):
         return
-    found = placement(template.pod, facts)
+    found = placement(template.view, facts)
     if found is not None:
         if found.nodes and (settings.fixed_size or settings.pools):
             room = found.room(one_each=kept_apart(template.typed, HOSTNAME))

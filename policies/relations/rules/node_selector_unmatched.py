@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if not nodes or len(nodes) > MAX_NODES:
         return
     for template in target.templates:
-        if placement(template.pod, facts) is None and is_within_limits(template.typed.spec):
+        if placement(template.view, facts) is None and is_within_limits(template.typed.spec):
             yield from _tainted(template, nodes)
     pools = facts.cluster_objects(NodePool) or ()
     if len(pools) > _MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
@@ -36,7 +36,7 @@ def check(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         if spec.node_name or not is_within_limits(spec):
             continue
-        if placement(template.pod, facts) is not None:
+        if placement(template.view, facts) is not None:
             continue  # gpu-unschedulable judges pods with accelerators
         if not settings.fixed_size and not pools and _may_scale_from_zero(spec, settings):
             continue

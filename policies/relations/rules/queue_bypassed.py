@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     labels = target.read(Object).metadata.labels
     if _QUEUE in labels or _DEFAULT in names:
         return
-    accelerated = [each for each in target.templates if wants_accelerator(each.pod, facts)]
+    accelerated = [each for each in target.templates if wants_accelerator(each.view, facts)]
     run = next(runs_in(target.obj), None)
     pods = sum(
         role.pods for each in accelerated if run is not None and (role := run.role_of(each)) is not None

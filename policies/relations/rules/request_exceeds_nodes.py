@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return  # Karpenter makes a node for the pod
     largest = nodes.derive(_largest)
     for template in target.templates:
-        if template.typed.spec.node_name or placement(template.pod, facts) is not None:
+        if template.typed.spec.node_name or placement(template.view, facts) is not None:
             continue  # gpu-unschedulable judges pods with accelerators
         for resource, amount in _requests(template).items():
             if resource in largest and amount > largest[resource]:

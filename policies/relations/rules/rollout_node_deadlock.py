@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     spec = template.typed.spec
     if spec.node_name or not is_within_limits(spec):
         return
-    if placement(template.pod, facts) is not None:
+    if placement(template.view, facts) is not None:
         return  # pods with accelerators are rollout-gpu-deadlock's
     for limit in limits:
         if limit.cause is Cause.PORT and pinned_to_one_node(spec):

@@ -48,7 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
         yield from _held_elsewhere(target, template, facts)
-        found = placement(template.pod, facts)
+        found = placement(template.view, facts)
         if found is None:
             yield from _of_other_pods(template, facts)
             continue

@@ -54,8 +54,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _without_injected(pod: Json, facts: Facts) -> Json:
     """The pod template without the probes that the webhook would add and `chassis fix` writes into files."""
-    for container in facts.view(pod).containers:
-        ours = [field for field in _PROBES if looks_injected(pod, container, field, facts)]
+    view = facts.view(pod)
+    for container in view.containers:
+        ours = [field for field in _PROBES if looks_injected(view, container, field, facts)]
         if ours:
             kept = {key: value for key, value in container.spec.items() if key not in ours}
             pod = with_container(pod, container, kept)
@@ -70,7 +71,7 @@ def _start_beyond(own: PodSpec, target: Target, deadline: int, facts: Facts) -> 
         for container in template.containers(Role.MAIN):
             if container.name in with_probe or container.typed.readiness_probe is None:
                 continue
-            start = start_of(template.pod, container, facts)
+            start = start_of(template.view, container, facts)
             if start is None or not (start.loading or start.annotated):
                 continue
             if start.seconds * 10 > deadline * (11 if start.declared else 20):

@@ -10,7 +10,7 @@ from policies.rollouts.rollouts import is_recreate, minimum_replicas, rolling_up
 
 def check(target: Target, facts: Facts) -> Findings:
     replicas = minimum_replicas(target, facts)
-    if replicas < 2 or not any(serving_containers(template.pod, facts) for template in target.templates):
+    if replicas < 2 or not any(serving_containers(template.view, facts) for template in target.templates):
         return
     if is_recreate(target):
         yield Finding(

@@ -140,9 +140,9 @@ def _of_directory(
 def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Findings:
     """Weights in the memory of a server that computes on the CPU."""
     limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
-    if not limit or template.is_ray or wants_accelerator(template.pod, facts):
+    if not limit or template.is_ray or wants_accelerator(template.view, facts):
         return
-    load = load_of(template.pod, container, facts)
+    load = load_of(template.view, container, facts)
     if load is not None and load.weights * MIN_SHARE > limit:
         yield Finding(
             template.at(container, "resources.limits"),

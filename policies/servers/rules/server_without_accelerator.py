@@ -33,7 +33,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             if container.typed.security_context.privileged or container.typed.resources.claims:
                 continue
-            if wants_accelerator(template.pod, facts) or _requests_a_device(template.typed.spec.containers):
+            if wants_accelerator(template.view, facts) or _requests_a_device(template.typed.spec.containers):
                 continue
             yield Finding(
                 template.at(container, "resources"),

@@ -357,4 +357,4 @@ def test_a_node_may_look_like_anything(junk: Any) -> None:
             known = facts(spoiled, sound)
             for each in (asking, pod(1, {GPU_PRODUCT: "*A*", GPU_MEMORY: "1G"}), pod(0)):
                 mutate(each, GpuAffinity(), known)
-                placement(each, known)
+                placement(known.view(each), known)

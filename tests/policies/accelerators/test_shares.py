@@ -10,6 +10,7 @@ from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.requests import GpuAffinity, Strength, wants_accelerator
 from policies.core.facts import Facts
 from policies.core.listing import Listing
+from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.kube.json import Json
 from tests.manifests import manifest
@@ -89,7 +90,7 @@ def test_a_pod_without_devices_is_kept_off(plain: Json) -> None:
     ids=str,
 )
 def test_a_share_counts_as_an_accelerator_and_any_other_device_does_not(asking: Json, expected: bool) -> None:
-    assert wants_accelerator(asking, facts(GPU_NODE)) is expected
+    assert wants_accelerator(PodView(asking), facts(GPU_NODE)) is expected
 
 
 class _Devices(Nodes):

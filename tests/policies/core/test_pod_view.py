@@ -36,7 +36,7 @@ def test_an_edit_elsewhere_leaves_the_containers_as_they_were_read() -> None:
     edited = views.of(replaced(POD, ("spec", "tolerations"), [{"operator": "Exists"}]))
     assert edited.containers is containers
     other = views.of(
-        replaced(edited.pod, ("metadata", "annotations"), {"mlchassis.dev/health-path": "/other"})
+        replaced(edited.json, ("metadata", "annotations"), {"mlchassis.dev/health-path": "/other"})
     )
     assert other.chassis_annotations == {"mlchassis.dev/health-path": "/other"}
     assert other.containers is containers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from policies.core.facts import Facts
 from policies.kube.cache import Cache
-from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 
 
@@ -32,6 +31,7 @@ def test_a_containers_cache_is_kept_after_an_edit_of_its_probes_only() -> None:
 
 def test_facts_have_a_cache_for_each_pod_object() -> None:
     facts = Facts()
-    pod: Json = {"metadata": {"name": "a"}}
-    assert facts.pod_cache(pod) is facts.pod_cache(pod)
-    assert facts.pod_cache(pod) is not facts.pod_cache(dict(pod))
+    pod = {"metadata": {"name": "a"}}
+    view = facts.view(pod)
+    assert facts.pod_cache(view) is facts.pod_cache(facts.view(pod))
+    assert facts.pod_cache(view) is not facts.pod_cache(facts.view(dict(pod)))

@@ -3,6 +3,7 @@
 import pytest
 
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers
 from policies.probes.endpoints import declared_http_port, doubt_about, preset_health, server_port
@@ -110,7 +111,8 @@ def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: s
         "metadata": {"annotations": {f"mlchassis.dev/{annotation}": "/own"}},
         "spec": {"containers": [{"name": "m", **TRITON}]},
     }
-    health = known_health(pod, next(iter(containers(pod))), Facts())
+    view = PodView(pod)
+    health = known_health(view, view.containers[0], Facts())
     assert health is not None
     assert [each and each["httpGet"]["path"] for each in (health.live, health.ready)] == [live, ready]
     annotated = "live" if annotation == "live-path" else "ready"

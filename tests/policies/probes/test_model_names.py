@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.core.facts import Facts
-from policies.kube.pods import containers
+from policies.core.pod_view import PodView
 from policies.probes.preset import known_presets
 from policies.probes.startup_budget import MAX_GUESS, budget_of
 from tests.manifests import manifest
@@ -49,8 +49,9 @@ def budget(command: list[str], env: dict[str, str] | None = None) -> int:
         ]
     }
     pod = manifest("Pod", "model", spec)
-    [container] = containers(pod)
-    return budget_of(pod, container, Facts("ml")).seconds
+    view = PodView(pod)
+    [container] = view.containers
+    return budget_of(view, container, Facts("ml")).seconds
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -8,6 +8,7 @@ import pytest
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing
+from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.settings import Model, default_settings
 from policies.core.target import Target, pod_templates
@@ -70,10 +71,10 @@ def facts(seen: Seen, **settings: Any) -> Facts:
 
 
 def budget(of: Json, seen: Seen, **settings: Any) -> Budget:
-    return budget_of(of, only(of), facts(seen, **settings))
+    return budget_of(PodView(of), only(of), facts(seen, **settings))
 
 
-ESTIMATED = budget_of(pod(), only(pod()), Facts()).seconds
+ESTIMATED = budget_of(PodView(pod()), only(pod()), Facts()).seconds
 ESTIMATE = "140 GB at 64 MiB/s"
 
 
@@ -102,7 +103,7 @@ def test_budgets_and_rules_use_the_observed_starts(
 ) -> None:
     """If they differed, rules would warn about a budget that the webhook has set."""
     assert budget(pod(), seen, **settings).seconds == seconds
-    start = start_of(pod(), only(pod()), facts(seen, **settings))
+    start = start_of(PodView(pod()), only(pod()), facts(seen, **settings))
     assert start is not None
     assert start.reason == reason
 
@@ -139,7 +140,7 @@ def test_the_annotation_wins() -> None:
 @pytest.mark.parametrize(("slowest", "expected"), [(12, 2_147), (3_120, 3_120)])
 def test_a_short_observed_start_removes_no_startup_probe(slowest: int, expected: int) -> None:
     """The observed starts had a startupProbe; without one, a probe may end them."""
-    assert expected_start(pod(), only(pod()), facts(Seen(pod(), (slowest, 41)))) == expected
+    assert expected_start(PodView(pod()), only(pod()), facts(Seen(pod(), (slowest, 41)))) == expected
 
 
 def test_no_rule_warns_about_a_budget_from_observed_starts() -> None:

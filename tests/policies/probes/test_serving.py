@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.kube.images import image_matches, repository
 from policies.kube.json import Json
 from policies.kube.objects.pods import ContainerPort, ContainerSpec
@@ -60,7 +61,7 @@ HEALTH = {"mlchassis.dev/health-path": "/h"}
     ],
 )
 def test_serving_containers(of: Json, names: list[str]) -> None:
-    assert [container.name for container in serving_containers(of, Facts())] == names
+    assert [container.name for container in serving_containers(PodView(of), Facts())] == names
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import pytest
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing
+from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.kube.json import Json
-from policies.kube.pods import Container, containers
+from policies.kube.pods import Container
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import Start, budget_of, declared_size, expected_start, start_of
 
@@ -39,8 +40,9 @@ def vllm(*args: str, volumes: tuple[Json, ...] = (), **container: Any) -> Json:
     return pod({**VLLM, "args": list(args) or ["/models/ours"], **container}, volumes=volumes)
 
 
-def first(of: Json) -> tuple[Json, Container]:
-    return of, next(iter(containers(of)))
+def first(of: Json) -> tuple[PodView, Container]:
+    view = PodView(of)
+    return view, view.containers[0]
 
 
 def start(of: Json) -> Start | None:
@@ -111,7 +113,8 @@ def test_the_places_of_a_model_name(container: Json) -> None:
     ],
 )
 def test_the_expected_start_of_each_container(of: Json, seconds: list[int | None]) -> None:
-    assert [expected_start(of, each, Facts()) for each in containers(of)] == seconds
+    view = PodView(of)
+    assert [expected_start(view, each, Facts()) for each in view.containers] == seconds
 
 
 class Cluster:

@@ -87,7 +87,7 @@ def timelines(pods: Iterable[tuple[PodTemplate, Facts]]) -> Iterator[Timeline]:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             probes = {field: _probe(container, field) for field in (STARTUP, LIVENESS, READINESS)}
             if any(probes.values()):
-                start = start_of(template.pod, container, facts)
+                start = start_of(template.view, container, facts)
                 yield _timeline(template, container, start, probes)
 
 
