@@ -35,6 +35,7 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
+from policies.probes.life import PullerOption
 from policies.probes.recognition import PULLER, Server
 from policies.probes.serving import istio_came_first, recognised
 from policies.probes.startup_budget import models_of
@@ -399,52 +400,23 @@ def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
 
 
 def _server_advice(container: Container, pull: ModelPull, facts: Facts) -> Iterator[Finding]:
-    """Report missing flags without which a server ignores the puller."""
+    """Report missing options without which a server ignores the puller."""
     server = recognised(container, facts)
-    if server is None:
-        return
-    path = f"spec.containers[{container.index}].args"
-    if pull.server == "triton" and not server.has_option("--model-control-mode=explicit"):
-        yield Finding(
-            path,
-            f"Triton in container {container.name} loads models on request only in explicit mode.",
-            "Add --model-control-mode=explicit.",
-        )
-    if pull.server == "tfserving" and not server.has_option("--model_config_file"):
-        yield Finding(
-            path,
-            f"TensorFlow Serving in container {container.name} doesn't read the list that the puller writes.",
-            f"Add --model_config_file={pull.model_dir}/models.config and "
-            "--model_config_file_poll_wait_seconds=1.",
-        )
-    if pull.server == server.name and pull.server in _LORA_FLAGS:
-        yield from _lora_advice(path, container.name, server)
+    for each in server.preset.puller_options if server else ():
+        if server is not None and each.server == pull.server and not _has(server, each):
+            yield Finding(
+                f"spec.containers[{container.index}].args",
+                f"The server in container {container.name} ({server.name}) {each.without}.",
+                f"{each.add.format(models=pull.model_dir)}.",
+            )
 
 
-_LORA_FLAGS: Final = {
-    "vllm": ("--enable-lora", "--enable_lora", "--config"),
-    "sglang": ("--enable-lora", "--lora-paths", "--config"),
-}
-"""Flags that enable adapters, or name a file that may enable them."""
-_VLLM_SWITCH: Final = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
-
-
-def _lora_advice(path: str, container: str, server: Server) -> Iterator[Finding]:
-    """Report missing switches without which a server refuses adapters."""
-    flags = _LORA_FLAGS[server.name]
-    if not (server.has_option(*flags) or server.may_have_option(*flags)):
-        yield Finding(
-            path,
-            f"The server in container {container} loads LoRA adapters only with --enable-lora.",
-            "Add --enable-lora.",
-        )
-    switch = server.variables.get(_VLLM_SWITCH, None if server.has_env_from else "")
-    if server.name == "vllm" and switch is not None and switch.strip().lower() not in ("1", "true"):
-        yield Finding(
-            path,
-            f"vLLM in container {container} loads adapters at run time only with {_VLLM_SWITCH}=1.",
-            f"Set {_VLLM_SWITCH} to 1.",
-        )
+def _has(server: Server, needed: PullerOption) -> bool:
+    """Whether a server may have an option."""
+    if needed.variable is None:
+        return server.has_option(*needed.flags) or server.may_have_option(*needed.flags)
+    value = server.variables.get(needed.variable, None if server.has_env_from else "")
+    return value is None or value.strip().lower() in ("1", "true")
 
 
 MUTATOR: Final = Mutator("model-puller", ModelPuller, mutate=mutate, advise=advise, kinds=(POD,))

@@ -143,6 +143,32 @@ class LoadMetrics(Model):
     source: str = Field(description="the documentation or code that shows them")
 
 
+class PullerOption(Model):
+    """An option without which a server does not load the models or adapters that the puller stores."""
+
+    server: str = Field(description="the puller's name for the way it loads them, such as tfserving")
+    flags: tuple[str, ...] = Field((), description="the flags; or flags that name a file which may set it")
+    variable: str | None = Field(None, description="the environment variable, which must be 1 or true")
+    without: str = Field(description="what it does without the option: the end of a sentence about it")
+    add: str = Field(description="what to write: a sentence without its full stop; `{models}` is a directory")
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class FixedGroup(Model):
+    """A server whose running processes on other nodes cannot take a restarted one in."""
+
+    unless_flags: tuple[str, ...] = Field((), description="flags with which they can")
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class Pulls(Model):
+    """How a running server downloads a model on request."""
+
+    commands: tuple[str, ...] = Field((), description="the first two words of its commands for it")
+    paths: tuple[str, ...] = Field((), description="paths of its API")
+    source: str = Field(description="the documentation or code that shows it")
+
+
 class Example(Model):
     """What the complete manifest of its page runs."""
 

@@ -19,12 +19,15 @@ from policies.probes.life import (
     Busy,
     Cache,
     Example,
+    FixedGroup,
     LinkVariable,
     LoadMetrics,
     LongAnswers,
     MemoryShare,
     Needs,
     Parallelism,
+    PullerOption,
+    Pulls,
     Reserved,
     SharedMemory,
 )
@@ -365,6 +368,13 @@ class Preset(Model):
     )
     busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
     long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
+    puller_options: tuple[PullerOption, ...] = Field(
+        (), description="options without which it does not load what the model puller stores"
+    )
+    fixed_group: FixedGroup | None = Field(
+        None, description="that its group of nodes cannot take a restarted process in"
+    )
+    pulls: Pulls | None = Field(None, description="how it downloads a model on request")
     example: Example | None = Field(None, description="what the complete manifest of its page runs")
     load_metrics: LoadMetrics | None = Field(None, description="its metrics that show its load")
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")

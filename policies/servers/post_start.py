@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
 from policies.core.target import PodTemplate, Target
 from policies.kube.pods import Container, Role
+from policies.probes.preset import known_presets
 
-_PULLS: Final = (("ollama", "pull"), ("ollama", "run"), ("huggingface-cli", "download"), ("hf", "download"))
+_COMMANDS: Final = frozenset({"huggingface-cli download", "hf download"})
 _CLIENTS: Final = frozenset({"curl", "wget", "aria2c"})
-_FROM: Final = re.compile(r"/api/pull\b|huggingface\.co/|/resolve/main/|\.(?:gguf|safetensors)\b")
-"""URLs by which a client downloads a model, or lets the server do so."""
+_URL: Final = r"huggingface\.co/|/resolve/main/|\.(?:gguf|safetensors)\b"
 
 
 def post_start_hooks(target: Target) -> Iterator[tuple[PodTemplate, Container, CommandSummary]]:
@@ -28,9 +29,18 @@ def post_start_hooks(target: Target) -> Iterator[tuple[PodTemplate, Container, C
 
 def pulls_in(summary: CommandSummary) -> list[tuple[str, ...]]:
     """The commands of a hook that download a model."""
+    commands, urls = _pulls()
     return [
         each.argv
         for each in summary.commands
-        if (each.name, *each.argv[1:2]) in _PULLS
-        or (each.name in _CLIENTS and any(map(_FROM.search, each.argv[1:])))
+        if " ".join((each.name, *each.argv[1:2])) in commands
+        or (each.name in _CLIENTS and any(map(urls.search, each.argv[1:])))
     ]
+
+
+@cache
+def _pulls() -> tuple[frozenset[str], re.Pattern[str]]:
+    """The commands that download a model, and a pattern for URLs by which a client or a server does so."""
+    known = [each.pulls for each in known_presets().values() if each.pulls is not None]
+    paths = "|".join(re.escape(path) for each in known for path in each.paths)
+    return _COMMANDS.union(*(each.commands for each in known)), re.compile(rf"(?:{paths})\b|{_URL}")

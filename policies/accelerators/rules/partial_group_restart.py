@@ -14,10 +14,6 @@ from policies.probes.serving import recognised
 
 _KEEPS_THE_REST: Final = ("None", "Default")
 """Values of `restartPolicy` that restart only the failed pod; the second is an older name of the first."""
-_SERVERS: Final = ("vllm", "vllm-by-arguments", "sglang")
-"""Servers whose `--nnodes` creates a torch.distributed process group of a fixed size. Ray accepts restarted
-nodes, so servers on Ray are not reported."""
-_REJOINS: Final = ("--elastic-ep-backend", "--elastic-ep-rejoin", "--enable-elastic-ep")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -43,9 +39,10 @@ def _in_group(template: PodTemplate, facts: Facts) -> Server | None:
     """A server whose processes are in several pods of the group."""
     for container in template.containers(Role.MAIN):
         server = recognised(container, facts)
-        if server is None or server.name not in _SERVERS or server.has_option(*_REJOINS):
+        fixed = server.preset.fixed_group if server else None
+        if server is None or fixed is None or server.has_option(*fixed.unless_flags):
             continue
-        if server.spans_pods and not server.may_have_option(*_REJOINS):
+        if server.spans_pods and not server.may_have_option(*fixed.unless_flags):
             return server
     return None
 

@@ -18,7 +18,7 @@ from policies.kube.pods import Role
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import autoscaler_of
 
-_HINT = "Scale by waiting or running requests, such as vllm:num_requests_waiting, or by latency."
+_HINT = "Scale by waiting or running requests that the server counts, or by latency."
 
 
 def check(target: Target, facts: Facts) -> Findings:

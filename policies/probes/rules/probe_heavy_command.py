@@ -21,12 +21,6 @@ _INTEGRITY: Final = re.compile(
     re.IGNORECASE,
 )
 
-_LOADING_CALLS: Final = re.compile(
-    r"(?:^|\.)(?:from_pretrained|load_model|load_state_dict|InferenceSession|SentenceTransformer|load_file|"
-    r"safe_open|saved_model\.load|snapshot_download)$|^(?:torch|joblib|pickle|keras|mlflow)\.(?:\w+\.)*load\w*$|"
-    r"^hashlib\.\w+$|^transformers\.pipeline$|^vllm\.LLM$|^os\.walk$"
-)
-
 _CONSEQUENCE: Final = {
     Certainty.CERTAIN: "under load the check competes with the server, times out, and fails.",
     Certainty.LIKELY: "its cost is unknown, and under load it may time out and fail.",
@@ -44,6 +38,7 @@ class HeavyCommands(Model):
     archivers: frozenset[str] = Field(description="programs that read archives")
     archive_tests: frozenset[str] = Field(description="options with which they read a whole archive")
     frameworks: frozenset[str] = Field(description="Python modules whose import is slow")
+    calls: str = Field(description="an expression for Python calls that load a model or read many files")
     tree_tests: frozenset[str] = Field(description="tests of find on each file of a tree")
 
 
@@ -105,7 +100,7 @@ def _heavy_work(command: Command) -> str | None:
     if _INTEGRITY.search(command.name):
         return f"runs {command.name}, a check of integrity"
     for call in command.calls:
-        if _LOADING_CALLS.search(call) or _INTEGRITY.search(call):
+        if re.search(_table().calls, call) or _INTEGRITY.search(call):
             return f"calls {call[:60]}"
     return None
 
