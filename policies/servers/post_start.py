@@ -15,7 +15,8 @@ from policies.probes.preset import known_presets
 
 _COMMANDS: Final = frozenset({"huggingface-cli download", "hf download"})
 _CLIENTS: Final = frozenset({"curl", "wget", "aria2c"})
-_URL: Final = r"huggingface\.co/|/resolve/main/|\.(?:gguf|safetensors)\b"
+_FROM: Final = re.compile(r"huggingface\.co/|/resolve/main/|\.(?:gguf|safetensors)\b")
+"""URLs by which a client downloads a model."""
 
 
 def post_start_hooks(target: Target) -> Iterator[tuple[PodTemplate, Container, CommandSummary]]:
@@ -29,18 +30,20 @@ def post_start_hooks(target: Target) -> Iterator[tuple[PodTemplate, Container, C
 
 def pulls_in(summary: CommandSummary) -> list[tuple[str, ...]]:
     """The commands of a hook that download a model."""
-    commands, urls = _pulls()
+    commands, paths = _pulls()
     return [
         each.argv
         for each in summary.commands
         if " ".join((each.name, *each.argv[1:2])) in commands
-        or (each.name in _CLIENTS and any(map(urls.search, each.argv[1:])))
+        or (
+            each.name in _CLIENTS
+            and any(_FROM.search(word) or any(path in word for path in paths) for word in each.argv[1:])
+        )
     ]
 
 
 @cache
-def _pulls() -> tuple[frozenset[str], re.Pattern[str]]:
-    """The commands that download a model, and a pattern for URLs by which a client or a server does so."""
+def _pulls() -> tuple[frozenset[str], tuple[str, ...]]:
+    """The commands that download a model, and the paths of servers that do so when a client asks."""
     known = [each.pulls for each in known_presets().values() if each.pulls is not None]
-    paths = "|".join(re.escape(path) for each in known for path in each.paths)
-    return _COMMANDS.union(*(each.commands for each in known)), re.compile(rf"(?:{paths})\b|{_URL}")
+    return _COMMANDS.union(*(each.commands for each in known)), tuple(p for each in known for p in each.paths)
