@@ -115,13 +115,19 @@ def _trains(target: Target, template: PodTemplate) -> bool:
 
 
 def _names_storage(template: PodTemplate) -> bool:
-    """Whether an argument or variable of a container contains a URL of durable storage."""
-    return any(
-        scheme in word
-        for container in template.containers()
-        for word in (*container.typed.argv, *(each.value for each in container.typed.env))
-        for scheme in _STORAGE
-    )
+    """Whether an argument or variable of a container contains a URL of durable storage, or names a bucket or
+    the credentials of a store."""
+    credentials = _uploading().credentials
+    for container in template.containers():
+        argv, env = container.typed.argv, container.typed.env
+        if any(scheme in word for word in (*argv, *(each.value for each in env)) for scheme in _STORAGE):
+            return True
+        options = [word.partition("=")[0] for word in argv if word.startswith("-")]
+        if any("bucket" in words_of(name) for name in (*options, *(each.name for each in env))):
+            return True
+        if any(each.name in credentials for each in env):
+            return True
+    return False
 
 
 class UploadingPrograms(Model):
@@ -130,6 +136,7 @@ class UploadingPrograms(Model):
     uploads: frozenset[str] = Field(description="a program with its first arguments")
     entrypoints: Mapping[str, str] = Field(description="images whose entrypoint is such a program")
     words: frozenset[str] = Field(description="words in the names of what uploads")
+    credentials: frozenset[str] = Field(description="variables with credentials of object stores")
 
 
 @data.table
