@@ -18,6 +18,9 @@ RUNS ?= 2000
 # How long make differential begins new rounds: make differential SECONDS=7200 ARGS="--seed 1000"
 SECONDS ?= 60
 
+# The tests of one file that wait long would all be the last ones of one process if the others could not steal them.
+UNIT := -m "not e2e and not realnode and not servers and not vllm" -n auto --dist worksteal -q
+
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONUNBUFFERED := 1
 # Without compiled files every process that a test starts would compile the whole tree: a sixth of all CPU time.
@@ -46,13 +49,13 @@ demo: $(SYNCED) ## show what the webhook does to the examples; no cluster needed
 
 .PHONY: test
 test: $(SYNCED) ## all tests but the end-to-end ones
-	@echo "Running the unit tests, one process for each processor (2 to 4 minutes on two); a dot is a passed test."
-	@$(BIN)/pytest -m "not e2e and not realnode and not servers and not vllm" -n auto -q $(ARGS)
+	@echo "Running the unit tests, two processes for each processor (3 to 6 minutes on two); a dot is a passed test."
+	@$(BIN)/pytest $(UNIT) $(ARGS)
 	@echo "Next: make lint for style, types and generated files; make e2e for a real control plane (needs Go)."
 
 .PHONY: coverage
 coverage: $(SYNCED) ## the same tests, with branch coverage and its floor
-	@$(BIN)/pytest -m "not e2e and not realnode and not servers and not vllm" -n auto -q --cov --cov-report=term:skip-covered $(ARGS)
+	@$(BIN)/pytest $(UNIT) --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: anywhere
 anywhere: $(SYNCED) ## the tests that touch files: other paths, file systems, umask and user, and twice at the same time

@@ -7,6 +7,7 @@ A red run must mean that the change under test broke something. To look for new 
 from __future__ import annotations
 
 import gc
+import os
 import re
 from pathlib import Path
 
@@ -25,6 +26,11 @@ settings.load_profile("repeatable")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make golden` and `make corpus` give it."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes for `-n auto`: two for each processor, since many tests wait for a program or a server."""
+    return 2 * (os.cpu_count() or 1)
 
 
 LANE = re.compile(r"^pytestmark = .*\bpytest\.mark\.(e2e|realnode|servers|vllm)\b", re.MULTILINE)

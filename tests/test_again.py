@@ -84,6 +84,7 @@ def test_what_is_broken_fails(tmp_path: Path, first: str, tries: int) -> None:
     [
         (("coverage",), [], ["--no-cov"]),
         (("pythons", "--newest"), ["--newest"], []),  # .ci/pythons takes it only as the first argument
+        (("pythons", "--newest", "--lines"), ["--newest", "--lines"], ["--no-cov"]),
         (("vllm", "-m", "ci_vllm"), ["-m", "ci_vllm"], []),
     ],
 )
