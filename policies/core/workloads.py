@@ -141,6 +141,14 @@ class Workload(Model):
         Restarts.POD, description="which pods are restarted when one fails: `pod`, `group` or `job`"
     )
     probes: str = Field("", description="the probes that the operator adds or replaces, in words")
+    refuses: tuple[str, ...] = Field(
+        (),
+        description="fields of a pod that the kind's API refuses in the workload unless a feature is on; "
+        "`chassis fix` does not write them, and the pods get them at their admission",
+    )
+    accepts_with: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="annotations with values with which it refuses none"
+    )
     versions: tuple[str, ...] = Field((), description="the API versions that the paths were checked against")
     source: str = Field("", description="where the paths are from")
     no_pods: str = Field("", description="why objects of the kind have no pods to read")

@@ -18,14 +18,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import jsonpatch
+
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
+from policies.core.workloads import known_workloads
 from policies.kube.field_paths import field_path, named, steps_in
+from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced
+from policies.kube.metadata import annotations_of
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
-from webhook.admission.json_patch import diff, same
+from webhook.admission.json_patch import diff, same, steps_of
 from webhook.cli import flags
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy
@@ -100,7 +105,7 @@ def _write_or_print(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argp
         raise UserError(f"{file}: it is a link to {target}, outside of the given paths")
     if args.diff:
         before, after = (text.removesuffix("\n").split("\n") for text in (fixed.before, fixed.after))
-        for line in difflib.unified_diff(before, after, f"a/{file}", f"b/{file}", lineterm=""):
+        for line in difflib.unified_diff(before, after, *_sides(file), lineterm=""):
             print(printable(line))
         return
     if not args.dry_run:
@@ -109,6 +114,12 @@ def _write_or_print(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argp
         except OSError as error:
             raise UserError(f"{file}: it can't be replaced: {error.strerror}") from None
     print(printable(f"{file}: {'would be ' if args.dry_run else ''}fixed: {', '.join(fixed.by)}"))
+
+
+def _sides(file: Path) -> tuple[str, str]:
+    """The file's names in a patch, as git writes them."""
+    name = str(file).lstrip("/")
+    return f"a/{name}", f"b/{name}"
 
 
 def _replace(target: Path, fixed: _Fixed) -> None:
@@ -227,7 +238,24 @@ def fixed_object(
         document, applied_by = fixed
         rules_of_fixes |= dict.fromkeys(applied_by)
         (review,) = review_documents([document], config, cluster)
-    return review.final, list(dict.fromkeys((*review.mutations, *rules_of_fixes)))
+    final = _accepted(document.obj, review.final)
+    added = review.mutations if final != document.obj else ()
+    return final, list(dict.fromkeys((*added, *rules_of_fixes)))
+
+
+def _accepted(obj: Json, final: Json) -> Json:
+    """The object with the added fields that the API of its kind accepts in it; the pods get the others."""
+    workload = next((each for each in known_workloads() if each.gk == kind_of(obj)), None)
+    if workload is None or not workload.refuses:
+        return final
+    annotations = annotations_of(obj)
+    if any(annotations.get(key) in values for key, values in workload.accepts_with.items()):
+        return final
+    accepted = [
+        each for each in diff(obj, final) if not set(steps_of(each["path"])).intersection(workload.refuses)
+    ]
+    patched: Json = jsonpatch.apply_patch(obj, accepted)
+    return patched
 
 
 def _with_fixes(

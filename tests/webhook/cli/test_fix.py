@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import textwrap
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -125,6 +126,50 @@ def test_the_bad_case_of_each_fix_is_fixed(run: Chassis, tmp_path: Path) -> None
         assert name in left_in(file)
         run("--only", name, file)
         assert name not in left_in(file), file.read_text()
+
+
+SERVED: Final = """\
+containers:
+  - image: vllm/vllm-openai:v0.16.0
+    args: [--model, Qwen/Qwen2.5-7B-Instruct]
+    ports: [{containerPort: 8000}]
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "refused"),
+    [
+        ("apiVersion: serving.knative.dev/v1\nkind: Service\n", True),
+        ("apiVersion: apps/v1\nkind: Deployment\n", False),
+    ],
+)
+def test_it_writes_no_field_that_the_kind_refuses(
+    run: Chassis, tmp_path: Path, head: str, *, refused: bool
+) -> None:
+    file = tmp_path / "served.yaml"
+    spec = textwrap.indent(SERVED, " " * 6)
+    file.write_text(f"{head}metadata: {{name: llm}}\nspec:\n  template:\n    spec:\n{spec}")
+    run(file)
+    after = file.read_text()
+    assert "readinessProbe:" in after
+    assert ("lifecycle:" not in after, "tolerations:" not in after) == (refused, refused)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "refused"), [("Serverless", True), ("RawDeployment", False), ("Standard", False)]
+)
+def test_kserve_hands_the_pod_to_knative_in_one_mode(
+    run: Chassis, tmp_path: Path, annotation: str, *, refused: bool
+) -> None:
+    file = tmp_path / "served.yaml"
+    spec = textwrap.indent(SERVED, " " * 4)
+    file.write_text(
+        "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata:\n  name: llm\n"
+        f"  annotations: {{serving.kserve.io/deploymentMode: {annotation}}}\nspec:\n  predictor:\n{spec}"
+    )
+    run(file)
+    assert ("tolerations:" not in file.read_text()) == refused
 
 
 @pytest.mark.parametrize("flag", ["--diff", "--dry-run"])
