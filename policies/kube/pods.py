@@ -30,7 +30,8 @@ class Container:
 
     def __init__(self, spec: Json, place: str, index: int, role: Role) -> None:
         self.spec, self.list, self.index, self.role = spec, place, index, role
-        self.name = text(spec, "name")
+        self.name = text(spec, "name") or str(index)
+        """Its name; its index where a kind, such as Knative's, gives it one later."""
         self.image = text(spec, "image")
         self.cache = Cache()
         """Values that depend only on its name, image, command, arguments, environment, ports and mounts."""
