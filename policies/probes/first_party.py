@@ -61,7 +61,7 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
         return True
     if template.workload is not None and template.workload.gk == DAEMON_SET:
         return False
-    return _is_private(container.image) or _runs_code(container) or _has_a_model(container)
+    return _is_private(container.image) or _runs_code(container) or has_a_model(container)
 
 
 def requests_device(container: Container) -> bool:
@@ -111,7 +111,7 @@ def _runs_code(container: Container) -> bool:
     )
 
 
-def _has_a_model(container: Container) -> bool:
+def has_a_model(container: Container) -> bool:
     """Whether a flag, a variable or a mount gives the container a model."""
     if any(word.partition("=")[0] in _signs().model_flags for word in container.typed.argv):
         return True

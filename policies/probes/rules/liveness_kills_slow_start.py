@@ -10,6 +10,7 @@ from policies.core.mode import Mode
 from policies.kube.group_kinds import GroupKind
 from policies.kube.pods import Role
 from policies.probes.copied import is_sendable
+from policies.probes.first_party import has_a_model
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.serving import recognised
@@ -62,15 +63,19 @@ def _suspicious(start: Start, boot: int) -> int:
 
 
 def _loads_something(probe: Probe, facts: Facts) -> bool:
-    """Whether an unknown server requests accelerators, or a variable names a model of a hub. The server of a
-    notebook answers before any program runs in it."""
+    """Whether an unknown server requests accelerators, or its flags, variables or mounts show a model. The
+    server of a notebook answers before any program runs in it."""
     workload, typed = probe.template.workload, probe.container.typed
     server = recognised(probe.container, facts)
     if (workload is not None and workload.gk == _NOTEBOOK) or (server is not None and server.preset.doubt):
         return False
     asked = {**typed.resources.requests, **typed.resources.limits}
     models = (each.value for each in typed.env if each.value and "MODEL" in each.name.upper())
-    return any(map(_ACCELERATOR.search, asked)) or any(map(_HUB.fullmatch, models))
+    return (
+        any(map(_ACCELERATOR.search, asked))
+        or any(map(_HUB.fullmatch, models))
+        or (server is None and has_a_model(probe.container))
+    )
 
 
 def _slow_start_hint(probe: Probe, expected: int) -> str:
