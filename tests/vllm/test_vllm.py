@@ -64,12 +64,16 @@ def test_an_idle_server_with_an_api_key_passes(server: Vllm, keep: Keep) -> None
 
 
 @pytest.mark.ci_vllm
-def test_a_loaded_server_passes_and_gets_no_canary(server: Vllm, keep: Keep) -> None:
+def test_a_loaded_server_passes(server: Vllm, keep: Keep) -> None:
+    """Between two looks at a machine that does something else it may finish nothing, and is asked then;
+    tests/policies/probes shows that one that finishes anything is not."""
     with server.clients(SLOTS):
         seen = watched(server, 100)
     keep(seen)
     assert seen.failures == 0
-    assert {result.output for result in seen.results} <= {"it works", "cannot tell: no time left"}
+    outputs = {result.output for result in seen.results}
+    assert "it works" in outputs
+    assert outputs <= {"it works", "it answers", "cannot tell: no time left"}
 
 
 @pytest.mark.ci_vllm
