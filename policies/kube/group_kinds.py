@@ -67,6 +67,7 @@ RAY_JOB: Final = GroupKind("ray.io", "RayJob")
 RAY_KINDS: Final = (RAY_CLUSTER, RAY_SERVICE, RAY_JOB)
 LEADER_WORKER_SET: Final = GroupKind("leaderworkerset.x-k8s.io", "LeaderWorkerSet")
 DISAGGREGATED_SET: Final = GroupKind("disaggregatedset.x-k8s.io", "DisaggregatedSet")
+LOCAL_QUEUE: Final = GroupKind("kueue.x-k8s.io", "LocalQueue")
 JOB_SET: Final = GroupKind("jobset.x-k8s.io", "JobSet")
 MPI_JOB: Final = GroupKind("kubeflow.org", "MPIJob")
 KUBEFLOW_JOBS: Final = tuple(

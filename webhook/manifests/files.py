@@ -24,6 +24,7 @@ from policies.kube.group_kinds import (
     CUSTOM_RESOURCE_DEFINITION,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    LOCAL_QUEUE,
     NAMESPACE,
     POD,
     REPLICATION_CONTROLLER,
@@ -34,7 +35,8 @@ from policies.kube.group_kinds import (
     kind_of,
 )
 from policies.kube.json import Json, mapping, maps, strings, text
-from policies.kube.metadata import controller
+from policies.kube.metadata import controller, labels_of
+from policies.kube.objects.queues import QUEUE_NAME
 from policies.probes.observed import OBSERVED, trimmed
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
@@ -326,15 +328,11 @@ class ManifestCluster(WholeObjects):
         selectors: list[tuple[int, Json]] = []
         for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
             labels = mapping(obj, *(_LABELS[-2:] if kind_of(obj) == POD else _LABELS))
-            queue = mapping(obj, "metadata", "labels").get(_QUEUE)
-            if labels or queue:
-                workloads.setdefault(_namespace(obj), []).append((index, {**labels, _QUEUE: queue}))
-            selector = (
-                {_QUEUE: text(obj, "metadata", "name")}
-                if kind_of(obj) == _LOCAL_QUEUE
-                else mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
-            )
-            if selector:
+            if queue := labels_of(obj).get(QUEUE_NAME):
+                labels = {**labels, QUEUE_NAME: queue}
+            if labels:
+                workloads.setdefault(_namespace(obj), []).append((index, labels))
+            if selector := _selector(obj):
                 selectors.append((index, selector))
         if len(selectors) * sum(map(len, workloads.values())) > MAX_COMPARED:
             return {}
@@ -440,15 +438,13 @@ class ManifestCluster(WholeObjects):
         return {namespace: Listing([starts]) for namespace, starts in found if starts}
 
 
-_LOCAL_QUEUE: Final = GroupKind("kueue.x-k8s.io", "LocalQueue")
-_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _ESSENTIAL: Final = {
     **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
     **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
     CLAIM: "accessModes",
     GroupKind("", "ResourceQuota"): "hard",
     GroupKind("", "LimitRange"): "limits",
-    _LOCAL_QUEUE: "clusterQueue",
+    LOCAL_QUEUE: "clusterQueue",
     GroupKind("kueue.x-k8s.io", "ClusterQueue"): "resourceGroups",
 }
 """Kinds with versions in several files, and a field that is absent in a patch."""
@@ -501,6 +497,13 @@ def observed_in(path: str) -> Json:
         if kind_of(document.obj) == CONFIG_MAP and document.name == OBSERVED:
             return document.obj
     raise UserError(f"{path}: there is no ConfigMap {OBSERVED} in it")
+
+
+def _selector(obj: Json) -> Json:
+    """The labels by which a Service or a budget selects pods, or workloads name a queue; else empty."""
+    if kind_of(obj) == LOCAL_QUEUE:
+        return {QUEUE_NAME: text(obj, "metadata", "name")}
+    return mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
 
 
 def _namespace(obj: Json) -> str:

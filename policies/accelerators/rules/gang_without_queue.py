@@ -21,6 +21,7 @@ from policies.kube.group_kinds import (
 )
 from policies.kube.json import Json, dig, integer, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.objects.queues import QUEUE_NAME
 
 _TRAIN_JOB: Final = GroupKind("trainer.kubeflow.org", "TrainJob")
 _RAY: Final = (
@@ -35,7 +36,7 @@ _LEADS: Final = (LEADER_WORKER_SET, DISAGGREGATED_SET)
 _GANGS: Final = (JOB, CRON_JOB, JOB_SET, _TRAIN_JOB, *_RAY, *_LEADS, *KUBEFLOW_JOBS)
 
 _QUEUE_LABELS: Final = (
-    "kueue.x-k8s.io/queue-name",
+    QUEUE_NAME,
     "kueue.x-k8s.io/pod-group-name",
     "volcano.sh/queue-name",
     "ray.io/scheduler-name",

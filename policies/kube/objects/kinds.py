@@ -68,7 +68,7 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         GroupKind("resource.k8s.io", "ResourceSlice"): ResourceSlice,
         GroupKind("resource.k8s.io", "ResourceClaim"): ResourceClaim,
         GroupKind("resource.k8s.io", "ResourceClaimTemplate"): ResourceClaimTemplate,
-        GroupKind("kueue.x-k8s.io", "LocalQueue"): LocalQueue,
+        gk.LOCAL_QUEUE: LocalQueue,
         GroupKind("kueue.x-k8s.io", "ClusterQueue"): ClusterQueue,
         GroupKind("kueue.x-k8s.io", "Cohort"): Cohort,
         GroupKind("kueue.x-k8s.io", "ResourceFlavor"): ResourceFlavor,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from policies.kube.objects.base import EMPTY, Part, Quantity
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.placement import Toleration
+
+QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+"""The label by which a workload names its LocalQueue."""
 
 
 class LocalQueueSpec(Part):

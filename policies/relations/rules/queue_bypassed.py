@@ -9,9 +9,8 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import known_lives, runs_in
 from policies.jobs.training import runs_training, trains_by_kind
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.queues import LocalQueue
+from policies.kube.objects.queues import QUEUE_NAME, LocalQueue
 
-_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _DEFAULT: Final = "default"
 """A LocalQueue of this name takes workloads that name none (Kueue 0.10 and later, LocalQueueDefaulting)."""
 _GROUPS: Final = (
@@ -32,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     names = sorted(each.name for each in queues)
     labels = target.read(Object).metadata.labels
-    if _QUEUE in labels or _DEFAULT in names:
+    if QUEUE_NAME in labels or _DEFAULT in names:
         return
     accelerated = [each for each in target.templates if wants_accelerator(each.view, facts)]
     run = next(runs_in(target.obj), None)
@@ -43,10 +42,10 @@ def check(target: Target, facts: Facts) -> Findings:
         return  # gang-without-queue reports it
     if accelerated or any(trains_by_kind(each.view) or runs_training(each.view) for each in target.templates):
         yield Finding(
-            f"metadata.labels[{_QUEUE}]",
+            f"metadata.labels[{QUEUE_NAME}]",
             f"The namespace has the queue {names[0]}, and this {target.kind.kind} names none: Kueue does "
             "not count it, and its pods take nodes that were promised to admitted workloads.",
-            f"Set the label {_QUEUE}: {names[0]}.",
+            f"Set the label {QUEUE_NAME}: {names[0]}.",
         )
 
 

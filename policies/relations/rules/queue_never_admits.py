@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
@@ -16,19 +15,19 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import runs_in
 from policies.core.pod_view import PodView
+from policies.core.suggestions import closest
 from policies.kube.group_kinds import JOB
 from policies.kube.names import listed
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import Pod, PodSpec
-from policies.kube.objects.queues import ClusterQueue, LocalQueue, ResourceFlavor
+from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
 from policies.quotas.limit_ranges import NO_DEFAULTS, formatted, has_pod_level_resources, resources_of, total
 from policies.relations.cohorts import greatest_quota
 
-_QUEUE: Final = "kueue.x-k8s.io/queue-name"
-_PATH: Final = f"metadata.labels[{_QUEUE}]"
+_PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 _DIGITS: Final = 10
 _SHOWN: Final = 4
@@ -40,7 +39,7 @@ _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or 
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    name = target.read(Object).metadata.labels.get(_QUEUE)
+    name = target.read(Object).metadata.labels.get(QUEUE_NAME)
     all_queues = facts.cluster_objects(LocalQueue)
     if not name or not all_queues:
         return
@@ -49,7 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if queue is None:
         known = [each.name for each in queues or ()]
         # The queue of a manifest may be in files that are not here, unless the name is a misspelling.
-        if not next(iter(all_queues)).is_manifest or get_close_matches(name, known, 1, _SIMILAR):
+        if not next(iter(all_queues)).is_manifest or closest(name, known, _SIMILAR):
             yield _no_queue(target, name, known, facts.namespace)
         return
     cluster_queues = facts.cluster_objects(ClusterQueue)

@@ -174,6 +174,23 @@ def test_a_service_belongs_to_the_nearest_workload_that_it_selects() -> None:
     assert services(by_kind, "deployments/c.yaml") == 1, "no other workload has the label"
 
 
+def test_a_service_may_select_pods_by_the_label_of_a_queue() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    template = {"template": {"metadata": {"labels": labels}}}
+    head = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    workload: Json = {**head, "metadata": {"name": "web", "labels": {**labels}}, "spec": template}
+    other: Json = {**workload, "metadata": {"name": "web"}}
+    service: Json = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "a"},
+        "spec": {"selector": labels},
+    }
+    cluster = ManifestCluster([service, other, workload], sources=["one/a.yaml", "one/b.yaml", "two/c.yaml"])
+    assert len(cluster.near("one/b.yaml").listing(Resource.SERVICES) or ()) == 1
+    assert not cluster.near("two/c.yaml").listing(Resource.SERVICES)
+
+
 def test_a_queue_belongs_to_the_nearest_workload_that_names_it() -> None:
     named = {"metadata": {"name": "a", "labels": {"kueue.x-k8s.io/queue-name": "lq"}}}
     train: Json = {"apiVersion": "batch/v1", "kind": "Job", **named}
