@@ -23,7 +23,6 @@ import jsonpatch
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
-from policies.core.workloads import known_workloads
 from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced
@@ -238,14 +237,14 @@ def fixed_object(
         document, applied_by = fixed
         rules_of_fixes |= dict.fromkeys(applied_by)
         (review,) = review_documents([document], config, cluster)
-    final = _accepted(document.obj, review.final)
+    final = _accepted(document.obj, review.final, config)
     added = review.mutations if final != document.obj else ()
     return final, list(dict.fromkeys((*added, *rules_of_fixes)))
 
 
-def _accepted(obj: Json, final: Json) -> Json:
+def _accepted(obj: Json, final: Json, config: Config) -> Json:
     """The object with the added fields that the API of its kind accepts in it; the pods get the others."""
-    workload = next((each for each in known_workloads() if each.gk == kind_of(obj)), None)
+    workload = config.workloads.get(kind_of(obj))
     if workload is None or not workload.refuses:
         return final
     annotations = annotations_of(obj)

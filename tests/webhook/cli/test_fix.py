@@ -156,6 +156,23 @@ def test_it_writes_no_field_that_the_kind_refuses(
     assert ("lifecycle:" not in after, "tolerations:" not in after) == (refused, refused)
 
 
+def test_a_kind_of_the_policy_may_refuse_fields(run: Chassis, tmp_path: Path) -> None:
+    file, policy = tmp_path / "served.yaml", tmp_path / "policy.yaml"
+    spec = textwrap.indent(SERVED.replace("- image", "- name: llm\n    image"), " " * 6)
+    file.write_text(
+        "apiVersion: a.example/v1\nkind: Chat\nmetadata: {name: llm}\n"
+        f"spec:\n  template:\n    spec:\n{spec}"
+    )
+    policy.write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mlchassis-policy}\ndata:\n  webhook.yaml: |\n"
+        "    workloads:\n"
+        "      - {apiGroup: a.example, kind: Chat, templates: [spec.template], refuses: [tolerations]}\n"
+    )
+    run("--policy", policy, file)
+    after = file.read_text()
+    assert ("lifecycle:" in after, "tolerations:" in after) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("annotation", "refused"), [("Serverless", True), ("RawDeployment", False), ("Standard", False)]
 )
