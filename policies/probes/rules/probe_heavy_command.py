@@ -38,7 +38,12 @@ class HeavyCommands(Model):
     archivers: frozenset[str] = Field(description="programs that read archives")
     archive_tests: frozenset[str] = Field(description="options with which they read a whole archive")
     frameworks: frozenset[str] = Field(description="Python modules whose import is slow")
-    calls: str = Field(description="an expression for Python calls that load a model or read many files")
+    loading_calls: frozenset[str] = Field(description="Python functions that load a model, in any module")
+    loading_modules: frozenset[str] = Field(
+        description="Python modules whose functions named load, or load and more, load a model"
+    )
+    calls: frozenset[str] = Field(description="other Python calls that load a model or read many files")
+    modules: frozenset[str] = Field(description="Python modules whose functions read all that they are given")
     tree_tests: frozenset[str] = Field(description="tests of find on each file of a tree")
 
 
@@ -100,9 +105,20 @@ def _heavy_work(command: Command) -> str | None:
     if _INTEGRITY.search(command.name):
         return f"runs {command.name}, a check of integrity"
     for call in command.calls:
-        if re.search(_table().calls, call) or _INTEGRITY.search(call):
+        if _is_heavy_call(call) or _INTEGRITY.search(call):
             return f"calls {call[:60]}"
     return None
+
+
+def _is_heavy_call(call: str) -> bool:
+    """Whether a Python call, such as `torch.jit.load`, loads a model or reads many files."""
+    known, (*modules, function) = _table(), call.split(".")
+    ends = {function, ".".join((*modules[-1:], function))}  # of saved_model.load
+    if call in known.calls or not ends.isdisjoint(known.loading_calls):
+        return True
+    if modules and modules[0] in known.loading_modules and function.startswith("load"):
+        return True
+    return len(modules) == 1 and modules[0] in known.modules
 
 
 def _has_option(word: str, letters: str) -> bool:
