@@ -402,8 +402,10 @@ def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
 def _server_advice(container: Container, pull: ModelPull, facts: Facts) -> Iterator[Finding]:
     """Report missing options without which a server ignores the puller."""
     server = recognised(container, facts)
-    for each in server.preset.puller_options if server else ():
-        if server is not None and each.server == pull.server and not _has(server, each):
+    if server is None:
+        return
+    for each in server.preset.puller_options:
+        if each.server == pull.server and not _has(server, each):
             yield Finding(
                 f"spec.containers[{container.index}].args",
                 f"The server in container {container.name} ({server.name}) {each.without}.",
