@@ -19,6 +19,8 @@ from policies.kube.pods import Container, Role, port_number
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"
 STARTUP: Final = "startupProbe"
+LENIENT: Final = 60
+"""Seconds of failures. A burst of requests does not last that long."""
 _NAMES: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
 _FIELDS: Final[Mapping[str, Callable[[ContainerSpec], ProbeFields | None]]] = {
     LIVENESS: lambda container: container.liveness_probe,

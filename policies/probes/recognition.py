@@ -130,7 +130,10 @@ class _Command(NamedTuple):
         """Whether a program's words begin with those of the command, and its flags are anywhere."""
         if program[: len(self.words)] != self.words:
             return False
-        return not self.flags or all(has_option(program, flag) for flag in self.flags)
+        if not self.flags:
+            return True
+        options = Options(program)
+        return all(options.given((flag,)) for flag in self.flags)
 
 
 Ports = tuple[tuple[int, str], ...]

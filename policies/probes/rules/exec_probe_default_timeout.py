@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from pydantic import Field
 
@@ -13,10 +12,7 @@ from policies.core.data import load_one, table
 from policies.core.settings import Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import LIVENESS, Probe, probes
-
-LENIENT: Final = 60
-"""Seconds of failures. A node is not overloaded for that long."""
+from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
 
 
 class SlowProgram(Model):

@@ -7,11 +7,9 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import Probe, liveness_and_readiness
+from policies.probes.probe import LENIENT, Probe, liveness_and_readiness
 from policies.probes.serving import recognised
 
-LENIENT: Final = 60
-"""Seconds of failures. A burst of requests does not last that long."""
 SHORT: Final = 2
 """Seconds in which a busy server may not answer. The API server's default of timeoutSeconds is 1."""
 LATE: Final = 10

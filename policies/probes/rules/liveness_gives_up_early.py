@@ -7,12 +7,11 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.kube.json import mapping
-from policies.probes.probe import LIVENESS, probes
+from policies.probes.probe import LENIENT, LIVENESS, probes
 from policies.probes.serving import recognised
 
 TOO_SOON: Final = 10
 """Seconds. A burst of requests, a garbage collection or the load of an adapter lasts as long."""
-LENIENT: Final = 60
 
 
 def check(target: Target, facts: Facts) -> Findings:

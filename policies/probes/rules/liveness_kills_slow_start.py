@@ -43,7 +43,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 _slow_start_hint(probe, 10 * _HASTY),
                 Certainty.UNDECIDED,
             )
-        if start is None or budget >= _suspicious(start, facts.settings(StandardProbes).boot):
+        if start is None or budget >= _least_allowed(start, facts.settings(StandardProbes).boot):
             continue
         killed = "the kubelet kills it" + ("" if probe.template.completes else " again and again")
         yield Finding(
@@ -55,8 +55,9 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _suspicious(start: Start, boot: int) -> int:
-    """Seconds: what is less is reported. The usual start of a server is that of a model of several GB."""
+def _least_allowed(start: Start, boot: int) -> int:
+    """The seconds that a livenessProbe must allow for the start, else it is reported. A server's usual start
+    is that of a model of several GB."""
     if start.declared or start.loading > start.usual:
         return start.seconds
     return start.usual // (_SHARE if 0 < start.loading <= boot + _SMALL else 2)

@@ -6,8 +6,8 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.injected import looks_injected
-from policies.probes.probe import LIVENESS, READINESS, probes
-from policies.probes.rules.liveness_as_strict_as_readiness import LATE, LENIENT, SHORT, too_strict
+from policies.probes.probe import LENIENT, LIVENESS, READINESS, probes
+from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, too_strict
 from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.serving import recognised
 
@@ -16,8 +16,7 @@ _HASTY: Final = 15
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    # One warning for one livenessProbe: that of liveness-as-strict-as-readiness names the timeout too.
-    reported = {liveness.container.name for liveness, _ in too_strict(target, facts)}
+    reported: set[str] = set()
     for probe in probes(target, LIVENESS, READINESS):
         server, container = recognised(probe.container, facts), probe.container
         busy = None if server is None else server.preset.busy
@@ -27,6 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
             continue  # liveness-gives-up-early reports it
+        if any(liveness.container.name == container.name for liveness, _ in too_strict(target, facts)):
+            continue  # liveness-as-strict-as-readiness reports it, and names the timeout too
         if looks_injected(probe.template.view, container, probe.field, facts):
             continue
         reported.add(container.name)
