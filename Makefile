@@ -18,7 +18,7 @@ RUNS ?= 2000
 # How long make differential begins new rounds: make differential SECONDS=7200 ARGS="--seed 1000"
 SECONDS ?= 60
 
-# The tests of one file that wait long would all be the last ones of one process if the others could not steal them.
+# Without worksteal, all the long waits of one file would fall to one process, and the others would end before it.
 UNIT := -m "not e2e and not realnode and not servers and not vllm" -n auto --dist worksteal -q
 
 export UV_PYTHON_DOWNLOADS := never
