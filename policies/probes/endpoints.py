@@ -139,8 +139,14 @@ def server_port(container: Container, server: Server) -> int | None:
 
     The first of: the value of its flag or variable; the preset's port, if it is declared and no unread option
     may change it; a declared port with the protocol's name; the preset's port, if no declared port
-    contradicts it; the only declared port.
+    contradicts it; the only declared port. A variable that some images read instead must not contradict it.
     """
+    port = _usual_port(container, server)
+    others = (server.variables[name] for name in server.preset.other_port_env if name in server.variables)
+    return port if all(_port_in(value or "") == port for value in others) else None
+
+
+def _usual_port(container: Container, server: Server) -> int | None:
     preset = server.preset
     value = server.configured(preset.port_flags, preset.port_env)
     if value is not None and not _HOST_ONLY.fullmatch(value):

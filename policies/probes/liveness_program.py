@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
@@ -194,7 +195,7 @@ def can_watch_start(pod: PodView, container: Container, facts: Facts) -> bool:
     if server is None or progress is None or not server.own_image or len(programs(container)) > 1:
         return False
     joining = progress.joining_flags
-    if _flag_in_use(server, joining) or server.may_have_option(*joining) or _may_have_further_flags(server):
+    if any(_in_use(server, joining)) or server.may_have_option(*joining) or _may_have_further_flags(server):
         return False
     spec = mapping(pod.json, "spec")
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
@@ -216,8 +217,9 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
         return "its image has no Python to run the check"
     if server.version and progress.since and server.version < release(progress.since):
         return f"versions before {progress.since} do not show their progress"
-    if flag := _flag_in_use(server, progress.unless_flags):
-        return f"it is started with {flag}, with which this was not tried"
+    for flag, value in _in_use(server, progress.unless_flags):
+        if not _is_harmless(value, progress.harmless_values.get(flag, {})):
+            return f"it is started with {flag}, with which this was not tried"
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"{name} is set, with which this was not tried"
     preset = server.preset
@@ -236,10 +238,34 @@ def _host(address: str) -> str:
     return before if port.isascii() and port.isdigit() else host
 
 
-def _flag_in_use(server: Server, flags: tuple[str, ...]) -> str | None:
-    """The first of the flags in the command line; also as `--a_b` or `--a.b`."""
-    names = {word.partition("=")[0].partition(".")[0].replace("_", "-") for word in server.argv}
-    return next((flag for flag in flags if flag in names), None)
+def _in_use(server: Server, flags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Those of the flags in the command line, with their values; also as `--a_b` or `--a.b`."""
+    if not flags:
+        return
+    for word, following in zip(server.argv, (*server.argv[1:], ""), strict=False):
+        option, _, value = word.partition("=")
+        name = option.partition(".")[0].replace("_", "-")
+        if name in flags:
+            yield name, value or following
+
+
+def _is_harmless(value: str, known: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the JSON in a flag has, at every depth, only known values; as `harmless` in the program."""
+    try:
+        parts = [json.loads(value)] if known else []
+    except (ValueError, RecursionError):
+        return False
+    found = False
+    for part in parts:
+        if isinstance(part, dict):
+            for name in known.keys() & part.keys():
+                if part[name] not in known[name]:
+                    return False
+                found = True
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+    return found
 
 
 def _may_have_further_flags(server: Server) -> bool:
@@ -273,6 +299,7 @@ def _plan(server: Server | None, progress: Progress) -> str:
         "silence": _silence(server, progress),
         "longest": progress.longest,
         "unless": list(progress.unless_flags),
+        "harmless": {flag: dict(values) for flag, values in progress.harmless_values.items()},
         "env": list(progress.unless_env),
         "config": list(server.preset.config_flags) if server else [],
         "keys": list(progress.key_flags),

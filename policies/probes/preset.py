@@ -178,6 +178,11 @@ class Progress(Model):
     unless_flags: tuple[str, ...] = Field(
         (), description="flags with which a canary could do harm, or would not show that the server works"
     )
+    harmless_values: Mapping[str, Mapping[str, tuple[str, ...]]] = Field(
+        {},
+        description="for flags of `unlessFlags` whose value is JSON: the values of its fields with which a "
+        "canary does no harm",
+    )
     unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
     joining_flags: tuple[str, ...] = Field(
         (), description="flags with which its start may wait for other pods, so only its port shows the start"
@@ -399,6 +404,11 @@ class Preset(Model):
     port_flags: tuple[str, ...] = Field((), description="flags that set the port, such as `--port`")
     port_env: tuple[str, ...] = Field(
         (), description="environment variables that set the port; `host:port` and URLs are understood"
+    )
+    other_port_env: tuple[str, ...] = Field(
+        (),
+        description="variables that set the port in some of its images, before all others: the port is known "
+        "if they agree with it",
     )
     image_port: bool = Field(
         False,

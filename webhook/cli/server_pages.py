@@ -105,7 +105,8 @@ def _probes(preset: Preset) -> Iterator[str]:
         yield f"no probe is injected: {preset.doubt}"
     if preset.port:
         flags = (*preset.port_flags, *preset.port_env)
-        yield f"port {preset.port}" + (f", set by {_code(flags)}" if flags else "")
+        others = f"; {_code(preset.other_port_env)} must not differ" if preset.other_port_env else ""
+        yield f"port {preset.port}" + (f", set by {_code(flags)}" if flags else "") + others
     if preset.protocol is Protocol.GRPC:
         yield "liveness and readiness: the gRPC health check"
     elif preset.live_socket:

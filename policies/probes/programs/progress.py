@@ -312,6 +312,25 @@ def named(word):
     return word.partition("=")[0].partition(".")[0].replace("_", "-")
 
 
+def harmless(flag, value):
+    """Whether a flag's JSON has, at every depth, only the values with which it does no harm."""
+    try:
+        parts = [json.loads(value)]
+    except (ValueError, RecursionError):
+        return False
+    known, found = PLAN["harmless"].get(flag, {}), False
+    for part in parts:
+        if isinstance(part, dict):
+            for name in known.keys() & part.keys():
+                if part[name] not in known[name]:
+                    return False
+                found = True
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+    return found
+
+
 def unsuitable():
     """What the server was started with that makes a request or the counters mean something else."""
     for name in PLAN["env"]:
@@ -319,7 +338,7 @@ def unsuitable():
             return "%s is set" % name
     for pid, word, following in arguments():
         flag = named(word)
-        if flag in PLAN["unless"]:
+        if flag in PLAN["unless"] and not harmless(flag, word.partition("=")[2] or following):
             return "it is started with %s" % flag
         if flag in PLAN["config"]:
             path = word.partition("=")[2] or following
@@ -329,8 +348,9 @@ def unsuitable():
             except (OSError, ValueError):
                 return "%s cannot be read" % path
             for line in lines:
-                flag = named("--" + line.partition(":")[0].strip(" \"'"))
-                if flag in PLAN["unless"]:
+                name, _, value = line.partition(":")
+                flag = named("--" + name.strip(" \"'"))
+                if flag in PLAN["unless"] and not harmless(flag, value.strip(" '")):
                     return "its configuration has %s" % flag
     return None
 

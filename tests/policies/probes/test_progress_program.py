@@ -502,11 +502,35 @@ def test_a_paused_server_passes(kubelet: Kubelet) -> None:
     assert kubelet.probe(server, silent=LONG_AGO).status == FAILS
 
 
+_NIXL = '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}'
+_OFFLOADING = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}'
+_BOTH = (
+    '{"kv_connector": "MultiConnector", "kv_role": "kv_both", '
+    f'"kv_connector_extra_config": {{"connectors": [{_NIXL}, {_OFFLOADING}]}}}}'
+)
+_WITH_OTHER = _BOTH.replace("OffloadingConnector", "P2pNcclConnector")
+_KV = "it is started with --kv-transfer-config"
+_SLEEP = "it is started with --enable-sleep-mode"
+
+
 @pytest.mark.parametrize(
     ("words", "config", "why"),
     [
         (["vllm", "serve", "m", "--kv_transfer_config={}"], "", "it is started with --kv-transfer-config"),
         (["vllm", "serve", "--ec-transfer-config.a", "b"], "", "it is started with --ec-transfer-config"),
+        (["vllm", "--kv-transfer-config", _NIXL], "", ""),
+        (["vllm", f"--kv_transfer_config={_BOTH}"], "", ""),
+        (["vllm", "--kv-transfer-config", _WITH_OTHER], "", _KV),
+        (["vllm", "--kv-transfer-config", '{"kv_role": "kv_both"}'], "", _KV),
+        (["vllm", "--kv-transfer-config", "[" * 20_000], "", _KV),
+        (["vllm", "--kv-transfer-config.kv_connector", "NixlConnector"], "", _KV),
+        (["vllm", "--kv-transfer-config", _NIXL, "--enable-sleep-mode"], "", _SLEEP),
+        (["vllm", "--config", "c.yaml"], f"kv-transfer-config: '{_NIXL}'\n", ""),
+        (
+            ["vllm", "--config", "c.yaml"],
+            f"kv-transfer-config: '{_WITH_OTHER}'\n",
+            "its configuration has --kv-transfer-config",
+        ),
         (
             ["vllm", "--config", "c.yaml"],
             "kv_transfer_config: {}\n",
