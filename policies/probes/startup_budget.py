@@ -190,7 +190,7 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
     compiles = _compiles(container, settings)
     factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
     if start is not None and start.loading:
-        fetches = not (_keeps_files(pod, container) or MODEL_CONFIG in pod.metadata.annotations)
+        fetches = not (keeps_files(pod, container) or MODEL_CONFIG in pod.metadata.annotations)
         factor *= 2 if fetches else 1
         known, why = start, _because(fetches=fetches, compiles=compiles)
         seconds = _multiplied(start.seconds, factor)
@@ -381,7 +381,7 @@ def _volumes(pod: Pod, container: Container) -> list[Volume]:
     return [each for each in mounted if each.empty_dir is None or each.empty_dir.medium != "Memory"]
 
 
-def _keeps_files(pod: Pod, container: Container) -> bool:
+def keeps_files(pod: Pod, container: Container) -> bool:
     """Whether a volume, such as an emptyDir, keeps the download when the container is restarted."""
     return any(
         volume.config_map is None

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from policies.accelerators.requests import GpuAffinity, wants_accelerator
+from policies.accelerators.requests import GpuAffinity, asks_for_devices, wants_accelerator
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Model
@@ -82,6 +82,8 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
     labels = {label.key for vendor in vendors.values() for label in vendor.labels}
     selects = not labels.isdisjoint(spec.node_selector)
     images = [each for each in template.containers(Role.MAIN) if image_matches(each.image, _images())]
+    if asks_for_devices(template.view.typed):
+        return  # a device plugin may give a GPU any name
     if images and (index is not None or selects) and recognised(images[0], facts) is None:
         yield Finding(
             template.at(images[0], "resources"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from policies.commands import children
 from policies.containers.programs import program_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.jobs.training import runs_training
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised, serving_containers
 
@@ -12,7 +13,9 @@ from policies.probes.serving import recognised, serving_containers
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         spec = template.typed.spec
-        if template.completes or spec.share_process_namespace or spec.host_pid:
+        if template.completes or runs_training(template.view):
+            continue
+        if spec.share_process_namespace or spec.host_pid:
             continue
         for container in serving_containers(template.view, facts):
             server = _child(container, facts) if container.role is Role.MAIN else ""

@@ -13,6 +13,7 @@ from policies.core.settings import Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
+from policies.probes.rules.probe_always_passes import always_passes
 
 
 class SlowProgram(Model):
@@ -54,8 +55,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"is {probe.timeout} s: after {probe.give_up} s the kubelet restarts the container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
             )
-        elif probe.timeout > 1:
-            continue
+        elif probe.timeout > 1 or always_passes(probe):
+            continue  # the other rule's finding leaves one probe with one warning
         elif probe.give_up < LENIENT and is_first_party(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("timeoutSeconds"),

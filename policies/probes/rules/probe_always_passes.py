@@ -13,7 +13,7 @@ _PASS: Final = frozenset({"true", ":", "echo", "printf", "exit"})
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS):
-        if probe.typed.exec is None or not _always_passes(probe):
+        if probe.typed.exec is None or not always_passes(probe):
             continue
         then = "never restarted" if probe.field == LIVENESS else "ready as soon as its container runs"
         yield Finding(
@@ -24,7 +24,8 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _always_passes(probe: Probe) -> bool:
+def always_passes(probe: Probe) -> bool:
+    """Whether the probe's command cannot fail."""
     commands = [each for each in probe.command.commands if each.name not in ("sh", "bash")]
     return bool(commands) and all(
         each.name in _PASS and (each.name != "exit" or each.argv[1:] in ((), ("0",))) for each in commands

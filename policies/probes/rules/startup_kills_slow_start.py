@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.probe import STARTUP, probes
-from policies.probes.startup_budget import start_of
+from policies.probes.startup_budget import keeps_files, start_of
 
 _FAR_BELOW: Final = 8
 """A budget this many times below a server's usual start is too short for any model."""
@@ -18,9 +18,13 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         start = start_of(probe.template.view, probe.container, facts)
         budget = probe.typed.startup_deadline
-        # A size gives the amount to load, not the rate. A server's usual start is for a usual model.
-        margin = 1 if start is not None and start.annotated else 2
-        if start is None or (budget * margin >= start.loading and budget * _FAR_BELOW >= start.usual):
+        if start is None:
+            continue
+        # A size gives the amount to load, not the rate: disks are 8 times as fast as the rate that budgets
+        # allow for. A server's usual start is for a usual model.
+        stored = keeps_files(probe.template.typed, probe.container) or not probe.template.is_exact
+        margin = 1 if start.annotated else _FAR_BELOW if stored and not start.declared else 2
+        if budget * margin >= start.loading and budget * _FAR_BELOW >= start.usual:
             continue
         yield Finding(
             probe.at(),

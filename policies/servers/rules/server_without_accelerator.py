@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import asks_for_devices, wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.images import image_matches
-from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Role
 from policies.probes.life import Needs
 from policies.probes.serving import recognised
@@ -33,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             if container.typed.security_context.privileged or container.typed.resources.claims:
                 continue
-            if wants_accelerator(template.view, facts) or _requests_a_device(template.typed.spec.containers):
+            if wants_accelerator(template.view, facts) or asks_for_devices(template.view.typed):
                 continue
             yield Finding(
                 template.at(container, "resources"),
@@ -48,12 +47,6 @@ def _result(needs: Needs) -> str:
     if needs.falls_back:
         return "it computes on the CPU, many times slower"
     return f"it ends with an error{f' ({needs.error})' if needs.error else ''}"
-
-
-def _requests_a_device(containers: tuple[ContainerSpec, ...]) -> bool:
-    """Whether a container requests an extended resource of any vendor."""
-    given = [(*each.resources.limits, *each.resources.requests) for each in containers]
-    return any("/" in name for names in given for name in names)
 
 
 RULE = rule(__name__, check)
