@@ -102,7 +102,7 @@ def _starts_training(container: Container) -> bool:
     table = _table()
     started = programs(container)
     lines = (*started, *(command.argv for command in command_without_pod(container).commands))
-    names = {words[0] for words in started}
+    names = {words[0] for words in started} - SHELLS - table.harmless
     if any(prepares(name) for name in names):
         return False
     return any(_launcher(words) for words in lines) or any(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.containers.programs import has_option, programs
+from policies.kube.images import image_matches
 from policies.kube.json import Json, maps, text
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Container, tcp_ports
@@ -139,11 +140,13 @@ def server_port(container: Container, server: Server) -> int | None:
 
     The first of: the value of its flag or variable; the preset's port, if it is declared and no unread option
     may change it; a declared port with the protocol's name; the preset's port, if no declared port
-    contradicts it; the only declared port. A variable that some images read instead must not contradict it.
+    contradicts it; the only declared port. In some images a variable precedes it; in others it must agree.
     """
     port = _usual_port(container, server)
-    others = (server.variables[name] for name in server.preset.other_port_env if name in server.variables)
-    return port if all(_port_in(value or "") == port for value in others) else None
+    for name, images in server.preset.other_port_env.items():
+        other = _port_in(server.variables[name] or "") if name in server.variables else port
+        port = other if other == port or image_matches(container.image, images) else None
+    return port
 
 
 def _usual_port(container: Container, server: Server) -> int | None:

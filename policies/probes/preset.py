@@ -405,10 +405,10 @@ class Preset(Model):
     port_env: tuple[str, ...] = Field(
         (), description="environment variables that set the port; `host:port` and URLs are understood"
     )
-    other_port_env: tuple[str, ...] = Field(
-        (),
-        description="variables that set the port in some of its images, before all others: the port is known "
-        "if they agree with it",
+    other_port_env: Mapping[str, tuple[str, ...]] = Field(
+        {},
+        description="variables that set the port in these of its images, written as those of a preset, "
+        "before all others. In images whose build is unknown they must not contradict it",
     )
     image_port: bool = Field(
         False,

@@ -105,8 +105,9 @@ def _probes(preset: Preset) -> Iterator[str]:
         yield f"no probe is injected: {preset.doubt}"
     if preset.port:
         flags = (*preset.port_flags, *preset.port_env)
-        others = f"; {_code(preset.other_port_env)} must not differ" if preset.other_port_env else ""
-        yield f"port {preset.port}" + (f", set by {_code(flags)}" if flags else "") + others
+        yield f"port {preset.port}" + (f", set by {_code(flags)}" if flags else "")
+        for name, images in preset.other_port_env.items():
+            yield f"in the images {_code(images)} `{name}` precedes them; elsewhere it must not differ"
     if preset.protocol is Protocol.GRPC:
         yield "liveness and readiness: the gRPC health check"
     elif preset.live_socket:
