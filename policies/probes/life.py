@@ -35,6 +35,14 @@ class Cache(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class OwnData(Model):
+    """Where a server keeps data that nobody else has, such as accounts or vectors."""
+
+    directory: str = Field(pattern=r"^/", description="the directory in its images")
+    unless_env: tuple[str, ...] = Field((), description="variables that name another place for the data")
+    source: str = Field(description="the documentation or code that shows it")
+
+
 class Needs(Model):
     """Images of a server that do not start, or not as intended, without an accelerator."""
 

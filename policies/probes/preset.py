@@ -25,6 +25,7 @@ from policies.probes.life import (
     LongAnswers,
     MemoryShare,
     Needs,
+    OwnData,
     Parallelism,
     PullerOption,
     Pulls,
@@ -362,6 +363,7 @@ class Preset(Model):
         None, description="state that a second replica could not share; absent: none is known"
     )
     cache: Cache | None = Field(None, description="where it stores the models that it downloads, if known")
+    data: OwnData | None = Field(None, description="where it keeps data that nobody else has, if known")
     needs: Needs | None = Field(
         None, description="images that do not start, or not as intended, without an accelerator"
     )

@@ -27,9 +27,13 @@ def server_manifest(name: str, preset: Preset) -> str:
     budget = 3 * (preset.expected_start or _DEFAULT_START)
     container = _container(preset, budget)
     volumes: list[dict[str, Any]] = []
-    if preset.cache is not None:
-        container["volumeMounts"] = [{"name": "models", "mountPath": preset.cache.directory}]
-        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": "models"}})
+    claims = {
+        **({"models": preset.cache.directory} if preset.cache else {}),
+        **({"data": preset.data.directory} if preset.data else {}),
+    }
+    for claim, directory in claims.items():
+        container.setdefault("volumeMounts", []).append({"name": claim, "mountPath": directory})
+        volumes.append({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
     if example.gpus > 1:
         container.setdefault("volumeMounts", []).append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}})
@@ -62,17 +66,16 @@ def server_manifest(name: str, preset: Preset) -> str:
             "spec": {"selector": labels, "ports": [{"port": preset.port, "targetPort": "serving"}]},
         },
     ]
-    if preset.cache is not None:
-        modes = ["ReadWriteOnce" if replicas == 1 else "ReadWriteMany"]
-        claim = {"accessModes": modes, "resources": {"requests": {"storage": "100Gi"}}}
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": "models"},
-                "spec": claim,
-            }
-        )
+    modes = ["ReadWriteOnce" if replicas == 1 else "ReadWriteMany"]
+    objects += [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim},
+            "spec": {"accessModes": modes, "resources": {"requests": {"storage": "100Gi"}}},
+        }
+        for claim in claims
+    ]
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100)
 
 

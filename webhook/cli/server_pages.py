@@ -21,6 +21,7 @@ def server_markdown(name: str) -> str:
         ("Probes", _probes(preset)),
         ("Start", _start(preset)),
         ("Models and their cache", _cache(preset)),
+        ("Data", _data(preset)),
         ("Accelerators and memory", _memory(preset)),
         ("Variables", _variables(preset)),
         ("Stop", _stop(preset)),
@@ -148,6 +149,15 @@ def _cache(preset: Preset) -> Iterator[str]:
     if cache.in_home:
         yield f"a user without a home directory cannot write there ([rule]({_RULES}/cache-not-writable.md))"
     yield f"without a volume there, each restart downloads again ([rule]({_RULES}/model-cache-lost.md))"
+
+
+def _data(preset: Preset) -> Iterator[str]:
+    data = preset.data
+    if data is None:
+        return
+    moved = f", unless {_code(data.unless_env)} names another place" if data.unless_env else ""
+    yield f"keeps its data in `{data.directory}`{moved}{_cited(data.source)}"
+    yield f"without a volume there, a restart deletes it ([rule]({_RULES}/state-on-ephemeral-volume.md))"
 
 
 def _memory(preset: Preset) -> Iterator[str]:

@@ -14,6 +14,7 @@ from policies.kube.images import repository
 from policies.kube.objects.pods import Volume
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
+from policies.probes.serving import recognised
 
 
 class DataDirectory(Model):
@@ -21,8 +22,6 @@ class DataDirectory(Model):
 
     image: str = Field(description="the last part of the image's repository")
     path: str = Field(description="the directory with the data")
-    always: bool = Field(False, description="whether a store without any volume is reported, too")
-    unless_env: tuple[str, ...] = Field((), description="variables that name another place for the data")
     source: str
 
 
@@ -43,10 +42,14 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         fleeting = {each.name for each in template.typed.spec.volumes if each.empty_dir is not None} - claimed
         for container in template.containers(Role.MAIN):
-            entry = _entry(container)
-            if entry is None:
+            server = recognised(container, facts)
+            preset = server.preset.data if server is not None else None
+            moved = preset.unless_env if preset is not None else ()
+            if server is not None and moved and (server.has_env_from or server.has_variable(*moved)):
                 continue
-            mounts = [each for each in container.typed.volume_mounts if _is_at(each.mount_path, entry.path)]
+            paths = _paths(container) if preset is None else (preset.directory,)
+            given = container.typed.volume_mounts
+            mounts = [each for each in given if any(_is_at(each.mount_path, path) for path in paths)]
             said = f"Container {container.name} keeps its data in"
             if mounts and all(each.name in fleeting for each in mounts):
                 yield Finding(
@@ -55,25 +58,19 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"drained node or an update of the {target.kind.kind} deletes it.",
                     _HINTS[target.kind],
                 )
-            elif entry.always and not claimed and not _may_keep(template, container):
+            elif preset is not None and not claimed and not _may_keep(template, container):
                 yield Finding(
                     template.at(container),
-                    f"{said} {entry.path}, where no volume is: a restart of the container deletes it.",
+                    f"{said} {preset.directory}, where no volume is: a restart of the container deletes it.",
                     _HINTS[target.kind],
                 )
 
 
-def _entry(container: Container) -> DataDirectory | None:
-    """The data directory of a container; None if it has none, or its data may be elsewhere."""
-    name, typed = repository(container.image).rpartition("/")[2], container.typed
-    found = [each for each in _directories() if each.image == name]
-    given = {each.name for each in typed.env}
-    moved = [each for each in found if each.unless_env]
-    if any(typed.env_from or not given.isdisjoint(each.unless_env) for each in moved):
-        return None
-    mounted = [mount.mount_path for mount in typed.volume_mounts]
-    at = (each for each in found if any(_is_at(path, each.path) for path in mounted))
-    return next(at, found[0] if found else None)
+def _paths(container: Container) -> tuple[str, ...]:
+    """The data directories of a store that is no server of a preset. Without any volume it is not reported:
+    people run databases so for tests, and MinIO as a gateway."""
+    name = repository(container.image).rpartition("/")[2]
+    return tuple(each.path for each in _directories() if each.image == name)
 
 
 def _may_keep(template: PodTemplate, container: Container) -> bool:
