@@ -303,6 +303,9 @@ class Preset(Model):
     worker_flags: tuple[str, ...] = Field(
         (), description="flags that number the nodes of a group, of which only the first, 0, serves"
     )
+    headless_words: tuple[str, ...] = Field(
+        (), description="globs of words in its command line with which it serves nobody, such as `*train*.py`"
+    )
     headless_flags: tuple[str, ...] = Field(
         (), description="flags with which it is a worker of a group and answers no client"
     )

@@ -84,6 +84,9 @@ class Server:
         """Its role in a group of nodes, of which only the first serves."""
         if self.preset.worker or self.has_option(*self.preset.headless_flags):
             return GroupRole.WORKER
+        words = self.preset.headless_words
+        if words and any(glob_of(glob).fullmatch(word) for word in self.argv for glob in words):
+            return GroupRole.WORKER
         rank = self.options.value(self.preset.worker_flags)
         if rank in (None, "0"):
             return GroupRole.SERVES
