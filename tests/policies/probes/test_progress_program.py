@@ -559,6 +559,23 @@ def test_flags_that_only_the_running_server_shows(
     assert len(server.canaries) == (not why)
 
 
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        (_NIXL, True),
+        (_BOTH, True),
+        (_WITH_OTHER, False),
+        ('{"kv_role": "kv_both"}', False),
+        ("[" * 20_000, False),
+        ("NixlConnector", False),
+        ("$(KV)", False),
+    ],
+)
+def test_the_webhook_reads_a_value_as_the_program_does(value: str, asked: bool) -> None:
+    probes = probes_of({**_VLLM, "args": ["--model=m", "--kv-transfer-config", value]})
+    assert ("exec" in probes["livenessProbe"]) is asked
+
+
 @pytest.mark.parametrize("words", [["--api-key", "in its arguments"], ["--api_key=in its arguments"]])
 def test_a_key_in_the_arguments(words: list[str], kubelet: Kubelet, tmp_path: Path) -> None:
     (process := tmp_path / "proc" / "1").mkdir(parents=True)
