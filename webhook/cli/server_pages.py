@@ -243,6 +243,10 @@ def _hangs(preset: Preset) -> Iterator[str]:
         "its liveness endpoint does not notice all hangs; a program in the container checks that work is "
         f"finished, by `{progress.page}`{_cited(progress.source)}"
     )
+    for flag in progress.unless_flags:
+        known = progress.harmless_values.get(flag, {})
+        but = "".join(f", unless its `{field}` is one of {_code(names)}" for field, names in known.items())
+        yield f"with `{flag}` only the endpoint is asked{but}"
 
 
 def _scaling(preset: Preset) -> Iterator[str]:
