@@ -383,13 +383,7 @@ def _volumes(pod: Pod, container: Container) -> list[Volume]:
 
 def keeps_files(pod: Pod, container: Container) -> bool:
     """Whether a volume, such as an emptyDir, keeps the download when the container is restarted."""
-    return any(
-        volume.config_map is None
-        and volume.secret is None
-        and volume.projected is None
-        and volume.downward_api is None
-        for volume in _volumes(pod, container)
-    )
+    return any(volume.keeps_files for volume in _volumes(pod, container))
 
 
 def _compiles(container: Container, settings: StandardProbes) -> bool:

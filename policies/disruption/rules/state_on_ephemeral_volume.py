@@ -11,7 +11,6 @@ from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Targe
 from policies.core.settings import Model
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.images import repository
-from policies.kube.objects.pods import Volume
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -77,13 +76,7 @@ def _may_keep(template: PodTemplate, container: Container) -> bool:
     """Whether a mounted volume may outlive the container and hold data."""
     volumes = {each.name: each for each in template.typed.spec.volumes}
     mounted = (volumes.get(mount.name) for mount in container.typed.volume_mounts)
-    return any(volume is None or not _holds_no_data(volume) for volume in mounted)
-
-
-def _holds_no_data(volume: Volume) -> bool:
-    written = (volume.config_map, volume.secret, volume.projected, volume.downward_api)
-    in_memory = volume.empty_dir is not None and volume.empty_dir.medium == "Memory"
-    return in_memory or any(each is not None for each in written)
+    return any(volume is None or volume.keeps_files for volume in mounted)
 
 
 def _is_at(mounted: str, path: str) -> bool:

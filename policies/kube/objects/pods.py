@@ -291,6 +291,15 @@ class Volume(Part):
     image: ImageVolume | None = None
     ephemeral: EphemeralVolume | None = None
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether files that a container writes stay when it is restarted: it is not in memory and has no
+        content of its own, as that of a ConfigMap."""
+        if self.empty_dir is not None and self.empty_dir.medium == "Memory":
+            return False
+        contents = (self.config_map, self.secret, self.projected, self.downward_api)
+        return all(each is None for each in contents)
+
 
 # --- pods ------------------------------------------------------------------------------------------
 
