@@ -76,14 +76,14 @@ def _is_agent(container: Container) -> bool:
 
 def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """Pods without an accelerator that tolerate or select accelerator nodes."""
+    if asks_for_devices(template.view.typed):
+        return  # a device plugin may give a GPU any name
     spec, vendors = template.typed.spec, facts.settings(GpuAffinity).catalogue.vendors
     keys = {taint.key for vendor in vendors.values() for taint in vendor.taints}
     index = next((index for index, each in enumerate(spec.tolerations) if each.key in keys), None)
     labels = {label.key for vendor in vendors.values() for label in vendor.labels}
     selects = not labels.isdisjoint(spec.node_selector)
     images = [each for each in template.containers(Role.MAIN) if image_matches(each.image, _images())]
-    if asks_for_devices(template.view.typed):
-        return  # a device plugin may give a GPU any name
     if images and (index is not None or selects) and recognised(images[0], facts) is None:
         yield Finding(
             template.at(images[0], "resources"),

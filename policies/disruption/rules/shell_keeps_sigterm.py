@@ -13,13 +13,11 @@ from policies.probes.serving import recognised, serving_containers
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         spec = template.typed.spec
-        if template.completes or runs_training(template.view):
-            continue
-        if spec.share_process_namespace or spec.host_pid:
+        if template.completes or spec.share_process_namespace or spec.host_pid:
             continue
         for container in serving_containers(template.view, facts):
             server = _child(container, facts) if container.role is Role.MAIN else ""
-            if server:
+            if server and not runs_training(template.view):
                 yield Finding(
                     template.at(container, "command"),
                     f"Container {container.name} runs {server} as a child of its shell, and a shell that is "
