@@ -13,6 +13,7 @@ from typing import Any
 
 from policies.commands import reach, values
 from policies.commands.budget import Budget, BudgetSpent
+from policies.commands.clients import clients
 from policies.commands.durations import limited, slept
 from policies.commands.ends import ends_script
 from policies.commands.hosts import is_url
@@ -206,6 +207,8 @@ class _Reader(Walk):
                 if word[-1] == "c":
                     return self._python_code(words, following)
                 self.scripts.append(f"-m {values.show(following)}")
+                if following in clients():
+                    return self.run(words[index + 1 :])
                 return self.record(words)
             if word == "-":
                 break

@@ -51,6 +51,8 @@ _OPERANDS = {"gosu": 1, "su-exec": 1, "chroot": 1, "taskset": 1, "flock": 1}
 """The number of operands before the wrapped program."""
 _TEKTON_ENTRYPOINT = "/tekton/bin/entrypoint"
 """The program that Tekton runs in each step, with the step's own program as its argument."""
+_AIRFLOW_ENTRYPOINT = "/entrypoint"
+"""The program of apache/airflow's image, which runs `python …` and `bash …` as they are."""
 _MAX_WRAPPERS = 20
 
 
@@ -76,6 +78,8 @@ def unwrap(words: Sequence[str]) -> Unwrapped:
             break
         if unwrapped.words[0] == _TEKTON_ENTRYPOINT:
             unwrapped.words = _tekton_step(unwrapped.words)
+        elif unwrapped.words[0] == _AIRFLOW_ENTRYPOINT and unwrapped.words[1:2] in (["python"], ["bash"]):
+            del unwrapped.words[0]
         name = unwrapped.words[0].rpartition("/")[2].lower()
         options = _WRAPPERS.get(name)
         if options is None:

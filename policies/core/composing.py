@@ -1,10 +1,12 @@
 """Pods composed from fields of a kind that has no pod template, each with its origin in the object.
 
-Law: a field of the result is the object's own value or is missing. Operators' defaults are not assumed.
+Law: a field of the result is the object's own value or is missing. Operators' defaults are not assumed,
+except for requests of resources that the kind always has.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -55,14 +57,14 @@ _MERGED: Final = frozenset(
 """Lists of a pod that a strategic merge merges by a key; it replaces the others."""
 
 
-def composed_pod(node: Json, at: str, entry: Composed) -> tuple[Json, Json, Origins]:
+def composed_pod(node: Json, at: str, entry: Composed, around: Json) -> tuple[Json, Json, Origins]:
     """The spec and metadata of the pod that a map describes, and the origins of their fields; without
-    containers if the map has none. `at` is the field path of the map."""
+    containers if the map has none. `at` is the field path of the map, which is in the map `around`."""
     origins: dict[str, str] = {}
     base = _at(node, entry.base) if entry.base else {}
     containers: list[Json] = []
     if entry.fields or entry.main:
-        main = _main(node, at, entry, origins)
+        main = _main(node, at, entry, around, origins)
         if main:
             containers.append({"name": entry.name, **main})
     _append(containers, "containers", node, at, entry, entry.containers, base, origins)
@@ -116,9 +118,19 @@ def _append(
             into.append({"name": default, **base, **container})
 
 
-def _main(node: Json, at: str, entry: Composed, origins: dict[str, str]) -> Json:
+def _main(node: Json, at: str, entry: Composed, around: Json, origins: dict[str, str]) -> Json:
     """The container whose fields are fields of the kind."""
     found: Json = {}
+    if "template" not in node:  # else they complete that template
+        for field, path in entry.shared.items():
+            value = _value(field, dig(around, *path.split(".")))
+            if value is not None:
+                found[field] = value
+                origins[f"spec.containers[0].{field}"] = f"{at.rpartition('.')[0]}.{path}"
+        resources = _resources(node, entry)
+        if resources:
+            found["resources"] = resources
+            origins["spec.containers[0].resources"] = at
     for field, path in entry.fields.items():
         value = _value(field, dig(node, *path.split(".")))
         if value is not None:
@@ -130,6 +142,34 @@ def _main(node: Json, at: str, entry: Composed, origins: dict[str, str]) -> Json
         origins[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
     origins["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
     return found
+
+
+def _resources(node: Json, entry: Composed) -> Json:
+    """The resources of a container whose kind has them in fields of its own; empty if one cannot be read."""
+    requests, limits = {}, {}
+    for resource, each in entry.requests.items():
+        values = (dig(node, *path.split(".")) for path in each.fields)
+        written = f"{next((value for value in values if value is not None), each.default)}"
+        amount = _of_jvm(written) if each.jvm else written
+        if amount is None:
+            return {}
+        requests[resource] = amount
+        if each.limited:
+            limits[resource] = amount
+    device = _at(node, entry.device) if entry.device else {}
+    if text(device, "name") and device.get("quantity"):
+        limits[text(device, "name")] = f"{device['quantity']}"
+    return {"requests": requests, "limits": limits} if requests else {}
+
+
+_JVM_SIZE: Final = re.compile(r"(\d+)([kmgt]?)b?", re.ASCII | re.IGNORECASE)
+_JVM_UNITS: Final = {"": "Mi", "k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
+
+
+def _of_jvm(size: str) -> str | None:
+    """A size of memory as Spark writes it (`512m`, `1g`), as a quantity; a number alone counts MiB."""
+    found = _JVM_SIZE.fullmatch(size.strip())
+    return found and found[1] + _JVM_UNITS[found[2].lower()]
 
 
 def _value(field: str, value: Any) -> Any:

@@ -49,6 +49,17 @@ class Completion(StrEnum):
     """Argo Rollouts takes the pod template of a Deployment, a ReplicaSet or a PodTemplate."""
 
 
+class Requested(Model):
+    """A resource that the main container of a composed pod requests."""
+
+    fields: tuple[str, ...] = Field(
+        min_length=1, description="paths of the amount; the first that exists counts"
+    )
+    default: str = Field(description="the amount without any of them")
+    jvm: bool = Field(False, description="whether the amount is written as for a JVM: `512m` is 512 MiB")
+    limited: bool = Field(False, description="whether the limit is the request")
+
+
 class Composed(Model):
     """A pod whose parts are in fields of the kind. All other paths are relative to `at`."""
 
@@ -58,6 +69,19 @@ class Composed(Model):
     main: str = Field("", description="path of the main container; its fields take precedence over `fields`")
     fields: dict[str, str] = Field(
         default_factory=dict, description="fields of the main container, with their paths"
+    )
+    shared: dict[str, str] = Field(
+        default_factory=dict,
+        description="fields of the main container that several pods share, with their paths relative to the "
+        "map around `at`; those in `fields` take precedence",
+    )
+    requests: dict[str, Requested] = Field(
+        default_factory=dict,
+        description="by resource, what the main container requests at least: the operator or its program "
+        "always sets these requests",
+    )
+    device: str = Field(
+        "", description="path of a map with the `name` and `quantity` of an extended resource"
     )
     name: str = Field("main", description="name of a container that has none")
     base: str = Field("", description="path of a map that is merged under each container")

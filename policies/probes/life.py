@@ -70,6 +70,14 @@ class Reserved(Model):
         pattern=r"^[0-9]+(\.[0-9]+)+$",
         description="the first version without it, by the tag of the preset's images",
     )
+    default: int = Field(0, description="the amount that it may take without the option")
+    since: str = Field(
+        "",
+        pattern=r"^(b?[0-9]+(\.[0-9]+)*)?$",
+        description="the first version with the default, by the tag of the preset's images; `b6800` is a "
+        "build",
+    )
+    unless_flags: tuple[str, ...] = Field((), description="flags with which the default is not used")
     source: str = Field(description="the documentation or code that shows it")
 
 

@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import Final
 
 from policies.core.facts import Facts
-from policies.core.lives import runs_in
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
@@ -39,6 +38,7 @@ from policies.rollouts.rollouts import (
     RollingUpdate,
     minimum_of,
     minimum_replicas,
+    pods_in_group,
     pods_per_replica,
     replicas_of,
     running_update,
@@ -255,7 +255,7 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
         return []
     update = running_update(target, facts) if replicated else None
     update = update or RollingUpdate(replicas, 0, replicas)
-    group = {} if replicated else _in_group(target)
+    group = {} if replicated else pods_in_group(target)
     found = [
         (template, pods_of(template.view, group.get(template.path, count), facts))
         for template, count in pods_per_replica(target)
@@ -274,21 +274,6 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
                 usage = _sum(each.usage for each in pods)
                 matches.append(QuotaMatch(quota, pods, templates, update, usage))
     return matches
-
-
-def _in_group(target: Target) -> dict[str, int]:
-    """The pods of each template of a group whose pods wait for each other, by the template's path; empty for
-    other workloads, whose pods run one after the other if the quota admits only some."""
-    run = next(runs_in(target.obj), None)
-    if (
-        run is None
-        or run.is_elastic
-        or any(map(run.has, run.life.in_turn))
-        or not any(t.workload is not None and t.workload.group for t in target.templates)
-    ):
-        return {}
-    roles = {template.path: run.role_of(template) for template in target.templates}
-    return {path: role.pods for path, role in roles.items() if role is not None}
 
 
 def in_use(quota: ResourceQuota) -> dict[str, Decimal] | None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from policies.core.facts import Facts
 from policies.core.listing import TypedIndex
+from policies.core.lives import runs_in
 from policies.core.target import PodTemplate, Target
 from policies.kube import group_kinds
 from policies.kube.group_kinds import LEADER_WORKER_SET
@@ -86,6 +87,21 @@ def pods_per_replica(target: Target) -> list[tuple[PodTemplate, int]]:
     is_leader = [template.path.endswith("leaderTemplate") for template in target.templates]
     counts = [1 if leader else size - any(is_leader) for leader in is_leader]
     return list(zip(target.templates, counts, strict=True))
+
+
+def pods_in_group(target: Target) -> dict[str, int]:
+    """The pods of each template of a group whose pods wait for each other, by the template's path; empty for
+    other workloads, whose pods run one after the other if the quota admits only some."""
+    run = next(runs_in(target.obj), None)
+    if (
+        run is None
+        or run.is_elastic
+        or any(map(run.has, run.life.in_turn))
+        or not any(t.workload is not None and t.workload.group for t in target.templates)
+    ):
+        return {}
+    roles = {template.path: run.role_of(template) for template in target.templates}
+    return {path: role.pods for path, role in roles.items() if role is not None}
 
 
 def replicas_of(workload: Replicated) -> int:

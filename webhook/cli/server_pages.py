@@ -181,7 +181,10 @@ def _memory(preset: Preset) -> Iterator[str]:
         until = f", before version {reserved.before}" if reserved.before else ""
         options = _code((*reserved.flags, *reserved.env))
         what = "memory" if reserved.directory_env is None else "disk space"
-        yield f"takes {what} of the node{each}: {options}{until}{_cited(reserved.source)}"
+        default = (
+            f", {reserved.default} by default from version {reserved.since} on" if reserved.default else ""
+        )
+        yield f"takes {what} of the node{each}: {options}{until}{default}{_cited(reserved.source)}"
     if preset.shared_memory is not None:
         shared = preset.shared_memory
         yield (

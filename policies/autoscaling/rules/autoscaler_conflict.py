@@ -1,21 +1,28 @@
-"""autoscaler-conflict: two autoscalers that set the replicas of one workload."""
+"""autoscaler-conflict: replicas that two autoscalers set, or an autoscaler and a manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import TypedIndex
 from policies.core.scaled_objects import autoscaler_of_scaled_object
-from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, SCALED_OBJECT, STATEFUL_SET
+from policies.kube.json import Json, integer, maps
+from policies.kube.metadata import last_applied
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of
 
 Scaled = tuple[str, str, str]
+_WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in _WORKLOADS:
+        yield from _of_manifest(target, facts)
+        return
     autoscalers = facts.objects(HorizontalPodAutoscaler)
     own = _own(target)
     if autoscalers is None or own is None:
@@ -30,6 +37,38 @@ def check(target: Target, facts: Facts) -> Findings:
             "the changes of the other, and the replicas go up and down.",
             "Keep one autoscaler, and give it the metrics of both.",
         )
+
+
+def _of_manifest(target: Target, facts: Facts) -> Findings:
+    """A finding about replicas outside the autoscaler's range: each apply sets them, and the autoscaler sets
+    them back."""
+    replicas = _written_replicas(target.obj)
+    autoscaler = autoscaler_of(target.kind.kind, target.name, facts) if replicas else None
+    if autoscaler is None:
+        return
+    low, high = autoscaler_minimum(autoscaler), autoscaler.spec.max_replicas or replicas
+    if low <= replicas <= high:
+        return
+    stops = (
+        f"stops pods until {replicas} are left"
+        if replicas < low
+        else f"starts pods until there are {replicas}"
+    )
+    yield Finding(
+        "spec.replicas",
+        f"Each apply of this manifest {stops}, and HorizontalPodAutoscaler {autoscaler.name} "
+        f"(from {low} to {high}) sets them back: servers are stopped and started again at each change.",
+        "Remove spec.replicas: the autoscaler sets it.",
+        Certainty.LIKELY,
+    )
+
+
+def _written_replicas(obj: Json) -> int:
+    """The replicas in the author's manifest; 0 if they are missing or unknown."""
+    applied = last_applied(obj)
+    if applied is None and maps(obj, "metadata", "managedFields"):
+        return 0  # the API server's default, or the autoscaler's value
+    return integer(obj if applied is None else applied, "spec", "replicas", default=0)
 
 
 def _own(target: Target) -> HorizontalPodAutoscaler | None:
@@ -51,4 +90,4 @@ def _targets(autoscaler: HorizontalPodAutoscaler) -> Iterator[Scaled]:
 
 _BY_TARGET: Final = TypedIndex(HorizontalPodAutoscaler, _targets)
 
-RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT))
+RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, *_WORKLOADS))

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.disruption.drains import drain_of, pre_stop_sleep
-from policies.kube.pods import Role
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.disruption.drains import Drain, SpotNodes, drain_of, pre_stop_sleep, spot_nodes_of
+from policies.kube.pods import Container, Role
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
+        spot = spot_nodes_of(template.typed.spec)
         if template.completes:
+            yield from _of_training(template, spot)
             continue
-        grace = template.typed.spec.grace
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
-            if drain is None or not drain.option:
-                continue
-            sleep = pre_stop_sleep(template, container)
-            if sleep < grace < sleep + drain.seconds:
-                first = f", after {sleep:g} s of preStop" if sleep else ""
-                yield Finding(
-                    template.at(container),
-                    f"Container {container.name} may take {drain.seconds} s to finish requests "
-                    f"({drain.option}){first}, and the pod has {grace} s to end: requests that take longer "
-                    f"than {grace - sleep:g} s are killed.",
-                    f"Set terminationGracePeriodSeconds above {sleep + drain.seconds:g}, or {drain.option} "
-                    f"below {grace - sleep:g}.",
-                )
+            drain = drain if drain is not None and drain.option else None
+            yield from _of_server(template, container, drain, spot)
+
+
+def _of_server(
+    template: PodTemplate, container: Container, drain: Drain | None, spot: SpotNodes | None
+) -> Findings:
+    grace, sleep = template.typed.spec.grace, pre_stop_sleep(template, container)
+    needed = sleep + (drain.seconds if drain is not None else 0)
+    if drain is not None and sleep < grace < needed:
+        first = f", after {sleep:g} s of preStop" if sleep else ""
+        yield Finding(
+            template.at(container),
+            f"Container {container.name} may take {drain.seconds} s to finish requests "
+            f"({drain.option}){first}, and the pod has {grace} s to end: requests that take longer "
+            f"than {grace - sleep:g} s are killed.",
+            f"Set terminationGracePeriodSeconds above {needed:g}, or {drain.option} below {grace - sleep:g}.",
+        )
+    elif spot is not None and spot.seconds < needed <= grace:
+        takes = f"may take {drain.seconds} s to finish requests ({drain.option})" if drain is not None else ""
+        sleeps = f"sleeps {sleep:g} s in its preStop hook" if sleep else ""
+        yield Finding(
+            template.at(container),
+            f"Container {container.name} {' and '.join(filter(None, (sleeps, takes)))}, and {_taken(spot)}: "
+            "then the requests that it still has are lost.",
+            "Shorten both to fit, or run it on nodes that stay.",
+        )
+
+
+def _of_training(template: PodTemplate, spot: SpotNodes | None) -> Findings:
+    written = template.typed.spec.termination_grace_period_seconds
+    if spot is not None and written is not None and written > max(spot.seconds, _DEFAULT_GRACE):
+        yield Finding(
+            f"{template.spec_path}.terminationGracePeriodSeconds",
+            f"The pod has {written} s to end, and {_taken(spot)}: a checkpoint that takes longer is lost.",
+            "Save checkpoints at intervals that a preemption may cost, and not only at SIGTERM.",
+        )
+
+
+_DEFAULT_GRACE = 30
+
+
+def _taken(spot: SpotNodes) -> str:
+    more = f" ({spot.raised})" if spot.raised else ""
+    return f"its nodes ({spot.label}) give pods {spot.seconds} s when the cloud takes them back{more}"
 
 
 RULE = rule(__name__, check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,14 +18,15 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import TypedIndex
-from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.nodes import HOSTNAME
+from policies.kube.nodes import HOSTNAME, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import Replicated, StatefulSet
+from policies.rollouts.rollouts import minimum_replicas, pods_in_group, pods_per_replica, running_update
 
 _MAX_NODES: Final = 2_000
 """A pod that can run on more nodes is not judged."""
@@ -46,6 +48,7 @@ _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
+    yield from _shared(target, facts)
     for template in target.templates:
         yield from _held_elsewhere(target, template, facts)
         found = placement(template.view, facts)
@@ -103,6 +106,42 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
                     Certainty.LIKELY,
                 )
                 return
+
+
+def _shared(target: Target, facts: Facts) -> Findings:
+    """A finding about a ReadWriteOnce claim that several pods of the workload need at the same time."""
+    claims, nodes = facts.objects(PersistentVolumeClaim), facts.cluster_objects(ClusterNode)
+    if not claims or (nodes is not None and len(nodes) == 1):
+        return
+    update = running_update(target, facts)
+    if target.kind == DEPLOYMENT and update is not None and update.surge:
+        return  # rollout-volume-deadlock is about a Deployment that adds pods first
+    group = pods_in_group(target)
+    replicas = 1 if group else minimum_replicas(target, facts)
+    pods: Counter[str] = Counter()
+    for template, count in pods_per_replica(target):
+        spec = template.typed.spec
+        apart = not pinned_to_one_node(spec) and not _is_together(spec)
+        for index, volume in enumerate(spec.volumes[:_MAX_VOLUMES] if apart else ()):
+            named = volume.persistent_volume_claim
+            claim = None if named is None else claims.named(named.claim_name)
+            if claim is None or claim.spec.access_modes != (_ONE_NODE,):
+                continue
+            pods[claim.name] += group.get(template.path, count) * replicas
+            if pods[claim.name] > 1:
+                yield Finding(
+                    f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName",
+                    f"Claim {claim.name} is {_ONE_NODE}, and {pods[claim.name]} pods mount it: those on "
+                    "another node than the first one wait for the volume as long as it runs.",
+                    "Use a ReadWriteMany claim, a claim for each pod, or an affinity that keeps the pods on "
+                    "one node.",
+                    Certainty.LIKELY,
+                )
+                return
+
+
+def _is_together(pod: PodSpec) -> bool:
+    return any(term.topology_key == HOSTNAME for term in pod.affinity.pod_affinity.required)
 
 
 def _host(pod: PodSpec) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from policies.accelerators.fit import MIN_SHARE, load_of
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.images import repository_and_tag
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero
+from policies.probes.life import Reserved
 from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
 from policies.servers.caches import Download, download_of
@@ -96,23 +101,55 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
     for reserved in server.preset.reserves:
         if reserved.before is not None and not () < server.version < release(reserved.before):
             continue
-        value = server.configured(reserved.flags, reserved.env)
-        if value is None or not value.replace(".", "", 1).isdigit() or len(value) > 9:
+        amount, option = _reserved(server, container, reserved)
+        if not amount:
             continue
-        processes = max(1, on_this_node(server)) if reserved.each else 1
-        amount = int(float(value) * reserved.unit) * processes
         if reserved.directory_env is not None:
             yield from _of_directory(template, container, server, reserved.directory_env, amount)
-        elif limit and amount > limit:
-            names = (*reserved.flags, *reserved.env)
-            option = next(name for name in names if server.has_option(name) or name in server.variables)
-            of = f" in each of {processes} processes" if processes > 1 else ""
+        elif limit and amount >= limit:
             yield Finding(
                 template.at(container, "resources.limits"),
                 f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory "
-                f"({option} {value}{of}), and the limit is {limit / 2**30:.0f} GiB: the kernel kills it.",
-                f"Raise the memory limit, or lower {option}.",
+                f"({option}), and the limit is {limit / 2**30:.0f} GiB: the kernel kills it.",
+                f"Raise the memory limit, or lower {option.split()[0]}.",
             )
+
+
+def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple[int, str]:
+    """The bytes that a server may take, and the option with its value; 0 if unknown."""
+    names = (*reserved.flags, *reserved.env)
+    value = server.configured(reserved.flags, reserved.env)
+    if value is None:
+        if server.may_have_option(*reserved.flags, *reserved.unless_flags):
+            return 0, ""
+        if not reserved.default or server.has_env_from:
+            return 0, ""
+        if not _is_since(server, container, reserved.since):
+            return 0, ""
+        return reserved.default * reserved.unit, f"{names[0]} {reserved.default}, the default"
+    if not value.replace(".", "", 1).isdigit() or len(value) > 9:
+        return 0, ""
+    processes = max(1, on_this_node(server)) if reserved.each else 1
+    option = next(name for name in names if server.has_option(name) or name in server.variables)
+    of = f" in each of {processes} processes" if processes > 1 else ""
+    return int(float(value) * reserved.unit) * processes, f"{option} {value}{of}"
+
+
+_BUILD: Final = re.compile(r".*-(b[0-9]+)", re.ASCII)
+
+
+def _is_since(server: Server, container: Container, since: str) -> bool:
+    """Whether a server has at least a version, by the tag of its own image. A tag without a number, or none,
+    is the newest one at the next start."""
+    if not server.own_image or "@" in container.image:
+        return False
+    tag = repository_and_tag(container.image)[1]
+    build = _BUILD.fullmatch(tag)
+    if since.startswith("b") and build is not None:
+        return int(build[1][1:]) >= int(since[1:])
+    if server.version and not since.startswith("b"):
+        return server.version >= release(since)
+    return not any(map(str.isdigit, tag))
 
 
 def _of_directory(

@@ -47,6 +47,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/workloads.yaml",
         "policies/disruption/data_directories.yaml",
         "policies/disruption/single_state.yaml",
+        "policies/disruption/spot_nodes.yaml",
         "policies/jobs/hangs.yaml",
         "policies/jobs/shared_memory.yaml",
         "policies/jobs/training_programs.yaml",

@@ -208,6 +208,52 @@ def test_a_patch_is_merged_by_name_and_removes_null_fields() -> None:
     ]
 
 
+SPARK: Json = {
+    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+    "kind": "SparkApplication",
+    "metadata": {"name": "etl"},
+    "spec": {"image": "spark:3.5", "driver": {"cores": 2, "memory": "512m"}, "executor": {"instances": 2}},
+}
+
+
+def test_a_pod_of_spark_has_the_image_of_its_application_and_always_requests() -> None:
+    driver, executor = pod_templates(SPARK, TABLE)
+    assert [each.containers()[0].image for each in (driver, executor)] == ["spark:3.5", "spark:3.5"]
+    assert driver.source_path(driver.at(driver.containers()[0], "image")) == "spec.image"
+    assert driver.containers()[0].spec["resources"] == {
+        "requests": {"cpu": "2", "memory": "512Mi"},
+        "limits": {"memory": "512Mi"},
+    }
+    assert executor.containers()[0].spec["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        ({"coreRequest": "500m", "cores": 2}, {"cpu": "500m", "memory": "1Gi"}),
+        ({"memory": "2048"}, {"cpu": "1", "memory": "2048Mi"}),
+        ({"memory": "2gb"}, {"cpu": "1", "memory": "2Gi"}),
+        ({"memory": "much"}, None),
+    ],
+)
+def test_memory_of_spark_is_read_as_a_jvm_does(driver: Json, expected: Json | None) -> None:
+    first, *_ = pod_templates(replaced(SPARK, ("spec", "driver"), driver), TABLE)
+    resources = first.containers()[0].spec.get("resources")
+    assert (resources or {}).get("requests") == expected
+
+
+def test_a_gpu_of_spark_is_a_limit_of_its_container() -> None:
+    executor = {"gpu": {"name": "nvidia.com/gpu", "quantity": 1}}
+    _, second = pod_templates(replaced(SPARK, ("spec", "executor"), executor), TABLE)
+    assert second.containers()[0].spec["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_a_template_of_spark_is_not_doubled() -> None:
+    template = {"spec": {"containers": [{"name": "spark-kubernetes-driver", "image": "other:1"}]}}
+    found = pod_templates(replaced(SPARK, ("spec", "driver"), {"template": template}), TABLE)
+    assert [each.containers()[0].image for each in found] == ["other:1", "spark:3.5"]
+
+
 def test_rules_take_every_template_of_every_kind() -> None:
     """None raises on a pod that is put together from fields."""
     for workload in known_workloads():
