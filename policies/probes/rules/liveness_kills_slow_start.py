@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from policies.commands import Command
+from policies.containers.commands import container_command
+from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.mode import Mode
+from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.pods import Role
 from policies.probes.copied import is_sendable
@@ -35,11 +39,12 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # the kubelet ignores a probe that it cannot send
         start = start_of(probe.template.view, probe.container, facts)
         budget = probe.typed.startup_deadline
-        if start is None and budget < _HASTY and _loads_something(probe, facts):
+        why = _why_slow(probe, facts) if start is None and budget < _HASTY else ""
+        if why:
             yield Finding(
                 probe.at(),
-                f"The {probe.name} kills it {budget} s after its start, unless it answers before. It "
-                "loads a model or uses accelerators, and such starts usually take a minute or more.",
+                f"The {probe.name} kills it {budget} s after its start, unless it answers before. {why}, and "
+                "such starts usually take a minute or more.",
                 _slow_start_hint(probe, 10 * _HASTY),
                 Certainty.UNDECIDED,
             )
@@ -61,6 +66,31 @@ def _least_allowed(start: Start, boot: int) -> int:
     if start.declared or start.loading > start.usual:
         return start.seconds
     return start.usual // (_SHARE if 0 < start.loading <= boot + _SMALL else 2)
+
+
+class _Preparing(Model):
+    """An entry of `preparing_programs.yaml`."""
+
+    run: str
+    source: str
+
+    def is_run_by(self, command: Command) -> bool:
+        program, _, argument = self.run.partition(" ")
+        return command.name == program and argument in command.argv[1:]
+
+
+@data.table
+def _preparing() -> tuple[_Preparing, ...]:
+    return data.load_list(_Preparing, "policies.probes", "preparing_programs.yaml")
+
+
+def _why_slow(probe: Probe, facts: Facts) -> str:
+    """Why the start of an unknown server takes long, as a clause; empty if nothing shows it."""
+    if _loads_something(probe, facts):
+        return "It loads a model or uses accelerators"
+    commands = container_command(probe.template, probe.container).commands
+    first = next((each.run for each in _preparing() if any(map(each.is_run_by, commands))), "")
+    return f"It runs {first} before its server at each start" if first else ""
 
 
 def _loads_something(probe: Probe, facts: Facts) -> bool:

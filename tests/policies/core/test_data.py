@@ -55,6 +55,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/network/meshes.yaml",
         "policies/jobs/uploading_programs.yaml",
         "policies/network/named_by_operators.yaml",
+        "policies/probes/preparing_programs.yaml",
         "policies/probes/first_party.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",
