@@ -106,6 +106,9 @@ class Ending(Model):
     keeps: tuple[str | bool, ...] = Field(min_length=1, description="values with which running pods stay")
     instead: str | bool = Field(description="the value that deletes them")
     unless: tuple[str, ...] = Field((), description="paths of fields that decide it otherwise")
+    deletes: tuple[str, ...] = Field(
+        (), description="values with which the pods that have ended are deleted, too, with their logs"
+    )
 
 
 class Start(Model):

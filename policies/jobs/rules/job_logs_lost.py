@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import runs_in
 from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, wants_to_finish
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
@@ -34,12 +34,28 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"{_what(target)} is deleted {seconds} s after its end, together with the logs of its pods.",
                 f"Set ttlSecondsAfterFinished to at least {least}, or leave it out.",
             )
+    yield from _of_ended_pods(target)
     if target.kind == CRON_JOB and target.read(CronJob).spec.failed_jobs_history_limit == 0:
         yield Finding(
             "spec.failedJobsHistoryLimit",
             "A failed Job is deleted at once, together with the logs that show why it failed.",
             "Set failedJobsHistoryLimit to at least 1.",
         )
+
+
+def _of_ended_pods(target: Target) -> Findings:
+    """A finding about a workload that deletes its pods at its end, also those that failed."""
+    for run in runs_in(target.obj):
+        ending = run.life.ending
+        for field in ending.fields if ending is not None else ():
+            value = run.value(field)
+            if ending is not None and value in ending.deletes:
+                yield Finding(
+                    field_path((*run.steps, *field.split("."))),
+                    f"With {field} {value}, all pods are deleted when the {run.life.kind} ends, together "
+                    "with the logs that show why it failed.",
+                    f"Set {field} to {ending.instead}: it deletes the pods that still run, and no others.",
+                )
 
 
 def _what(target: Target) -> str:
@@ -52,7 +68,7 @@ def _matters(target: Target, facts: Facts) -> bool:
         return True
     settings = facts.settings(JobRetries)
     if target.kind in KUBEFLOW_JOBS:
-        return any(wants_accelerator(template.view, facts) for template in target.templates)
+        return any(run.life.trains for run in runs_in(target.obj))
     return any(wants_to_finish(target.obj, job, settings, facts) for job in jobs_in(target.obj))
 
 

@@ -8,7 +8,6 @@ from policies.accelerators.node_affinity import is_within_limits
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.listing import is_manifest
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
 from policies.relations.domains import MAX_NODES, Cause, Domains, Limit, domains, limits_of
@@ -29,8 +28,6 @@ def check(target: Target, facts: Facts) -> Findings:
     if update is None:
         return
     settings = facts.settings(GpuAffinity)
-    if is_manifest(nodes[0]) and not settings.fixed_size:
-        return  # manifests contain a part of the cluster's nodes
     spec = template.typed.spec
     if spec.node_name or not is_within_limits(spec):
         return
