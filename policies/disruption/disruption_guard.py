@@ -170,15 +170,16 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
             f"{short} s of sleep and {need - short} s for the last requests",
             setting="drain",
         )
-    for container, drain in zip(servers, seconds, strict=True):
+    for container, drain, takes in zip(servers, drains, seconds, strict=True):
         # A server that aborts its requests at SIGTERM must finish them during the sleep.
-        sleep = short if drain or grace < long + _EXIT else long
+        sleep = short if takes or grace < long + _EXIT else long
         native = _can_sleep(facts)
         hook = {"sleep": {"seconds": sleep}} if native else {"exec": {"command": ["sleep", str(sleep)]}}
         pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), hook))
         reason = "requests still arrive then"
         if sleep != short:
-            reason += ", and this server aborts those under way when it is stopped"
+            aborts = "may abort" if drain is not None and drain.assumed else "aborts"
+            reason += f", and this server {aborts} those under way when it is stopped"
         why.give(
             f"{container.path}.lifecycle.preStop",
             f"sleeps {sleep} s while Services take it out: {reason}",

@@ -30,6 +30,8 @@ class Drain(NamedTuple):
     seconds: int
     option: str
     """The flag or variable that sets it; empty for the server's default."""
+    assumed: bool = False
+    """Whether it is that of new versions, and the server's own version is unknown."""
 
 
 def drain_of(container: Container, facts: Facts) -> Drain | None:
@@ -45,11 +47,13 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
         return _configured(value, name)
     if drain.seconds is None or not server.own_image or server.may_have_option(*drain.flags):
         return None
-    if not server.version or server.version < release(drain.since or "0"):
+    if server.version and server.version < release(drain.since or "0"):
         return None
+    if not server.version and drain.seconds:
+        return None  # without a version, only the careful assumption counts: it aborts its requests
     if server.has_env_from or any(word.startswith("$") for word in server.argv[1:]):
         return None
-    return Drain(drain.seconds, "")
+    return Drain(drain.seconds, "", assumed=not server.version)
 
 
 def _configured(value: str, option: str) -> Drain | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT
+from policies.kube import quantities as units
+from policies.kube.group_kinds import DEPLOYMENT, INFERENCE_SERVICE, KNATIVE_SERVICE, ROLLOUT
 from policies.kube.json import Json, mapping
+from policies.kube.objects.metadata import Object
 from policies.kube.objects.pods import ContainerSpec, PodSpec, PodTemplateSpec
 from policies.kube.objects.reading import read
 from policies.kube.objects.workloads import Progressing
@@ -21,7 +23,18 @@ _NO_DEADLINE: Final = 2**31 - 1
 """The value that switches the deadline off."""
 
 
+_OF_KNATIVE: Final = (KNATIVE_SERVICE, INFERENCE_SERVICE)
+_DEADLINE: Final = "serving.knative.dev/progress-deadline"
+"""On the template of a Service, and on an InferenceService. Knative scales a revision to zero that is not
+active after it (`pkg/reconciler/autoscaling/kpa/scaler.go`)."""
+_MODE: Final = "serving.kserve.io/deploymentMode"
+_SERVERLESS: Final = ("Serverless", "Knative")
+
+
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in _OF_KNATIVE:
+        yield from _of_knative(target, facts)
+        return
     spec = target.read(Progressing).spec
     given = spec.progress_deadline_seconds
     deadline = _DEFAULT_DEADLINE if given is None else given
@@ -50,6 +63,32 @@ def check(target: Target, facts: Facts) -> Findings:
         why,
         f"Set spec.progressDeadlineSeconds above {seconds}, with room to pull the image.",
     )
+
+
+def _of_knative(target: Target, facts: Facts) -> Findings:
+    """A finding about a revision that Knative gives up before its model is loaded."""
+    annotations = read(target.obj, Object).metadata.annotations
+    if target.kind == INFERENCE_SERVICE and annotations.get(_MODE) not in _SERVERLESS:
+        return  # unknown, or a Deployment, which goes on
+    for template in target.templates:
+        given = template.typed.metadata.annotations.get(_DEADLINE) or annotations.get(_DEADLINE)
+        try:
+            deadline = units.parse_duration(given) if given else _DEFAULT_DEADLINE
+        except ValueError:
+            return
+        for container in template.containers(Role.MAIN):
+            start = start_of(template.view, container, facts)
+            if start is None or not (start.loading or start.annotated):
+                continue
+            if start.seconds * 10 > deadline * (11 if start.declared else 20):
+                yield Finding(
+                    template.spec_path,
+                    f"Knative gives a revision {deadline} s{'' if given else ' (the default)'} until its "
+                    f"first pod is ready, but container {container.name} takes about {start.seconds} s to "
+                    f"start ({start.reason}): it stops the pod and the revision has failed.",
+                    f"Set the annotation {_DEADLINE} above {start.seconds}s, with room to pull the image.",
+                )
+                return
 
 
 def _without_injected(pod: Json, facts: Facts) -> Json:
@@ -105,4 +144,4 @@ def _time_until_ready(container: ContainerSpec) -> int:
     return max(startup, readiness, liveness)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT))
+RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT, *_OF_KNATIVE))
