@@ -61,11 +61,12 @@ class Arm:
         and rules about Services are silent about names that a pod defines itself.
         """
         until = time.monotonic() + KNOWN_SECONDS
-        while not (reaction := self._reaction(rule, unaliased(item))) and time.monotonic() < until:
+        while not (reaction := self.reaction(rule, unaliased(item))) and time.monotonic() < until:
             time.sleep(0.5)
         return reaction
 
-    def _reaction(self, rule: str, item: JSON) -> str:
+    def reaction(self, rule: str, item: JSON) -> str:
+        """The webhook's reaction at this moment."""
         try:
             answer = self.node.api.create(item, self.namespace, dry_run=True)
         except ApiError as error:

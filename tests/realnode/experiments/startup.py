@@ -94,7 +94,10 @@ def endless_wait(arm: Arm) -> Figures:
         loop = f"until {connects('database', 80)}; do sleep 1; done"
         return named(waiting("api", f"{before} sh -c '{loop}'" if before else loop), address, "database")
 
-    reaction = arm.put("init-wait-unbounded", until(""), until("timeout 10"))
+    rule, hazard = "init-wait-unbounded", until("")
+    if arm.webhook:  # until its watch has the Service, it warns about a host without one
+        arm.wait("the Service is known", lambda: not arm.reaction(rule, unaliased(hazard)))
+    reaction = arm.put(rule, hazard, until("timeout 10"))
 
     def tries() -> int:
         status = [item["status"].get("initContainerStatuses", ()) for item in arm.pods("api")]
