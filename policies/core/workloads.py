@@ -13,6 +13,7 @@ from pydantic import Field
 from policies.core import data
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """The container that KServe creates from a predictor's model and a ServingRuntime."""
@@ -165,6 +166,9 @@ class Workload(Model):
         Restarts.POD, description="which pods are restarted when one fails: `pod`, `group` or `job`"
     )
     probes: str = Field("", description="the probes that the operator adds or replaces, in words")
+    gives: dict[str, Json] = Field(
+        default_factory=dict, description="fields that the operator gives to each main container of the pods"
+    )
     refuses: tuple[str, ...] = Field(
         (),
         description="fields of a pod that the kind's API refuses in the workload unless a feature is on; "

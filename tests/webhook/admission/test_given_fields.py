@@ -1,0 +1,62 @@
+"""What the pods get of a kind whose operator gives their containers fields of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.kube.json import Json, maps
+from webhook.admission.decision import Decision
+from webhook.admission.engine import decide
+from webhook.admission.review import Review
+from webhook.config.load import load
+from webhook.manifests.files import Document, ManifestCluster
+
+CONTAINER = {"image": "vllm/vllm-openai:v0.11.0", "ports": [{"containerPort": 8000}]}
+SERVING = "serving.knative.dev/v1"
+
+
+def workload(kind: str, *containers: Json) -> Json:
+    """A workload of Knative, or a Deployment, with one or more containers."""
+    spec = {"containers": list(containers or (CONTAINER,))}
+    version = "apps/v1" if kind == "Deployment" else SERVING
+    template = {"metadata": {"labels": {"app": "llm"}}, "spec": spec}
+    selector = {"selector": {"matchLabels": {"app": "llm"}}} if kind == "Deployment" else {}
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "llm"},
+        "spec": spec if kind == "Revision" else {**selector, "template": template},
+    }
+
+
+def decided(obj: Json) -> Decision:
+    """The decision about an object that is created alone."""
+    decision = decide(
+        Review(Document("case", 0, obj).request(), load({}), ManifestCluster([obj], whole=True))
+    )
+    assert decision.crashes == ()
+    return decision
+
+
+def added(obj: Json) -> set[str]:
+    """Which of two fields the pods of a workload will get."""
+    patches = str([change.patch for change in decided(obj).changes])
+    return {field for field in ("livenessProbe", "preStop") if field in patches}
+
+
+@pytest.mark.parametrize("kind", ["Service", "Configuration", "Revision"])
+def test_no_pre_stop_is_promised_where_knative_adds_its_own(kind: str) -> None:
+    assert added(workload(kind)) == {"livenessProbe"}
+
+
+def test_a_deployment_gets_one() -> None:
+    assert added(workload("Deployment", {**CONTAINER, "name": "llm"})) == {"livenessProbe", "preStop"}
+
+
+def test_the_preview_leaves_out_what_knative_gives() -> None:
+    obj = workload("Service", {**CONTAINER, "name": "llm"}, {"image": "nginx:1.29", "name": "proxy"})
+    previewed = maps(decided(obj).projected, "spec", "template", "spec", "containers")
+    assert [sorted(set(container) & {"livenessProbe", "lifecycle"}) for container in previewed] == [
+        ["livenessProbe"],
+        [],
+    ]
