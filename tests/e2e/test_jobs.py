@@ -249,6 +249,27 @@ def test_without_retries_per_index_the_first_eviction_fails_an_index_for_good(un
     assert unhelped.job("shards")["status"]["failedIndexes"] == "0"
 
 
+def test_a_job_that_restarts_in_place_loses_the_pod_that_failed(unhelped: Kubelet) -> None:
+    """Its pod still runs when the retries are used up: it is deleted, with its log and its exit code."""
+    unhelped.api.create(job("train", template={"restartPolicy": "OnFailure"}, backoffLimit=1))
+    name = unhelped.pod_of("train")["metadata"]["name"]
+    again = {"name": "main", "image": "registry.example/train:1", "imageID": "", "ready": False}
+    again |= {"restartCount": 1, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    status = {"phase": "Running", "containerStatuses": [again]}
+    unhelped.api.patch("pods", name, {"status": status}, subresource="status")
+    unhelped.api.wait("pods", name, lambda pod: bool(pod["metadata"].get("deletionTimestamp")))
+    unhelped.api.delete("pods", name, grace=0)
+    assert unhelped.failed("train") == "BackoffLimitExceeded"
+
+
+def test_a_job_whose_pods_are_replaced_keeps_the_pod_that_failed(unhelped: Kubelet) -> None:
+    unhelped.api.create(job("train", backoffLimit=0))
+    pod = unhelped.pod_of("train")
+    unhelped.exits(pod, 1)
+    assert unhelped.failed("train") == "BackoffLimitExceeded"
+    assert "deletionTimestamp" not in unhelped.api.get("pods", pod["metadata"]["name"])["metadata"]
+
+
 def test_an_eviction_of_one_rank_costs_as_many_retries_as_there_are_ranks(unhelped: Kubelet) -> None:
     """The others lose their peer and fail, too: 3 failures are more than a backoffLimit of 2."""
     made = job("ranks", completionMode="Indexed", completions=3, parallelism=3, backoffLimit=2)
