@@ -1,7 +1,7 @@
 """Pods composed from fields of a kind that has no pod template, each with its origin in the object.
 
-Law: a field of the result is the object's own value or is missing. Operators' defaults are not assumed,
-except for requests of resources that the kind always has.
+Law: a field of the result is the object's own value, or what the table of kinds says, with its source, that
+the operator writes. Other defaults of operators are not assumed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from policies.core.workloads import Composed
 from policies.kube.field_paths import field_path, maps_at, scopes
-from policies.kube.json import Json, dig, mapping, text
+from policies.kube.json import Json, appended, dig, mapping, maps, text
 
 Origins = Mapping[str, str]
 """By a field path in the pod, the field path in the object that the value comes from."""
@@ -80,6 +80,7 @@ def composed_pod(node: Json, at: str, entry: Composed, around: Json) -> tuple[Js
                 spec[name] = holder[name]
                 origins[f"spec.{name}"] = f"{place}.{name}"
     if containers:
+        _mount(spec, containers, node, at, entry, origins)
         spec["containers"] = containers
         if init:
             spec["initContainers"] = init
@@ -90,6 +91,23 @@ def composed_pod(node: Json, at: str, entry: Composed, around: Json) -> tuple[Js
         origins["metadata"] = f"{at}.{entry.metadata}" if entry.metadata != "." else at
     origins["spec"] = at
     return spec, metadata, origins
+
+
+def _mount(
+    spec: Json, containers: list[Json], node: Json, at: str, entry: Composed, origins: dict[str, str]
+) -> None:
+    """Add the volumes that the operator mounts into the main container."""
+    for each in entry.mounts:
+        if not any(dig(node, *field.split(".")) for field in each.fields):
+            continue
+        main, name = containers[0], f"{entry.name}{each.path.replace('/', '-')}"
+        origins[f"spec.volumes[{len(maps(spec, 'volumes'))}]"] = f"{at}.{each.claim or each.fields[0]}"
+        claim = {"claimName": text(node, *each.claim.split("."))}
+        spec["volumes"] = [*maps(spec, "volumes"), {"name": name, "persistentVolumeClaim": claim}]
+        main = appended(main, ("volumeMounts",), {"name": name, "mountPath": each.path})
+        if each.variable and all(text(own, "name") != each.variable for own in maps(main, "env")):
+            main = appended(main, ("env",), {"name": each.variable, "value": each.path})
+        containers[0] = main
 
 
 def _at(node: Json, path: str) -> Json:
@@ -140,6 +158,13 @@ def _main(node: Json, at: str, entry: Composed, around: Json, origins: dict[str,
     for field, value in own.items():
         found[field] = value
         origins[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
+    if found:
+        for field, given in entry.gives.items():
+            if field not in found and (
+                not given.enabled or dig(node, *given.enabled.split(".")) is not False
+            ):
+                found[field] = given.value
+                origins[f"spec.containers[0].{field}"] = f"{at}.{entry.fields.get(field, field)}"
     origins["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
     return found
 

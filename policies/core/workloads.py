@@ -61,6 +61,22 @@ class Requested(Model):
     limited: bool = Field(False, description="whether the limit is the request")
 
 
+class Given(Model):
+    """A field that the operator gives to the main container of a composed pod that has none."""
+
+    value: Json = Field(description="what it gives")
+    enabled: str = Field("", description="path of the field that turns it off with `false`")
+
+
+class Mounted(Model):
+    """A volume that the operator mounts into the main container of a composed pod."""
+
+    fields: tuple[str, ...] = Field(min_length=1, description="paths of the fields, each of which names one")
+    claim: str = Field("", description="path of the name of its claim, if the object has that")
+    path: str = Field(description="where it is mounted")
+    variable: str = Field("", description="the variable that the operator sets to that path")
+
+
 class Composed(Model):
     """A pod whose parts are in fields of the kind. All other paths are relative to `at`."""
 
@@ -76,6 +92,10 @@ class Composed(Model):
         description="fields of the main container that several pods share, with their paths relative to the "
         "map around `at`; those in `fields` take precedence",
     )
+    gives: dict[str, Given] = Field(
+        default_factory=dict, description="fields that the operator gives to a main container without them"
+    )
+    mounts: tuple[Mounted, ...] = Field((), description="volumes that the operator mounts into it")
     requests: dict[str, Requested] = Field(
         default_factory=dict,
         description="by resource, what the main container requests at least: the operator or its program "

@@ -254,6 +254,74 @@ def test_a_template_of_spark_is_not_doubled() -> None:
     assert [each.containers()[0].image for each in found] == ["other:1", "spark:3.5"]
 
 
+NIM: Json = {
+    "apiVersion": "apps.nvidia.com/v1alpha1",
+    "kind": "NIMService",
+    "metadata": {"name": "llama"},
+    "spec": {
+        "image": {"repository": "nvcr.io/nim/meta/llama-3.1-8b-instruct", "tag": "1.8.0"},
+        "storage": {"pvc": {"name": "models"}},
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "livenessProbe": {"enabled": False},
+        "readinessProbe": {"probe": HAZARD},
+    },
+}
+
+
+def test_a_probe_that_the_operator_gives_is_read_unless_it_is_written_or_turned_off() -> None:
+    (template,) = pod_templates(NIM, TABLE)
+    spec = template.containers()[0].spec
+    assert "livenessProbe" not in spec
+    assert spec["readinessProbe"] == HAZARD
+    assert spec["startupProbe"]["failureThreshold"] == 120
+    found = template.source_path(template.at(template.containers()[0], "startupProbe"))
+    assert found == "spec.startupProbe.probe", "where its author can write another"
+
+
+def test_no_probe_is_promised_where_the_operator_gives_one() -> None:
+    spec = {
+        key: value for key, value in NIM["spec"].items() if key not in ("livenessProbe", "readinessProbe")
+    }
+    patches = str([change.patch for change in decided({**NIM, "spec": spec}).changes])
+    assert "preStop" in patches
+    assert "Probe" not in patches
+    assert "livenessProbe" in str([change.patch for change in decided(NIM).changes]), "this one is turned off"
+
+
+@pytest.mark.parametrize(
+    ("storage", "claim"),
+    [
+        ({"pvc": {"name": "models"}}, "models"),
+        ({"pvc": {"create": True, "size": "50Gi"}}, ""),
+        ({"nimCache": {"name": "llama"}}, ""),
+        ({"hostPath": "/models"}, ""),
+        ({"emptyDir": {}}, None),
+        ({}, None),
+    ],
+)
+def test_a_volume_that_the_operator_mounts_keeps_the_download(storage: Json, claim: str | None) -> None:
+    obj = replaced(NIM, ("spec", "storage"), storage)
+    obj = replaced(obj, ("spec", "startupProbe"), {"enabled": False})
+    (template,) = pod_templates(obj, TABLE)
+    names = [
+        each.persistent_volume_claim.claim_name
+        for each in template.typed.spec.volumes
+        if each.persistent_volume_claim is not None
+    ]
+    assert names == ([] if claim is None else [claim])
+    variables = [(each.name, each.value) for each in template.containers()[0].typed.env]
+    assert variables == ([] if claim is None else [("NIM_CACHE_PATH", "/model-store")])
+    why = str([reason.why for change in decided(obj).changes for reason in change.why])
+    assert ("no volume keeps the download" in why) is (claim is None)
+
+
+def test_a_variable_of_the_author_is_not_replaced() -> None:
+    obj = replaced(NIM, ("spec", "env"), [{"name": "NIM_CACHE_PATH", "value": "/mine"}])
+    (template,) = pod_templates(obj, TABLE)
+    assert template.containers()[0].spec["env"] == [{"name": "NIM_CACHE_PATH", "value": "/mine"}]
+    assert template.containers()[0].spec["volumeMounts"][0]["mountPath"] == "/model-store"
+
+
 def test_rules_take_every_template_of_every_kind() -> None:
     """None raises on a pod that is put together from fields."""
     for workload in known_workloads():
