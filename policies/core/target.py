@@ -219,6 +219,12 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
     return replace(template, origins=each.origins, base=base, reads=each.reads)
 
 
+def _element(steps: Steps) -> Steps:
+    """The steps to the first list element on a path; none without one: then it is the whole object."""
+    first = next((number for number, step in enumerate(steps, 1) if isinstance(step, int)), 0)
+    return steps[:first]
+
+
 def _templates(
     obj: Json, above: Steps, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
 ) -> Iterator[PodTemplate]:
@@ -229,14 +235,15 @@ def _templates(
         for steps, node in maps_at(obj, override.at)
         if mapping(node, *override.patch.split("."))
     }
-    rewritten = {steps[:_ELEMENT] for path in workload.rewritten_if for steps, _ in every_value_at(obj, path)}
+    rewritten = {_element(steps) for path in workload.rewritten_if for steps, _ in every_value_at(obj, path)}
     for path in workload.templates:
         for steps, node in maps_at(obj, path):
             made = _template(obj, workload, (*above, *steps), node, workload.shape, patched=steps in patched)
-            yield replace(made, rewritten=True) if steps[:_ELEMENT] in rewritten else made
+            yield replace(made, rewritten=True) if _element(steps) in rewritten else made
     for path in workload.specs:
         for steps, node in maps_at(obj, path):
-            yield _template(obj, workload, (*above, *steps), node, Shape.SPEC)
+            made = _template(obj, workload, (*above, *steps), node, Shape.SPEC)
+            yield replace(made, rewritten=True) if _element(steps) in rewritten else made
     for path in workload.containers:
         for steps, node in maps_at(obj, path):
             yield _runtime_template(obj, workload, above, steps, node)
@@ -256,10 +263,6 @@ def _templates(
                 yield PodTemplate(PodView(node), path, f"{path}.spec", workload, steps, shape=workload.shape)
             elif inner is not None:
                 yield from _templates(node, steps, inner, workloads, depth - 1)
-
-
-_ELEMENT: Final = 3
-"""The steps to an element of a list below `spec`, such as `spec`, `predictors`, 0."""
 
 
 def _template(

@@ -168,8 +168,9 @@ class Workload(Model):
     )
     rewritten_if: tuple[str, ...] = Field(
         (),
-        description="paths of fields with which an operator writes containers over the pod templates of the "
-        "same list element; findings there are never refused, and no injection is shown",
+        description="paths of fields with which an operator merges the pod templates of the same list "
+        "element, or of an object without one, with containers of its own; findings there are never refused, "
+        "and no injection is shown",
     )
     unread: tuple[Unread, ...] = Field((), description="fields that affect pods and are not read")
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")

@@ -10,8 +10,8 @@ import pytest
 from policies.core.coverage import Reading
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, pod_templates
-from policies.kube.json import Json, dig
-from tests.policies.core.reviews import HAZARD, TABLE, coverage_of, decided, hazards
+from policies.kube.json import Json, dig, replaced
+from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
 from webhook.manifests.files import ManifestCluster
 
 
@@ -388,3 +388,25 @@ def test_nothing_is_shown_as_injected_where_seldon_writes_the_server(graph: Json
     own = decided({**api, "spec": {"predictors": [{**predictor, "graph": {"type": "MODEL"}}]}})
     assert "8000" in str(own.changes), "Triton that a person starts"
     assert decided({**api, "spec": {"predictors": [{**predictor, "graph": graph}]}}).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("Server", {"serverConfig": "triton", "podSpec": {}}),
+        ("SeldonRuntime", {"seldonConfig": "default", "overrides": [{"name": "triton", "podSpec": {}}]}),
+    ],
+)
+def test_nothing_is_shown_as_injected_into_a_part_of_a_pod(kind: str, spec: Json) -> None:
+    """Seldon merges it over containers that have probes and ports of their own."""
+    pod = {"containers": [{"name": "triton", "image": "nvcr.io/nvidia/tritonserver:24.12-py3"}]}
+    path = ("podSpec",) if kind == "Server" else ("overrides", 0, "podSpec")
+    obj = {"apiVersion": "mlops.seldon.io/v1alpha1", "kind": kind, "metadata": {"name": "x"}}
+    decision = decided({**obj, "spec": replaced(spec, path, pod)}, config=STRICT)
+    assert (decision.changes, decision.results, decision.allowed) == ((), (), True)
+
+
+def test_a_server_config_is_a_whole_pod() -> None:
+    pod = {"containers": [{"name": "triton", "image": "nvcr.io/nvidia/tritonserver:24.12-py3"}]}
+    obj = {"apiVersion": "mlops.seldon.io/v1alpha1", "kind": "ServerConfig", "metadata": {"name": "x"}}
+    assert "8000" in str(decided({**obj, "spec": {"podSpec": pod}}).changes)
