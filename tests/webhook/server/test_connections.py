@@ -7,7 +7,7 @@ import json
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -175,8 +175,9 @@ SLOW: Final = {
 
 
 @pytest.fixture
-def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No caller is ended for being slow, however long the machine stops."""
+    http.time_limit.cache_clear()
     for where, name in (
         (http, "DEFAULT_TIMEOUT"),
         (http, "MAX_TIMEOUT"),
@@ -185,6 +186,8 @@ def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
         (connections, "REQUEST_SECONDS"),
     ):
         monkeypatch.setattr(where, name, 3_600.0)
+    yield
+    http.time_limit.cache_clear()
 
 
 @pytest.mark.usefixtures("no_timeouts")
