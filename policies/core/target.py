@@ -175,7 +175,6 @@ class Target:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
 
 
-_READINESS: Final = "readinessProbe"
 MAX_EMBEDDED: Final = 4
 """The deepest nesting of objects in objects."""
 
@@ -190,7 +189,7 @@ def pod_templates(
     workload = workloads.get(kind)
     if workload is None:
         return ()
-    found = tuple(_templates(obj, (), workload, workloads, MAX_EMBEDDED))
+    found = tuple(map(_with_given_fields, _templates(obj, (), workload, workloads, MAX_EMBEDDED)))
     if workload.completed_by is None:
         return found
     if find is not None:
@@ -209,6 +208,14 @@ def _with_own_readiness(obj: Json, template: PodTemplate) -> PodTemplate:
     if spec is template.spec or template.container_path:  # a runtime may have the probe
         return template
     return replace(template, view=PodView({**template.pod, "spec": spec}), unprojected=template.pod)
+
+
+def _with_given_fields(template: PodTemplate) -> PodTemplate:
+    """The template with the fields that its operator gives to the main containers of the pods."""
+    pod, gives = template.pod, template.workload.gives if template.workload is not None else {}
+    for container in template.containers(Role.MAIN) if gives else ():
+        pod = with_container(pod, container, {**gives, **container.spec})
+    return template if pod is template.pod else replace(template, view=PodView(pod), unprojected=template.pod)
 
 
 def _completed_template(obj: Json, workload: Workload, each: Completed, base: Base | None) -> PodTemplate:
@@ -340,7 +347,7 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
         return pod
     if not template.is_exact:
         return obj
-    pod = _without_readiness_of_kserve(template, pod)
+    pod = _without_given_fields(template, pod)
     if template.shape is Shape.SPEC:
         return replaced(obj, template.steps, pod["spec"])
     node = mapping(obj, *template.steps)
@@ -352,16 +359,20 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
     return replaced(obj, template.steps, node)
 
 
-def _without_readiness_of_kserve(template: PodTemplate, pod: Json) -> Json:
-    """The pod without the readiness probes that KServe adds to it: they belong to the pods, not to the
-    object."""
+def _without_given_fields(template: PodTemplate, pod: Json) -> Json:
+    """The pod without the fields that the operator gives to its main containers: they belong to the pods, not
+    to the object."""
     if template.unprojected is template.pod:
         return pod
-    written = {each.name for each in containers(template.unprojected, Role.MAIN) if each.spec.get(_READINESS)}
-    given = {each.name: each.spec.get(_READINESS) for each in template.containers(Role.MAIN)}
+    written = {each.name: each.spec for each in containers(template.unprojected, Role.MAIN)}
+    made = {each.name: each.spec for each in template.containers(Role.MAIN)}
     for container in containers(pod, Role.MAIN):
-        probe = container.spec.get(_READINESS)
-        if probe is not None and container.name not in written and probe is given.get(container.name):
-            spec = {key: value for key, value in container.spec.items() if key != _READINESS}
+        own, given = written.get(container.name, {}), made.get(container.name, {})
+        spec = {
+            key: value
+            for key, value in container.spec.items()
+            if value is None or own.get(key) is not None or value != given.get(key)
+        }
+        if len(spec) < len(container.spec):
             pod = with_container(pod, container, spec)
     return pod

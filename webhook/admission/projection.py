@@ -11,7 +11,6 @@ from policies.core.target import PodTemplate, Target, with_template
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
-from policies.kube.pods import Role, containers, with_container
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.mutation import fold, mutators_of
 from webhook.admission.review import Context, Fold
@@ -66,43 +65,18 @@ def project(
                 changes += _at(template, folded)
                 crashes += folded.crashes
             continue
-        given = _with_gifts(template)
-        folded, view = fold_or_recall(given, context)
+        folded, view = fold_or_recall(template, context)
         judged.append(template.with_view(context.facts.views.add(view)))
         if template.by_shape:  # the pods may differ, so the answer promises no additions
             continue
-        if folded.object is not given.pod:
-            projected = with_template(projected, template, _without_gifts(folded.object, template))
+        if folded.object is not template.pod:
+            projected = with_template(projected, template, folded.object)
         changes += _at(template, folded)
         if template.base is None:  # else the review of the object that completes the pods reports it
             advice += [_at_template(template, result) for result in folded.results]
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
     return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
-
-
-def _with_gifts(template: PodTemplate) -> PodTemplate:
-    """The template with what its operator gives to the main containers of the pods."""
-    gifts = template.workload.gives if template.workload is not None else {}
-    if not gifts:
-        return template
-    pod = template.pod
-    for container in template.containers(Role.MAIN):
-        pod = with_container(pod, container, {**gifts, **container.spec})
-    return template.with_view(PodView(pod))
-
-
-def _without_gifts(pod: Json, template: PodTemplate) -> Json:
-    """A pod without what the operator gave: the API refuses these fields in some kinds."""
-    gifts = template.workload.gives if template.workload is not None else {}
-    if not gifts:
-        return pod
-    written = {container.name: container.spec for container in template.containers(Role.MAIN)}
-    for container in containers(pod, Role.MAIN):
-        own = written.get(container.name, {})
-        kept = {key: value for key, value in container.spec.items() if key in own or gifts.get(key) != value}
-        pod = with_container(pod, container, kept)
-    return pod
 
 
 def _at(template: PodTemplate, folded: Decision) -> list[Change]:

@@ -1,15 +1,11 @@
-"""What the pods get of a kind whose operator gives their containers fields of its own."""
+"""What the pods get if their operator gives fields to the containers."""
 
 from __future__ import annotations
 
 import pytest
 
 from policies.kube.json import Json, maps
-from webhook.admission.decision import Decision
-from webhook.admission.engine import decide
-from webhook.admission.review import Review
-from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from tests.policies.core.reviews import decided
 
 CONTAINER = {"image": "vllm/vllm-openai:v0.11.0", "ports": [{"containerPort": 8000}]}
 SERVING = "serving.knative.dev/v1"
@@ -29,18 +25,11 @@ def workload(kind: str, *containers: Json) -> Json:
     }
 
 
-def decided(obj: Json) -> Decision:
-    """The decision about an object that is created alone."""
-    decision = decide(
-        Review(Document("case", 0, obj).request(), load({}), ManifestCluster([obj], whole=True))
-    )
-    assert decision.crashes == ()
-    return decision
-
-
 def added(obj: Json) -> set[str]:
     """Which of two fields the pods of a workload will get."""
-    patches = str([change.patch for change in decided(obj).changes])
+    decision = decided(obj)
+    assert decision.crashes == ()
+    patches = str([change.patch for change in decision.changes])
     return {field for field in ("livenessProbe", "preStop") if field in patches}
 
 
@@ -55,7 +44,9 @@ def test_a_deployment_gets_one() -> None:
 
 def test_the_preview_leaves_out_what_knative_gives() -> None:
     obj = workload("Service", {**CONTAINER, "name": "llm"}, {"image": "nginx:1.29", "name": "proxy"})
-    previewed = maps(decided(obj).projected, "spec", "template", "spec", "containers")
+    decision = decided(obj)
+    assert decision.crashes == ()
+    previewed = maps(decision.projected, "spec", "template", "spec", "containers")
     assert [sorted(set(container) & {"livenessProbe", "lifecycle"}) for container in previewed] == [
         ["livenessProbe"],
         [],
