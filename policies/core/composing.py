@@ -98,7 +98,7 @@ def _mount(
 ) -> None:
     """Add the volumes that the operator mounts into the main container."""
     for each in entry.mounts:
-        if not any(dig(node, *field.split(".")) for field in each.fields):
+        if not any(_dig(node, field) for field in each.fields):
             continue
         main, name = containers[0], f"{entry.name}{each.path.replace('/', '-')}"
         origins[f"spec.volumes[{len(maps(spec, 'volumes'))}]"] = f"{at}.{each.claim or each.fields[0]}"
@@ -108,6 +108,11 @@ def _mount(
         if each.variable and all(text(own, "name") != each.variable for own in maps(main, "env")):
             main = appended(main, ("env",), {"name": each.variable, "value": each.path})
         containers[0] = main
+
+
+def _dig(node: Json, path: str) -> Any:
+    """The value at a path without wildcards, or None."""
+    return dig(node, *path.split("."))
 
 
 def _at(node: Json, path: str) -> Json:
@@ -139,41 +144,38 @@ def _append(
 def _main(node: Json, at: str, entry: Composed, around: Json, origins: dict[str, str]) -> Json:
     """The container whose fields are fields of the kind."""
     found: Json = {}
+    sources = [(entry.fields, node, at)]
     if "template" not in node:  # else they complete that template
-        for field, path in entry.shared.items():
-            value = _value(field, dig(around, *path.split(".")))
-            if value is not None:
-                found[field] = value
-                origins[f"spec.containers[0].{field}"] = f"{at.rpartition('.')[0]}.{path}"
+        sources.insert(0, (entry.shared, around, at.rpartition(".")[0]))
         resources = _resources(node, entry)
         if resources:
             found["resources"] = resources
             origins["spec.containers[0].resources"] = at
-    for field, path in entry.fields.items():
-        value = _value(field, dig(node, *path.split(".")))
-        if value is not None:
-            found[field] = value
-            origins[f"spec.containers[0].{field}"] = f"{at}.{path}"
+    for paths, holder, place in sources:
+        for field, path in paths.items():
+            value = _value(field, _dig(holder, path))
+            if value is not None:
+                found[field] = value
+                origins[f"spec.containers[0].{field}"] = f"{place}.{path}"
     own = _at(node, entry.main) if entry.main else {}
     for field, value in own.items():
         found[field] = value
         origins[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
-    if found:
-        for field, given in entry.gives.items():
-            if field not in found and (
-                not given.enabled or dig(node, *given.enabled.split(".")) is not False
-            ):
-                found[field] = given.value
-                origins[f"spec.containers[0].{field}"] = f"{at}.{entry.fields.get(field, field)}"
+    for field, given in entry.gives.items() if found else ():
+        turned_off = bool(given.enabled) and _dig(node, given.enabled) is False
+        if field not in found and not turned_off:
+            found[field] = given.value
+            origins[f"spec.containers[0].{field}"] = f"{at}.{entry.fields.get(field, field)}"
     origins["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
     return found
 
 
 def _resources(node: Json, entry: Composed) -> Json:
-    """The resources of a container whose kind has them in fields of its own; empty if one cannot be read."""
+    """The resources of a container whose kind has its own fields for them; empty if a value cannot be
+    read."""
     requests, limits = {}, {}
     for resource, each in entry.requests.items():
-        values = (dig(node, *path.split(".")) for path in each.fields)
+        values = (_dig(node, path) for path in each.fields)
         written = f"{next((value for value in values if value is not None), each.default)}"
         amount = _of_jvm(written) if each.jvm else written
         if amount is None:

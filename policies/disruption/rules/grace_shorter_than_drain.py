@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.disruption.drains import Drain, SpotNodes, drain_of, pre_stop_sleep, spot_nodes_of
+from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
 
 
@@ -16,7 +17,8 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
             drain = drain if drain is not None and drain.option else None
-            yield from _of_server(template, container, drain, spot)
+            if drain is not None or spot is not None:
+                yield from _of_server(template, container, drain, spot)
 
 
 def _of_server(
@@ -46,15 +48,12 @@ def _of_server(
 
 def _of_training(template: PodTemplate, spot: SpotNodes | None) -> Findings:
     written = template.typed.spec.termination_grace_period_seconds
-    if spot is not None and written is not None and written > max(spot.seconds, _DEFAULT_GRACE):
+    if spot is not None and written is not None and written > max(spot.seconds, DEFAULT_GRACE):
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
             f"The pod has {written} s to end, and {_taken(spot)}: a checkpoint that takes longer is lost.",
             "Save checkpoints at intervals that a preemption may cost, and not only at SIGTERM.",
         )
-
-
-_DEFAULT_GRACE = 30
 
 
 def _taken(spot: SpotNodes) -> str:

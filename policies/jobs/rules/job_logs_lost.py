@@ -47,11 +47,13 @@ def _of_ended_pods(target: Target) -> Findings:
     """A finding about a workload that deletes its pods at its end, also those that failed."""
     for run in runs_in(target.obj):
         ending = run.life.ending
-        for field in ending.fields if ending is not None else ():
+        if ending is None:
+            continue
+        for field in ending.fields:
             value = run.value(field)
-            if ending is not None and value in ending.deletes:
+            if value in ending.deletes:
                 yield Finding(
-                    field_path((*run.steps, *field.split("."))),
+                    run.at(field),
                     f"With {field} {value}, all pods are deleted when the {run.life.kind} ends, together "
                     "with the logs that show why it failed.",
                     f"Set {field} to {ending.instead}: it deletes the pods that still run, and no others.",

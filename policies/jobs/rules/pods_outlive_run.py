@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
-from policies.kube.field_paths import field_path
 from policies.kube.names import listed
 
 
@@ -24,7 +23,7 @@ def check(target: Target, facts: Facts) -> Findings:
         roles = list(dict.fromkeys(_endless(target, run, runs, facts)))
         if roles:
             yield Finding(
-                field_path((*run.steps, *ending.fields[0].split("."))),
+                run.at(ending.fields[0]),
                 f"The pods of {listed(roles)} run until somebody deletes them: when the {run.life.kind} "
                 f"has ended, they keep their nodes and what they requested, since {ending.fields[0]} is "
                 f"{_text(value)}.",

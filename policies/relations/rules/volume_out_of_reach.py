@@ -66,16 +66,21 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield from _unbound(claim, path, found.nodes, facts)
 
 
-def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty) -> Findings:
+def _claims_of(template: PodTemplate, facts: Facts) -> Iterator[tuple[str, PersistentVolumeClaim]]:
+    """The known claims that a pod mounts, each with the field path of its name."""
     claims = facts.objects(PersistentVolumeClaim)
+    if not claims:
+        return
     for index, volume in enumerate(template.typed.spec.volumes[:_MAX_VOLUMES]):
         named = volume.persistent_volume_claim
-        claim = claims.named(named.claim_name) if claims is not None and named is not None else None
-        if claim is None:
-            continue
-        path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName"
-        bound = claim.spec.volume_name
-        if bound:
+        claim = None if named is None else claims.named(named.claim_name)
+        if claim is not None:
+            yield f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName", claim
+
+
+def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty) -> Findings:
+    for path, claim in _claims_of(template, facts):
+        if claim.spec.volume_name:
             yield from _bound(claim, path, nodes, facts, certainty)
         else:
             yield from _unbound(claim, path, nodes, facts)
@@ -83,14 +88,11 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
 
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """A finding about a ReadWriteOnce claim that a workload on another node mounts, too."""
-    spec, claims = template.typed.spec, facts.objects(PersistentVolumeClaim)
-    host, workloads = _host(spec), facts.objects(Replicated)
-    if not host or not claims or not workloads:
+    host, workloads = _host(template.typed.spec), facts.objects(Replicated)
+    if not host or not workloads:
         return
-    for index, volume in enumerate(spec.volumes[:_MAX_VOLUMES]):
-        named = volume.persistent_volume_claim
-        claim = None if named is None else claims.named(named.claim_name)
-        if claim is None or claim.spec.access_modes != (_ONE_NODE,):
+    for path, claim in _claims_of(template, facts):
+        if claim.spec.access_modes != (_ONE_NODE,):
             continue
         for other in workloads:
             pod = other.spec.template.spec
@@ -99,7 +101,7 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
                 continue
             if any(each is not None and each.claim_name == claim.name for each in used):
                 yield Finding(
-                    f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName",
+                    path,
                     f"Claim {claim.name} is {_ONE_NODE}. {other.kind} {other.name} uses it on {_host(pod)}, "
                     f"and this pod runs on {host}: the volume is attached to one of them, and one pod waits.",
                     "Run both on one node, or use a ReadWriteMany claim.",
@@ -122,15 +124,13 @@ def _shared(target: Target, facts: Facts) -> Findings:
     for template, count in pods_per_replica(target):
         spec = template.typed.spec
         apart = not pinned_to_one_node(spec) and not _is_together(spec)
-        for index, volume in enumerate(spec.volumes[:_MAX_VOLUMES] if apart else ()):
-            named = volume.persistent_volume_claim
-            claim = None if named is None else claims.named(named.claim_name)
-            if claim is None or claim.spec.access_modes != (_ONE_NODE,):
+        for path, claim in _claims_of(template, facts) if apart else ():
+            if claim.spec.access_modes != (_ONE_NODE,):
                 continue
             pods[claim.name] += group.get(template.path, count) * replicas
             if pods[claim.name] > 1:
                 yield Finding(
-                    f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName",
+                    path,
                     f"Claim {claim.name} is {_ONE_NODE}, and {pods[claim.name]} pods mount it: those on "
                     "another node than the first one wait for the volume as long as it runs.",
                     "Use a ReadWriteMany claim, a claim for each pod, or an affinity that keeps the pods on "
@@ -152,22 +152,19 @@ def _host(pod: PodSpec) -> str:
 def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:
     """Findings about a pod without accelerators: the few nodes that can mount a local volume are compared."""
     spec, nodes = template.typed.spec, facts.cluster_objects(ClusterNode)
-    claims = facts.objects(PersistentVolumeClaim)
-    if not nodes or len(nodes) > _MAX_NODES or claims is None or not is_within_limits(spec):
+    if not nodes or len(nodes) > _MAX_NODES or not is_within_limits(spec):
         return
     if facts.settings(GpuAffinity).catalogue.requests(spec) or spec.node_name:
         return
-    for index, volume in enumerate(spec.volumes[:_MAX_VOLUMES]):
-        named = volume.persistent_volume_claim
-        claim = None if named is None else claims.named(named.claim_name)
-        required = None if claim is None else _required(claim, facts)
-        if claim is None or required is None or not is_within_limits(required):
+    for path, claim in _claims_of(template, facts):
+        required = _required(claim, facts)
+        if required is None or not is_within_limits(required):
             continue
         reach = [node for node in nodes if admits(required, node.name, node.metadata.labels)]
         why = [_why_not(spec, node) for node in reach]
         if reach and all(why):
             yield Finding(
-                f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName",
+                path,
                 f"Only {listed([node.name for node in reach[:_SHOWN]])} can mount the volume of claim "
                 f"{claim.name}, and {why[0]}: the pod stays Pending.",
                 "Tolerate the taint, or correct the node selector or affinity.",

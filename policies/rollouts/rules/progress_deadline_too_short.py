@@ -21,8 +21,6 @@ _DEFAULT_DEADLINE: Final = 600
 """Seconds; the default of the API server and of Argo Rollouts (utils/defaults of v1.8.3)."""
 _NO_DEADLINE: Final = 2**31 - 1
 """The value that switches the deadline off."""
-
-
 _OF_KNATIVE: Final = (KNATIVE_SERVICE, INFERENCE_SERVICE)
 _DEADLINE: Final = "serving.knative.dev/progress-deadline"
 """On the template of a Service, and on an InferenceService. Knative scales a revision to zero that is not
@@ -78,9 +76,7 @@ def _of_knative(target: Target, facts: Facts) -> Findings:
             return
         for container in template.containers(Role.MAIN):
             start = start_of(template.view, container, facts)
-            if start is None or not (start.loading or start.annotated):
-                continue
-            if start.seconds * 10 > deadline * (11 if start.declared else 20):
+            if start is not None and _is_beyond(start, deadline):
                 yield Finding(
                     template.spec_path,
                     f"Knative gives a revision {deadline} s{'' if given else ' (the default)'} until its "
@@ -104,18 +100,23 @@ def _without_injected(pod: Json, facts: Facts) -> Json:
 
 def _start_beyond(own: PodSpec, target: Target, deadline: int, facts: Facts) -> tuple[str, Start] | None:
     """A container that loads its model beyond the deadline, and that would be ready at once without the
-    readinessProbe that the webhook adds. Estimates from a size have a margin of two."""
+    readinessProbe that the webhook adds."""
     with_probe = {main.name for main in own.containers if main.readiness_probe is not None}
     for template in target.templates:
         for container in template.containers(Role.MAIN):
             if container.name in with_probe or container.typed.readiness_probe is None:
                 continue
             start = start_of(template.view, container, facts)
-            if start is None or not (start.loading or start.annotated):
-                continue
-            if start.seconds * 10 > deadline * (11 if start.declared else 20):
+            if start is not None and _is_beyond(start, deadline):
                 return container.name, start
     return None
+
+
+def _is_beyond(start: Start, deadline: int) -> bool:
+    """Whether the start of a container that loads a model takes longer than the deadline. Estimates from a
+    size have a margin of two."""
+    known = start.loading or start.annotated
+    return bool(known) and start.seconds * 10 > deadline * (11 if start.declared else 20)
 
 
 def _slowest_start(pod: PodSpec) -> tuple[str, int] | None:

@@ -120,11 +120,8 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
     names = (*reserved.flags, *reserved.env)
     value = server.configured(reserved.flags, reserved.env)
     if value is None:
-        if server.may_have_option(*reserved.flags, *reserved.unless_flags):
-            return 0, ""
-        if not reserved.default or server.has_env_from:
-            return 0, ""
-        if not _is_since(server, container, reserved.since):
+        changed = server.has_env_from or server.may_have_option(*reserved.flags, *reserved.unless_flags)
+        if not reserved.default or changed or not _is_since(server, container, reserved.since):
             return 0, ""
         return reserved.default * reserved.unit, f"{names[0]} {reserved.default}, the default"
     if not value.replace(".", "", 1).isdigit() or len(value) > 9:
@@ -139,8 +136,8 @@ _BUILD: Final = re.compile(r".*-(b[0-9]+)", re.ASCII)
 
 
 def _is_since(server: Server, container: Container, since: str) -> bool:
-    """Whether a server has at least a version, by the tag of its own image. A tag without a number, or none,
-    is the newest one at the next start."""
+    """Whether a server has at least this version, by the tag of its image. Without a number in the tag, the
+    next start runs the newest version."""
     if not server.own_image or "@" in container.image:
         return False
     tag = repository_and_tag(container.image)[1]
