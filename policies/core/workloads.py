@@ -168,8 +168,8 @@ class Workload(Model):
     )
     rewritten_if: tuple[str, ...] = Field(
         (),
-        description="paths of fields with which an operator merges the pod templates of the same list "
-        "element, or of an object without one, with containers of its own; findings there are never refused, "
+        description="paths of fields with which an operator merges pod templates into its own containers: "
+        "those of the same list element, or all if the path has no list; findings there are never refused, "
         "and no injection is shown",
     )
     unread: tuple[Unread, ...] = Field((), description="fields that affect pods and are not read")

@@ -293,8 +293,8 @@ class Volume(Part):
 
     @property
     def keeps_files(self) -> bool:
-        """Whether files that a container writes stay when it is restarted: it is not in memory and has no
-        content of its own, as that of a ConfigMap."""
+        """Whether files that a container writes survive its restart: the volume is not in memory, and the
+        kubelet does not write its content, as it does for a ConfigMap."""
         if self.empty_dir is not None and self.empty_dir.medium == "Memory":
             return False
         contents = (self.config_map, self.secret, self.projected, self.downward_api)
