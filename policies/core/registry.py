@@ -1,13 +1,16 @@
-"""All mutators and rules, found by their modules: a new one needs no change here."""
+"""All mutators and rules, found by their files: a new one needs no change here.
+
+A mutator is the `MUTATOR` of the module that has a page next to it (`job_retries.py` and `job-retries.md`), a
+rule the `RULE` of a module in a package `rules`.
+"""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import TopologicalSorter
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
@@ -20,7 +23,7 @@ P = TypeVar("P", Mutator[Any], Rule)
 @cache
 def mutators() -> Mapping[str, Mutator[Any]]:
     """The mutators by id, in the order in which they run."""
-    found = _by_id(module.MUTATOR for module in _modules() if hasattr(module, "MUTATOR"))
+    found = _by_id(module.MUTATOR for module in _modules("*/*.md"))
     order = TopologicalSorter({name: policy.after for name, policy in sorted(found.items())})
     return MappingProxyType({name: found[name] for name in order.static_order() if name in found})
 
@@ -28,7 +31,7 @@ def mutators() -> Mapping[str, Mutator[Any]]:
 @cache
 def rules() -> Mapping[str, Rule]:
     """The rules by id, in alphabetical order."""
-    found = _by_id(module.RULE for module in _modules() if hasattr(module, "RULE"))
+    found = _by_id(module.RULE for module in _modules("*/rules/[!_]*.py"))
     return MappingProxyType({name: found[name] for name in sorted(found)})
 
 
@@ -41,7 +44,8 @@ def sort_key(rule: Rule) -> tuple[int, str]:
 def documentation(policy_id: str) -> str:
     """The documentation of a mutator in Markdown; the first line summarises its effect. Raises KeyError."""
     package = mutators()[policy_id].settings.__module__.rpartition(".")[0]
-    return files(package).joinpath(f"{policy_id}.md").read_text("utf-8").strip()
+    (folder,) = importlib.import_module(package).__path__
+    return (Path(folder) / f"{policy_id}.md").read_text("utf-8").strip()
 
 
 def _by_id(found: Iterable[P]) -> dict[str, P]:
@@ -52,10 +56,8 @@ def _by_id(found: Iterable[P]) -> dict[str, P]:
     return by_id
 
 
-@cache
-def _modules() -> tuple[ModuleType, ...]:
-    return tuple(
-        importlib.import_module(info.name)
-        for info in pkgutil.walk_packages(policies.__path__, f"{policies.__name__}.")
-        if not info.ispkg
-    )
+def _modules(files: str) -> Iterator[ModuleType]:
+    root = Path(policies.__path__[0])
+    for file in sorted(root.glob(files)):
+        steps = file.relative_to(root).with_suffix("").parts
+        yield importlib.import_module(".".join((policies.__name__, *steps)).replace("-", "_"))

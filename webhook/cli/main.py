@@ -60,6 +60,8 @@ def kubectl() -> int:
 def _process(prog: str) -> int:
     # pydantic would search every installed package for plugins; there are none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if "serve" not in sys.argv[1:2]:
+        gc.set_threshold(100_000)  # what a command imports and loads stays until its end
     status = _run(prog, sys.argv[1:])
     gc.freeze()  # saves the garbage collection at exit
     return status

@@ -100,9 +100,10 @@ def serve(options: Options) -> int:
 def _preload(options: Options) -> None:
     """Load all tables and modules before the first fork, so that a restarted worker serves at once."""
     _kinds()
+    config = load({})
     rules()
     load_tables()
-    engine.decide(Review(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), load({}), NoCluster()))
+    engine.decide(Review(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), config, NoCluster()))
     if options.uses_cluster:
         load_client()
 

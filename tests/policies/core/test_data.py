@@ -1,9 +1,11 @@
 """The data files next to the code: whole, read as strictly as a user's policy, read late, in the wheel."""
 
+import os
 import subprocess
 import sys
 from importlib.resources import files
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
@@ -19,6 +21,8 @@ from webhook.config.load import rules
 from webhook.manifests.documents import load_policy
 
 ROOT = Path(__file__).parents[3]
+NOTHING_KEPT = {**os.environ, "PYTHONPYCACHEPREFIX": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
+"""The environment of a process that parses each file."""
 DATA = sorted(path for room in ("policies", "webhook") for path in (ROOT / room).rglob("*.yaml"))
 
 
@@ -94,7 +98,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "server.yaml").write_text("livePath: /health\nport: high\n")
     (tmp_path / "odd" / "note.txt").write_text("no table")
-    monkeypatch.setattr(data, "files", lambda _: tmp_path)
+    monkeypatch.setattr(data, "_folder", lambda _: tmp_path)
     with pytest.raises(ValidationError, match="port"):
         data.load_folder(Preset, "policies.probes", "odd")
 
@@ -114,7 +118,9 @@ def test_the_command_line_starts_without_reading_them() -> None:
 
     def read_by(*arguments: str) -> str:
         command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=ROOT, env=NOTHING_KEPT
+        ).stdout
 
     assert read_by("--version").splitlines()[-1] == "[]"
     reviewed = read_by("review", str(ROOT / "tests/policies/probes/standard-probes/vllm/input.yaml"))
@@ -125,13 +131,19 @@ def test_a_server_reads_every_table_before_it_forks() -> None:
     program = (
         "import sys\n"
         "from policies.core.data import load_tables\n"
-        "from webhook.config.load import rules\n"
+        "from webhook.admission import engine\n"
+        "from webhook.config.load import load\n"
         "sys.addaudithook(lambda event, args: event == 'open' and print(args[0]))\n"
-        "rules()\n"
+        "load({})\n"
         "load_tables()\n"
     )
     read = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=NOTHING_KEPT,
     )
     tables = {
         str(path) for path in DATA if path.stem not in rules() and path.is_relative_to(ROOT / "policies")
@@ -146,3 +158,41 @@ def test_the_wheel_holds_them() -> None:
     assert {name(path) for path in DATA} <= shipped
     assert {name(path) for path in (ROOT / "policies").rglob("*.md")} <= shipped
     assert str(files("policies").joinpath("servers")).endswith("policies/servers")
+
+
+def test_a_parsed_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "kept"))
+    parses = Mock(side_effect=data.parsed)
+    monkeypatch.setattr(data, "parsed", parses)
+    file = tmp_path / "table.yaml"
+    file.write_text("a: 1")
+
+    assert [data._read(file), data._read(file)] == [{"a": 1}, {"a": 1}]
+    assert parses.call_count == 1
+
+    file.write_text("a: 12")
+    assert data._read(file) == {"a": 12}
+    os.utime(file, (1, 1))
+    assert data._read(file) == {"a": 12}
+    assert parses.call_count == 3, "a new size and a new time"
+
+    (kept,) = (path for path in (tmp_path / "kept").rglob("*") if path.is_file())
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert data._read(file) == {"a": 12}, "half a file"
+
+
+@pytest.mark.parametrize("reason", ["a file is in the way", "PYTHONDONTWRITEBYTECODE"])
+def test_a_file_is_read_where_nothing_can_be_kept(
+    reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", reason == "PYTHONDONTWRITEBYTECODE")
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "kept"))
+    if reason == "a file is in the way":
+        (tmp_path / "kept").write_text("")
+    file = tmp_path / "table.yaml"
+    file.write_text("a: 1")
+    assert [data._read(file), data._read(file)] == [{"a": 1}, {"a": 1}]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path != tmp_path / "kept"] == [
+        "table.yaml"
+    ]

@@ -17,6 +17,6 @@ def test_an_id_that_was_copied_with_its_file_is_an_error(
     find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = [SimpleNamespace(MUTATOR=replace(MUTATOR), RULE=replace(RULE)) for _ in range(2)]
-    monkeypatch.setattr(registry, "_modules", lambda: modules)
+    monkeypatch.setattr(registry, "_modules", lambda _: modules)
     with pytest.raises(RuntimeError, match="share the id"):
         find.__wrapped__()  # type: ignore[attr-defined]  # the cached value stays
