@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct
 
 from policies.accelerators.inventory import Fleet
 from policies.accelerators.node_affinity import Alternative, Expression
@@ -25,8 +26,7 @@ from policies.kube.quantities import parse_bytes, shown
 _OPERATORS: Final = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Struct, frozen=True):
     """An annotation as node selector expressions."""
 
     alternatives: tuple[Alternative, ...]
@@ -121,8 +121,7 @@ def _in(key: str, values: list[str]) -> Expression:
 # --- memory --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBound:
+class MemoryBound(Struct, frozen=True):
     """A bound such as `>=40Gi`: an operator and bytes."""
 
     operator: str

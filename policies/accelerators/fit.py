@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.accelerators.annotations import memory_of
 from policies.accelerators.inventory import Node
@@ -34,8 +35,7 @@ _MIG: Final = re.compile(r"/mig-\d+g\.(\d+)gb")
 """`nvidia.com/mig-3g.40gb`: in the mixed strategy the resource names the memory of a slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """The weights that a server loads."""
 
     model: str
@@ -50,8 +50,7 @@ class Load:
         return self.weights * MIN_SHARE / self.accelerators
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """Weights that fit on no node that can take the pod."""
 
     load: Load

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
+
+from msgspec import Struct
 
 from policies.accelerators.annotations import (
     MemoryBound,
@@ -304,8 +305,7 @@ def _may_run_on(pod: PodSpec, node: Node) -> bool:
 # --- topology ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """The annotation `mlchassis.dev/topology`."""
 
     key: str

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
 from policies.kube.cache import Cache
 from policies.kube.nodes import HOSTNAME
@@ -198,8 +200,7 @@ def _lasting(node: Node) -> Taints:
     return tuple(sorted(taints_of(node.lasting_taints)))
 
 
-@dataclass(frozen=True, slots=True)
-class Exposure:
+class Exposure(Struct, frozen=True):
     """How a pod avoids the accelerator nodes with some taints."""
 
     taints: tuple[Taint, ...]

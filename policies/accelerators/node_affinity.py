@@ -8,8 +8,9 @@ is added to every term. A term without expressions and fields matches no node an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, text
 from policies.kube.objects.metadata import Requirement
@@ -138,8 +139,7 @@ def can_append(pod: Json, path: Sequence[str]) -> bool:
 # --- narrowing ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(Struct, frozen=True):
     """Expressions that are required together."""
 
     expressions: tuple[Expression, ...]

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from policies.accelerators.annotations import (
     Resolution,
@@ -57,8 +58,7 @@ class Cause(Enum):
     TAINTS = "taints"
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """Why no node can take the pod, and how to fix it."""
 
     cause: Cause

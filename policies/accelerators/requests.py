@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from typing import Final
 
+from msgspec import Struct
 from pydantic import Field
 
 from policies.accelerators.inventory import Fleet, Inventory, Node, NodeClass, cover_of, taints_of
@@ -120,8 +121,7 @@ class GpuAffinity(Settings):
 # --- the catalogue -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(Struct, frozen=True):
     """A node as read from the cluster."""
 
     node: Node

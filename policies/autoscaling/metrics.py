@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from msgspec import Struct
 from pydantic import Field
 
 from policies.core import data
@@ -37,8 +37,7 @@ class KnownMetric(Model):
     source: str = Field(description="the documentation or source that shows it")
 
 
-@dataclass(frozen=True, slots=True)
-class UsedMetric:
+class UsedMetric(Struct, frozen=True):
     """A metric of an autoscaler."""
 
     path: str

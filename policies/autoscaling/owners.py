@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from msgspec import Struct
 from pydantic import Field
 
 from policies.core import data
@@ -30,8 +30,7 @@ class Owner(Model):
         return GroupKind.parse(self.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(Struct, frozen=True):
     """A workload of an operator."""
 
     owner: Owner

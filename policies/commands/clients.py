@@ -7,13 +7,13 @@ host), the options that name a host, the kind of operands, and the default host.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from policies.commands.model import Reach
 from policies.commands.options import OptionSyntax, Style
@@ -37,8 +37,7 @@ class Operands(Enum):
     """The first is a name to resolve, the second the DNS server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """One row of the table."""
 
     syntax: OptionSyntax

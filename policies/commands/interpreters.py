@@ -10,7 +10,9 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.commands import values
 from policies.commands.budget import Budget
@@ -75,8 +77,7 @@ _OWN_CALLS = frozenset({"socket.gethostname", "gethostname", "socket.getfqdn", "
 _NETWORK_WORDS = ("requests", "urllib", "httpx", "socket", "redis", "psycopg", "grpc", "pymongo", "boto3")
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """The effects of Python code. `commands`: scripts for a shell (str), programs with arguments (list)."""
 
     hosts: tuple[Host, ...] = ()

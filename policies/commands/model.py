@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Reach(StrEnum):
@@ -17,8 +20,7 @@ class Reach(StrEnum):
     """Only the running container knows. Rules warn about these and never deny."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """One host that a command reaches.
 
     `name` is in lower case, without port, brackets and trailing dot. A part that only the running container
@@ -38,8 +40,7 @@ class Host:
         return replace(self, reach=Reach.UNDECIDABLE) if self.reach is Reach.EXTERNAL else self
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One simple command of a script, without its wrappers (`timeout`, `env`, `exec`)."""
 
     name: str
@@ -57,8 +58,7 @@ class Command:
     the script."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """A loop of a script."""
 
     keyword: str

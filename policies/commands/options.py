@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 
 class Style(Enum):
@@ -16,8 +17,7 @@ class Style(Enum):
     """One dash or two before whole words: `-addr=value`, `-connect value`."""
 
 
-@dataclass(frozen=True, slots=True)
-class OptionSyntax:
+class OptionSyntax(Struct, frozen=True):
     """Which options of a program take a value (`valued`), and which take none (`flags`).
 
     An operand after an unknown long option may be the value of that option: it is ambiguous. Short options
@@ -38,8 +38,7 @@ def valued(options: str, style: Style = Style.GNU, *, stop_at_operand: bool = Fa
     return OptionSyntax(frozenset(options.split()), style=style, stop_at_operand=stop_at_operand)
 
 
-@dataclass(slots=True)
-class Parsed:
+class Parsed(Struct):
     options: list[tuple[str, str]] = field(default_factory=list)
     """In order, with their values; a flag's is empty."""
     operands: list[str] = field(default_factory=list)

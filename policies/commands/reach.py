@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.commands import redirection
 from policies.commands.clients import Client, Operands, clients
@@ -17,8 +19,7 @@ Lookup = Callable[[str], str | None]
 """A variable's value in the command's environment, or None if it is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """The environment of a client."""
 
     lookup: Lookup
@@ -36,8 +37,7 @@ class Context:
         return url_hosts(text, client, self.local_names)
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(Struct, frozen=True):
     hosts: tuple[Host, ...] = ()
     timeout: float | None = None
 

@@ -6,17 +6,15 @@ thousands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class Literal:
+class Literal(Struct):
     text: str
     quoted: bool = False
 
 
-@dataclass(slots=True)
-class Variable:
+class Variable(Struct):
     """`$name` or `${name<operator><operand>}`; `operator` is empty, `:-`, `%`, `#`, `[`, `len` …"""
 
     name: str
@@ -25,8 +23,7 @@ class Variable:
     quoted: bool = False
 
 
-@dataclass(slots=True)
-class Substitution:
+class Substitution(Struct):
     """`$(script)` or backticks; `process` for `<(script)`."""
 
     script: Script
@@ -34,16 +31,14 @@ class Substitution:
     process: bool = False
 
 
-@dataclass(slots=True)
-class Arithmetic:
+class Arithmetic(Struct):
     text: str
 
 
 Part = Literal | Variable | Substitution | Arithmetic
 
 
-@dataclass(slots=True)
-class Word:
+class Word(Struct):
     parts: tuple[Part, ...]
 
     @property
@@ -54,50 +49,43 @@ class Word:
         return "".join(part.text for part in self.parts if isinstance(part, Literal))
 
 
-@dataclass(slots=True)
-class Redirect:
+class Redirect(Struct):
     """`operator target`. The parser sets the body of a here-document as `target` when it reads its lines."""
 
     operator: str
     target: Word
 
 
-@dataclass(slots=True)
-class Assignment:
+class Assignment(Struct):
     name: str
     value: Word
 
 
-@dataclass(slots=True)
-class Simple:
+class Simple(Struct):
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]
     redirects: tuple[Redirect, ...] = ()
 
 
-@dataclass(slots=True)
-class Test:
+class Test(Struct):
     """`[[ … ]]`, or `(( … ))` as one arithmetic word."""
 
     words: tuple[Word, ...]
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     body: Script
     subshell: bool
 
 
-@dataclass(slots=True)
-class If:
+class If(Struct):
     """`branches` are (condition, body) pairs; `otherwise` is the `else`."""
 
     branches: tuple[tuple[Script, Script], ...]
     otherwise: Script | None
 
 
-@dataclass(slots=True)
-class Loop:
+class Loop(Struct):
     """`while` and `until` have a condition; `for` has a variable and words, or an arithmetic head."""
 
     keyword: str
@@ -108,20 +96,17 @@ class Loop:
     head: str | None = None
 
 
-@dataclass(slots=True)
-class Case:
+class Case(Struct):
     subject: Word
     arms: tuple[Script, ...]
 
 
-@dataclass(slots=True)
-class Function:
+class Function(Struct):
     name: str
     body: Command
 
 
-@dataclass(slots=True)
-class Redirected:
+class Redirected(Struct):
     """A compound command with redirections."""
 
     command: Command
@@ -131,13 +116,11 @@ class Redirected:
 Command = Simple | Test | Group | If | Loop | Case | Function | Redirected
 
 
-@dataclass(slots=True)
-class Pipeline:
+class Pipeline(Struct):
     commands: tuple[Command, ...]
 
 
-@dataclass(slots=True)
-class Item:
+class Item(Struct):
     """A pipeline, and the operator before it: `;`, `&&`, `||`, or empty for the first one of a list."""
 
     pipeline: Pipeline
@@ -145,6 +128,5 @@ class Item:
     background: bool = False
 
 
-@dataclass(slots=True)
-class Script:
+class Script(Struct):
     items: tuple[Item, ...]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from policies.commands.durations import seconds
 from policies.commands.options import Parsed, parse_options, valued
@@ -56,8 +57,7 @@ _AIRFLOW_ENTRYPOINT = "/entrypoint"
 _MAX_WRAPPERS = 20
 
 
-@dataclass(slots=True)
-class Unwrapped:
+class Unwrapped(Struct):
     """The words of the wrapped program, and the environment that the wrappers set for it."""
 
     words: list[str]

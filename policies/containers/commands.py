@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from policies import commands
 from policies.commands import Budget, BudgetSpent, CommandSummary, Reach, reach_of
@@ -55,8 +55,7 @@ def handler_command(container: Container, argv: Sequence[str]) -> CommandSummary
     return _read(container, argv, None, static=True)
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewBudget:
+class ReviewBudget(Struct, frozen=True):
     """The budget of one review, and the cache keys of the commands that it has paid for."""
 
     budget: Budget

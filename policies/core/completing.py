@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from policies.core.composing import OF_A_POD, OTHER_OBJECT, Origins, merged_list, merged_map, without_nulls
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Workload
@@ -42,8 +43,7 @@ COMPLETING: Final = (
 """The kinds whose objects complete the pods of others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """A reference to an object that completes pods."""
 
     at: str
@@ -53,8 +53,7 @@ class Reference:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Base(Struct, frozen=True):
     """The object that completes pods."""
 
     obj: Json
@@ -67,8 +66,7 @@ class Base:
         return text(self.obj, "metadata", "name")
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """One pod that is completed by another object."""
 
     spec: Json

@@ -8,11 +8,11 @@ function in a module of its subject's `rules`, with its modes and texts in a YAM
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
 from typing import Annotated, Generic, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
 from pydantic import Field
 
 from policies.core.data import load_one
@@ -55,8 +55,7 @@ class Mutate(Protocol[S_contra]):
     def __call__(self, obj: Json, settings: S_contra, facts: Facts, why: Reasons = UNREAD, /) -> Json: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Mutator(Generic[S]):
+class Mutator(Struct, Generic[S], frozen=True):
     """A mutator.
 
     `mutate(obj, settings, facts, why)` returns the same object, or a copy that shares the unchanged parts
@@ -127,8 +126,7 @@ class RuleDocument(Model):
     good: Text = Field(description="the same YAML after the remediation")
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True, dict=True):
     """A validating rule. Its modes and texts are loaded from its YAML file at first use."""
 
     id: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.completing import reference_of
 from policies.core.kind_names import has_no_pods, meant
@@ -27,8 +28,7 @@ class Reading(StrEnum):
     NO_PODS = "has no pods"
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A part of an object that was not read: its field path (empty: the object), and half a sentence why."""
 
     path: str
@@ -38,8 +38,7 @@ class Unread:
         return f"{self.path}: {self.why}" if self.path else self.why
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """The read and unread parts of one object."""
 
     kind: GroupKind

@@ -8,8 +8,9 @@ aliases. https://kubernetes.io/docs/concepts/services-networking/dns-pod-service
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.facts import BY_NAME, Cluster
 from policies.core.listing import Objects, TypedIndex
@@ -35,8 +36,7 @@ def is_address(host: str) -> bool:
 # --- from the text of a container to a host name -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterHost:
+class ClusterHost(Struct, frozen=True):
     """A host in a container's text, in the form that `resolve` accepts."""
 
     host: str
@@ -104,8 +104,7 @@ def _own_hosts(template: PodTemplate) -> frozenset[str]:
 # --- from a name to a Service ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedService:
+class ResolvedService(Struct, frozen=True):
     """The Service of a host name."""
 
     service: Service

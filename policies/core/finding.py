@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 
 class Certainty(Enum):
@@ -17,8 +18,7 @@ class Certainty(Enum):
     """The known facts don't decide it: a warning at most, in every profile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One hazard at one field of one object."""
 
     path: str

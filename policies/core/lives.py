@@ -8,12 +8,12 @@ kind may be part of another object, as a Job's is of a CronJob's: `runs_in` find
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import Struct
 from pydantic import Field, model_validator
 
 from policies.core import data
@@ -197,8 +197,7 @@ def life_of(obj: Json) -> Life | None:
     return next((each for each in lives if not each.api_versions or version in each.api_versions), None)
 
 
-@dataclass(frozen=True, slots=True)
-class RoleAt:
+class RoleAt(Struct, frozen=True):
     """A role of a workload, with the map that describes it."""
 
     role: Role
@@ -209,8 +208,7 @@ class RoleAt:
     """Of the role: the controller's name, or the user's."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAt:
+class RetryAt(Struct, frozen=True):
     """A retry of a workload, with its setting."""
 
     retry: Retry
@@ -222,8 +220,7 @@ class RetryAt:
     """The maximum number; None: none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The spec of a workload with a known life: of the object, or embedded in it."""
 
     life: Life

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.dns import cluster_host, resolve, service_names
 from policies.core.facts import BY_NAME, Facts, WholeObjects
@@ -25,8 +26,7 @@ _MAX_SERVICES: Final = 32
 """Services of one pod that are compared with all workloads; further ones are undecided."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnService:
+class OwnService(Struct, frozen=True):
     """A Service that selects only the pods that wait for it, and leaves them out until they are ready."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate
@@ -20,8 +21,7 @@ _SKIPPED: Final = frozenset({"metadata", "status", "managedFields"})
 _REFERENCES: Final = ("templateref", "workloadref", "runtimeref")
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
+class Shapes(Struct, frozen=True):
     """The pods that were found in an object."""
 
     templates: tuple[PodTemplate, ...] = ()

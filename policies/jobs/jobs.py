@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
+from msgspec import Struct
 from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
@@ -91,8 +91,7 @@ class JobRetries(Settings):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True):
     """The spec of a Job, and its path in the object."""
 
     spec: Json

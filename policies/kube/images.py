@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 
@@ -27,27 +26,25 @@ def repository_and_tag(image: str) -> tuple[str, str]:
 def image_matches(image: str, globs: tuple[str, ...]) -> bool:
     """Whether one of the globs matches the last segments of an image's path: `ray` matches
     `registry/acme/ray:2.9`, not `my-ray`. A glob with `:` is matched with path and tag."""
-    if not globs:
-        return False
     path, tag = repository_and_tag(image)
-    for pattern, with_tag in _patterns(globs):
-        if pattern.fullmatch(f"{path}:{tag}" if with_tag else path):
-            return True
-    return False
+    return any(glob_matches(glob, f"{path}:{tag}" if ":" in glob else path) for glob in globs)
 
 
-@lru_cache(maxsize=1024)
-def _patterns(globs: tuple[str, ...]) -> tuple[tuple[re.Pattern[str], bool], ...]:
-    """The globs as patterns, each with whether it includes the tag: one for all globs of a kind."""
-    kinds = ([glob for glob in globs if (":" in glob) is with_tag] for with_tag in (False, True))
-    patterns = ("|".join(f"(?:{glob_of(glob).pattern})" for glob in kind) for kind in kinds)
-    return tuple((re.compile(text), bool(with_tag)) for with_tag, text in enumerate(patterns) if text)
-
-
-@lru_cache(maxsize=1024)
-def glob_of(pattern: str) -> re.Pattern[str]:
-    """The pattern of a glob: `*` matches any text without `/`. Each `*` but the last ends at the first match
-    of the text after it: backtracking would cost the square of the length of an image's name."""
-    head, *rest = map(re.escape, pattern.split("*"))
-    between = "".join(f"(?>[^/]*?{part})" for part in rest[:-1])
-    return re.compile("(?:.*/)?" + head + between + "".join(f"[^/]*{part}" for part in rest[-1:]))
+def glob_matches(glob: str, path: str) -> bool:
+    """Whether a glob matches the last segments of a path: as many as the glob has. `*` matches any text
+    without `/`, and each but the last ends at the first match of the text after it: backtracking would cost
+    the square of the length of an image's name."""
+    segments = glob.count("/") + 1
+    end = path if path.count("/") < segments else "/".join(path.rsplit("/", segments)[1:])
+    first, *rest = glob.split("*")
+    if not rest:
+        return end == glob
+    if not end.startswith(first):
+        return False
+    at = len(first)
+    for part in rest[:-1]:
+        at = end.find(part, at) + len(part)
+        if at < len(part):
+            return False
+    # With as many slashes as the glob, none is left for what a `*` matches.
+    return len(end) - at >= len(rest[-1]) and end.endswith(rest[-1])

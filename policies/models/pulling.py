@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from policies.core.annotations import (
     MODEL_CACHE,
@@ -47,8 +48,7 @@ class PullError(ValueError):
         self.finding = Finding(path, message, hint)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPull:
+class ModelPull(Struct, frozen=True):
     """A pod's request for models."""
 
     config: str

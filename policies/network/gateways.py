@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from msgspec import Struct
 from pydantic import Field
 
 from policies.commands.durations import seconds
@@ -37,8 +37,7 @@ class Gateway(Model):
         return GroupKind.parse(self.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedService:
+class RoutedService(Struct, frozen=True):
     """A Service behind a route."""
 
     gateway: Gateway

@@ -7,8 +7,9 @@ an outage.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.containers.programs import has_option, programs
 from policies.kube.images import image_matches
@@ -20,8 +21,7 @@ from policies.probes.recognition import GroupRole, Server
 from policies.probes.standard_probes_settings import StandardProbes
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """The handlers of liveness and readiness, such as `{"httpGet": {"path": "/health", "port": 8000}}`, and
     where they are from, such as `preset vllm`; None if unknown."""
 

@@ -18,7 +18,7 @@ from policies.core.facts import Facts
 from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
-from policies.kube.images import glob_of, image_matches, repository
+from policies.kube.images import glob_matches, image_matches, repository
 from policies.kube.json import mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
@@ -98,7 +98,7 @@ def _is_private(image: str) -> bool:
         return False  # Docker Hub
     if host.endswith((".gcr.io", ".pkg.dev")) or host == "gcr.io":
         project = path.partition("/")[0]
-        return not any(glob_of(glob).fullmatch(project) for glob in _signs().public_projects)
+        return not any(glob_matches(glob, project) for glob in _signs().public_projects)
     return host not in _signs().public_registries
 
 

@@ -12,8 +12,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.facts import Facts, find_by_name
 from policies.core.listing import Listing
@@ -35,8 +37,7 @@ _OWN: Final = ("ephemeral", "image", *_IRRELEVANT)
 """Volumes without downloads of earlier pods."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """The observed starts of one run, of all workloads in the namespace."""
 
     seconds: int

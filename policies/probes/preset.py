@@ -14,7 +14,7 @@ from pydantic import Field
 
 from policies.core import data
 from policies.core.settings import Duration, Model
-from policies.kube.images import glob_of
+from policies.kube.images import glob_matches
 from policies.probes.life import (
     Busy,
     Cache,
@@ -485,7 +485,7 @@ def dependency_of(preset: Preset, path: str) -> str | None:
     """What an endpoint checks besides the process; None if unknown."""
     if path == preset.live_path:
         return None
-    return next((each.of for each in preset.asks if glob_of(each.path).fullmatch(path)), None)
+    return next((each.of for each in preset.asks if glob_matches(each.path, path)), None)
 
 
 @data.table

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
@@ -29,8 +30,7 @@ _FIELDS: Final[Mapping[str, Callable[[ContainerSpec], ProbeFields | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """One probe of one container, with times in seconds."""
 
     template: PodTemplate

@@ -14,12 +14,14 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from policies.containers.bounded_cache import BoundedCache
 from policies.containers.images import Globs
 from policies.containers.programs import Launch, Options, Program, has_option, launch_of, started
 from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.cache import lazy
-from policies.kube.images import glob_of, repository_and_tag
+from policies.kube.images import glob_matches, repository_and_tag
 from policies.kube.json import strings
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset, Unversioned
@@ -85,7 +87,7 @@ class Server:
         if self.preset.worker or self.has_option(*self.preset.headless_flags):
             return GroupRole.WORKER
         words = self.preset.headless_words
-        if words and any(glob_of(glob).fullmatch(word) for word in self.argv for glob in words):
+        if words and any(glob_matches(glob, word) for word in self.argv for glob in words):
             return GroupRole.WORKER
         rank = self.options.value(self.preset.worker_flags)
         if rank in (None, "0"):
@@ -207,7 +209,7 @@ class Recogniser:
     def _is_infrastructure_name(self, name: str) -> bool:
         known = self._names.get(name)
         if known is None:
-            known = any(glob_of(glob).fullmatch(name) for glob in self._infrastructure)
+            known = any(glob_matches(glob, name) for glob in self._infrastructure)
             self._names.put(name, known, len(name))
         return known
 
@@ -325,8 +327,7 @@ class Recogniser:
         return known
 
 
-@dataclass(frozen=True, slots=True)
-class _ImageMatch:
+class _ImageMatch(Struct, frozen=True):
     """The presets that are possible for an image, and whether the image is infrastructure."""
 
     globs: frozenset[str]

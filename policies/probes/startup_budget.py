@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.containers.programs import option
 from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
@@ -44,8 +46,7 @@ MAX_MODEL_NAME_LENGTH: Final = 60
 """Characters of a model's name in a reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """The time from a container's start until it serves."""
 
     seconds: int
@@ -63,8 +64,7 @@ class Start:
     """The source of the model's size: an annotation, the model config, or the server and the model's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """The time after which a start counts as hung."""
 
     seconds: int

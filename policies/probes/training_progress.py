@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.annotations import TRAINING_PROGRESS
 from policies.core.facts import Facts
@@ -26,8 +27,7 @@ _DEPTH: Final = 2
 """Directories below PATH whose entries count, so that `checkpoint-500/state.pt` does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     path: str
     silence: int
     """Seconds without a write that are normal."""

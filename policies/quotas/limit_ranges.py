@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing
@@ -27,8 +28,7 @@ POD: Final = "Pod"
 Amounts = Mapping[str, Decimal]
 
 
-@dataclass(frozen=True, slots=True)
-class Default:
+class Default(Struct, frozen=True):
     """The default request or limit of containers."""
 
     amount: Decimal
@@ -39,16 +39,14 @@ class Default:
     minimum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """The default requests and limits of a namespace."""
 
     requests: Mapping[str, Default]
     limits: Mapping[str, Default]
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """The requests and limits of a container, defaults included."""
 
     container: Container

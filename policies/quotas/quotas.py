@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -59,8 +60,7 @@ MAX_WORKLOADS: Final = 500
 # --- pods ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Pods:
+class Pods(Struct, frozen=True):
     """Pods with the same spec."""
 
     spec: PodSpec
@@ -178,8 +178,7 @@ def _selects_namespaces(affinity: PodAffinity) -> bool:
 # --- room ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """How many replicas of a workload a quota admits."""
 
     quota: str
@@ -215,8 +214,7 @@ class Room:
         return f"ResourceQuota {self.quota} has room for {such} ({self.limit}{each})"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaMatch:
+class QuotaMatch(Struct, frozen=True):
     """A workload and one quota that counts its pods."""
 
     quota: ResourceQuota

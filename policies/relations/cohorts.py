@@ -8,9 +8,10 @@ Kueue 0.14.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing, Objects, TypedIndex
@@ -25,8 +26,7 @@ _DEEPEST: Final = 20
 _ZERO: Final = Decimal(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True):
     """An amount that a queue cannot exceed."""
 
     amount: Decimal
@@ -55,8 +55,7 @@ def cohort_of(queue: ClusterQueue) -> str:
     return queue.spec.cohort or queue.spec.cohort_name
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
+class _Limits(Struct, frozen=True):
     """The quotas of a queue or a cohort for one resource of one flavor."""
 
     nominal: Decimal = _ZERO
@@ -89,8 +88,7 @@ def _quantity(value: Quantity | None) -> Decimal | None:
 # --- the tree --------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Tree:
+class _Tree(Struct):
     """The cohorts around a queue, for one resource of one flavor."""
 
     queues: Objects[ClusterQueue]

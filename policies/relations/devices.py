@@ -9,9 +9,10 @@ Semantics: `k8s.io/dynamic-resource-allocation/structured` of Kubernetes 1.37.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import Index, Listing, TypedIndex
@@ -40,8 +41,7 @@ ANY: Final = ""
 # --- supply ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """The devices of one ResourceSlice, as far as rules depend on them."""
 
     devices: int
@@ -64,8 +64,7 @@ def offer_of(slice_: Json) -> Offer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Supply:
+class Supply(Struct, frozen=True):
     """The maximum number of devices of a driver that one node can reach."""
 
     devices: int
@@ -148,8 +147,7 @@ class _Driver:
 # --- demand ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One request of a claim of a pod."""
 
     path: str

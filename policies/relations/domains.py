@@ -7,11 +7,11 @@ Only permanent filters of the scheduler count. Other pods, cordons and nodes tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
 from policies.accelerators.inventory import lasting
 from policies.accelerators.node_affinity import admits, required_terms, tolerates
@@ -40,8 +40,7 @@ class Cause(Enum):
     SPREAD = "topology spread"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The maximum number of pods of a workload in each domain of a topology."""
 
     cause: Cause
@@ -94,8 +93,7 @@ def _limits(template: PodTemplate) -> Iterator[Limit]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Domains:
+class Domains(Struct, frozen=True):
     """The number of domains of a topology."""
 
     usable: int

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.dns import resolve
 from policies.core.facts import Cluster
@@ -43,8 +44,7 @@ HOST: Final = "Host"
 """The kind of a node for a host outside the set or cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """An object, or a host outside."""
 
     kind: str
@@ -62,8 +62,7 @@ class Node:
         return f"{self.kind} {name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """One dependency, with the field of the source that causes it."""
 
     source: Node
@@ -79,8 +78,7 @@ class Edge:
     """Seconds for which a running pod tolerates a failure of the target; None if no probe depends on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blast:
+class Blast(Struct, frozen=True):
     """The effects of one node's failure on other workloads, in order of time."""
 
     of: Node
@@ -96,8 +94,7 @@ class Blast:
         return sum(node.replicas or 0 for node in self.restarted)
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Nodes by namespace, kind and name; edges by source."""
 
     nodes: tuple[Node, ...]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from policies.commands import Host, Reach, reach_of
 from policies.commands.hosts import is_url, url_hosts
@@ -34,8 +35,7 @@ class Relation(StrEnum):
     """Its environment or arguments name the other object. No rule reads this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One host that a workload depends on."""
 
     relation: Relation

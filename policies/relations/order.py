@@ -9,9 +9,10 @@ https://helm.sh/docs/topics/charts_hooks/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
 
 from policies.kube.group_kinds import JOB, POD
 from policies.kube.objects.metadata import Object
@@ -36,8 +37,7 @@ _HELM_PHASES: Final = {"pre-install": Phase.BEFORE, "post-install": Phase.AFTER}
 _HELM_PHASES_IN_ARGO: Final = {**_HELM_PHASES, "pre-upgrade": Phase.BEFORE, "post-upgrade": Phase.AFTER}
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """When a tool deploys an object."""
 
     phase: Phase

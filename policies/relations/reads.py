@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import CLAIM, CONFIG_MAP, SECRET, GroupKind
@@ -14,8 +15,7 @@ _ROOT_CA: Final = "kube-root-ca.crt"
 """kube-controller-manager writes this ConfigMap into every namespace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     kind: GroupKind
     name: str
     path: str

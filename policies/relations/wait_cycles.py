@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.commands import Budget
 from policies.containers.commands import ReviewBudget, commands_fit
@@ -36,8 +38,7 @@ Identity = tuple[str, str, str]
 """Namespace, kind and name."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedLinks:
+class CachedLinks(Struct, frozen=True):
     """The part of a workload that a watch cache stores for this package."""
 
     links: tuple[Link, ...]
@@ -85,8 +86,7 @@ def _may_wait(obj: Json) -> bool:
 _WORKLOADS: Final = {each.gk: each for each in known_workloads()}
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(Struct, frozen=True):
     """A workload in the search."""
 
     kind: str
@@ -106,15 +106,13 @@ class Waiter:
         return f"{self.kind} {self.name}{where}"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     waiter: Waiter
     link: Link
     service: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
+class Cycle(Struct, frozen=True):
     """Workloads that wait for each other, beginning with the workload of the search."""
 
     steps: tuple[Step, ...]
@@ -162,8 +160,7 @@ def _is_certain(link: Link) -> bool:
     return link.certainty is Certainty.CERTAIN and link.limit is None
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
+class _Edge(Struct, frozen=True):
     link: Link
     service: str
     providers: tuple[Identity, ...]

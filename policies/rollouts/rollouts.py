@@ -7,9 +7,10 @@ The result is None for values that an API server would refuse.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import TypedIndex
@@ -26,8 +27,7 @@ _QUARTER: Final = "25%"
 """The default of a Deployment's maxSurge and maxUnavailable."""
 
 
-@dataclass(frozen=True, slots=True)
-class RollingUpdate:
+class RollingUpdate(Struct, frozen=True):
     """How many pods (of a LeaderWorkerSet: groups) a rolling update may add (`surge`) and remove
     (`unavailable`)."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate
@@ -22,8 +23,7 @@ _HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.gguf)(?::[\w.-]+)?")
 """A model of a hub: `meta-llama/Llama-3.1-8B`. Paths begin with a slash or a dot, URLs have a colon."""
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Struct, frozen=True):
     """What a server downloads, and where to."""
 
     server: Server

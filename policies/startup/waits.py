@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.commands import SHELLS, CommandSummary, Host, Reach
 from policies.containers.commands import container_command, exec_command
@@ -23,8 +24,7 @@ _LOOP: Final = re.compile(r"\b(?:until|while)\b")
 _SET: Final = re.compile(r"\bset\s+-(\w*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """A host that a container must reach before it is started or ready."""
 
     host: Host

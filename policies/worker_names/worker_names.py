@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field
 
 from policies.core.contracts import Mutator
@@ -85,16 +86,14 @@ class Reason(StrEnum):
     """The API server did not answer in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """The pod's name, which is valid only after `record` has replaced the Lease's record."""
 
     name: str
     record: AllocationRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The refusal of a pod. Without the reservations in `blocking` the pod would get a name: it gets one if
     their pods were created and are already deleted."""
 
@@ -106,8 +105,7 @@ class Refused:
 Answer = Given | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The group as it was read: first `now`, then the record, then the list of pods.
 
     The proof depends on this order: if the record no longer contains a name, a replica of the webhook has

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.annotations import WORKER_GROUP
 from policies.core.groups import RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
@@ -33,8 +35,7 @@ MAX_EPOCH_LENGTH: Final = 32
 # --- the pod to be created ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """The controller that a pod names in its ownerReferences."""
 
     api_version: str
@@ -56,8 +57,7 @@ class Owner:
         return f"{self.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """A pod to be created without a name, as a member of a group of interchangeable pods.
 
     `selector` selects the group's pods by their labels, as the owner's controller does. Of a multi-host
@@ -132,8 +132,7 @@ def _number(label: str | None) -> int | None:
 # --- the desired number ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
+class Desired(Struct, frozen=True):
     """The desired workers of a group.
 
     `pods` counts every host of every replica. `to_delete` are the names in `workersToDelete`: KubeRay also
@@ -193,8 +192,7 @@ def _desired_of_group(spec: WorkerGroupSpec, to_delete: frozenset[str]) -> Desir
 # --- existing pods -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingPod:
+class ExistingPod(Struct, frozen=True):
     """A pod of the group in a consistent list. `ends` is its deletionTimestamp."""
 
     name: str
@@ -244,8 +242,7 @@ def is_counted(pod: ExistingPod, worker: Worker, desired: Desired, now: float, t
 # --- reservations ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """Names of a pod, or of all hosts of a replica, that have been given and are in no list yet.
 
     `time` is when they were given, and `version` the resourceVersion of the pod list before: pods with these
@@ -259,8 +256,7 @@ class Reservation:
     index: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRecord:
+class AllocationRecord(Struct, frozen=True):
     """The content of a group's Lease: the highest number ever given, and the reservations.
 
     `epoch` is a random text in every name. A record that is lost and begun again has another one, so it

@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import textwrap
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from policies.kube.printable import printable
 from webhook.admission.envelope import API_VERSION
@@ -23,8 +23,7 @@ WARNINGS_LENGTH = 4096
 """Characters of all warnings together. The API server drops the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """Why a request is denied, as the client sees it."""
 
     code: int
@@ -32,8 +31,7 @@ class Status:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """The answer to one request; built by `allowed`, `patched` and `denied`."""
 
     status: Status | None = None
@@ -68,8 +66,7 @@ def denied(
     return Response(Status(code, reason, message), warnings=warnings, audit=audit or {})
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """The AdmissionReview that answers a request, without the uid."""
 
     head: bytes

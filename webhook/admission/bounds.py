@@ -9,8 +9,10 @@ every machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.commands import Budget, BudgetSpent
 from policies.containers.commands import ReviewBudget, commands_fit
@@ -59,8 +61,7 @@ _ELEMENTS: Final[Mapping[str, int]] = {
 _UNREAD: Final = frozenset({"managedFields", "status"})
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The parts of an object that a review reads."""
 
     templates: tuple[PodTemplate, ...]

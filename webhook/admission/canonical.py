@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from policies.kube.group_kinds import POD, GroupKind
 from policies.kube.json import Json, text
@@ -35,8 +36,7 @@ _PREFIX: Final = re.compile(r"[a-z0-9.-]*")
 _TOKEN: Final = re.compile(rb'"kube-api-access-([a-z0-9]{5})"')
 
 
-@dataclass(frozen=True, slots=True)
-class Canonical:
+class Canonical(Struct, frozen=True):
     """A request without the values of a single replica."""
 
     text: bytes
@@ -89,7 +89,8 @@ _SHOWN: Final = (
 def shows_constants(response: Response) -> bool:
     """Whether an answer to a canonical request contains a constant, also shortened or in capitals: then it is
     not the answer to the original request."""
-    written = orjson.dumps([response.status, response.patch, response.warnings, response.audit]).lower()
+    status = response.status and asdict(response.status)
+    written = orjson.dumps([status, response.patch, response.warnings, response.audit]).lower()
     return any(each in written for each in _SHOWN)
 
 

@@ -9,8 +9,9 @@ tools see no difference.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core import registry
 from policies.core.annotations import CHANGED
@@ -24,8 +25,7 @@ _POLICY: Final = "policy"
 _MORE: Final = "and"
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """The content of the annotation."""
 
     entries: tuple[Reason, ...] = ()

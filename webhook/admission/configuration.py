@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal
 
+import msgspec.structs
+from msgspec import Struct
 from pydantic import Field
 
 from policies.core import registry
@@ -171,8 +173,7 @@ class WebhookConfig(Model):
 # --- the snapshot ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing wrong with a policy: the key (file), the path inside it, one sentence."""
 
     file: str
@@ -183,8 +184,7 @@ class Problem:
         return f"{self.file}: {self.path}: {self.message}" if self.path else f"{self.file}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
+class Effective(Struct, frozen=True):
     """The settings in force for one object: profile, modes and settings after overrides."""
 
     profile: Profile
@@ -278,7 +278,7 @@ class Config:
             if len(self._by_match) >= REMEMBERED:
                 self._by_match.clear()
             alternatives = tuple(self._compile(matched | {index}) for index in undecided)
-            self._by_match[key] = replace(self._compile(matched), alternatives=alternatives)
+            self._by_match[key] = msgspec.structs.replace(self._compile(matched), alternatives=alternatives)
         return self._by_match[key]
 
     @cached_property

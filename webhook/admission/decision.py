@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.contracts import Family
 from policies.core.coverage import Coverage
@@ -31,8 +34,7 @@ class Change:
     """Path and text of the reasons that the object had before an update."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A finding with its mode and outcome."""
 
     rule: str
@@ -54,8 +56,7 @@ class Result:
         return self.mode is Mode.ENFORCE and self.exempted is None
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Struct, frozen=True):
     """An exception of a mutator or rule: a bug in the webhook."""
 
     id: str
@@ -64,8 +65,7 @@ class Crash:
     denies: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The decision about one object."""
 
     object: Json

@@ -15,7 +15,7 @@ The steps of a review in their order:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from policies.core.mode import Mode
 from policies.kube.group_kinds import POD

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
@@ -37,8 +38,7 @@ class State(StrEnum):
     FORBIDDEN = "forbidden"
 
 
-@dataclass(frozen=True, slots=True)
-class Exemption:
+class Exemption(Struct, frozen=True):
     """One `rule-id=reason until=2026-12-31` of an annotation."""
 
     rule: str
@@ -97,8 +97,7 @@ def _date(written: str) -> date | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Exemptions:
+class Exemptions(Struct, frozen=True):
     """The valid exemptions of an annotation, and sentences about problems."""
 
     reasons: Mapping[str, str]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from policies.core.contracts import Family
 from policies.core.mode import Mode
@@ -29,8 +29,7 @@ AUDIT_TEXT = 1024
 """Characters of one text in an audit annotation, so that a long one does not displace others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The answer to a review, and the decision for the log and the metrics."""
 
     response: Response

@@ -7,9 +7,10 @@ and about the pod without the fields that its annotation lists.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from policies.core.annotations import ADMISSION, CHANGED, EXEMPT
 from policies.core.facts import Cluster, Facts
@@ -40,8 +41,7 @@ class Difference(StrEnum):
     """An annotation exempts the pod from a policy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(Struct, frozen=True):
     """The difference of one pod."""
 
     difference: Difference

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.pod_view import PodView
 from policies.core.ray_pods import pod_of_kuberay
@@ -22,8 +25,7 @@ def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, Po
     return folded, context.facts.view(folded.object)
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(Struct, frozen=True):
     """A workload with its pods as they will be created."""
 
     target: Target
@@ -82,7 +84,7 @@ def project(
 def _at(template: PodTemplate, folded: Decision) -> list[Change]:
     """The changes of a pod, with their paths in the workload."""
     return [
-        replace(change, template=template.path, why=change.why.placed(template.path_in_object))
+        dataclasses.replace(change, template=template.path, why=change.why.placed(template.path_in_object))
         for change in folded.changes
     ]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
@@ -94,7 +96,7 @@ def known_changes(
         former = old.projection.changes if old.projection is not None else ()
     reasons = {(change.policy, change.template, change.mode): change.why for change in former}
     return tuple(
-        replace(
+        dataclasses.replace(
             change,
             known=frozenset(
                 (each.path, each.why)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from policies.containers.commands import ReviewBudget
 from policies.core.facts import Cluster, Facts, whole_objects
 from policies.core.pod_view import PodView, PodViews
@@ -23,8 +25,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.replacements import owner_behind
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """The configuration, the settings in force for an object, and the facts for mutators and rules."""
 
     config: Config

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
@@ -27,8 +29,7 @@ from webhook.admission.projection import Projection, project
 from webhook.admission.review import Context, Review
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What the rules say about an object, before it is compared with the object before an update."""
 
     results: list[Result]

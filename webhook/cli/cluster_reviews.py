@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import orjson
+from msgspec import Struct
 
 from policies.core import registry
 from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
@@ -51,8 +52,7 @@ READ_WHOLE: Final = (MUTATING_WEBHOOKS,)
 """Kinds of which a rule compares all objects with each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """One pass over the objects of a cluster, or of one namespace, under one policy or more."""
 
     api: ApiServer

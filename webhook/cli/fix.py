@@ -8,17 +8,19 @@ from the intended ones, the file is not changed. A file that can't be read is no
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import os
 import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import jsonpatch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.facts import Cluster
@@ -89,8 +91,7 @@ def run(args: argparse.Namespace) -> int:
     return BAD_INPUT if problems else OK
 
 
-@dataclass(frozen=True, slots=True)
-class _Fixed:
+class _Fixed(Struct, frozen=True):
     """A file's text before and after, and the policies and rules of the fixes."""
 
     before: str
@@ -152,7 +153,7 @@ def _replace(target: Path, fixed: _Fixed) -> None:
 def _without_annotation(config: Config) -> Config:
     """The same policy without the annotation about added fields, which describes an admission."""
     changes = config.webhook.changes.model_copy(update={"annotation": False})
-    return replace(config, webhook=config.webhook.model_copy(update={"changes": changes}))
+    return dataclasses.replace(config, webhook=config.webhook.model_copy(update={"changes": changes}))
 
 
 def _with_only(config: Config, names: Sequence[str]) -> Config:
@@ -165,7 +166,7 @@ def _with_only(config: Config, names: Sequence[str]) -> Config:
         return config
     off = Override(modes={name: Mode.OFF for name in registry.mutators() if name not in names})
     overrides = (*config.webhook.overrides, off)
-    return replace(
+    return dataclasses.replace(
         config,
         webhook=config.webhook.model_copy(update={"overrides": overrides}),
         overridden=(*config.overridden, {}),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from webhook.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """The counts of one review of many objects."""
 
     made: datetime
@@ -40,8 +39,7 @@ class Change(NamedTuple):
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """Reviews in the order of their time, the last one that of the report."""
 
     reviews: Sequence[Figures]

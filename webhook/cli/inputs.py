@@ -6,8 +6,10 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.facts import Cluster
 from policies.core.resources import resource_kinds
@@ -24,8 +26,7 @@ from webhook.manifests.files import Document, ManifestCluster, read_all
 from webhook.manifests.overlaid import OverlaidCluster
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """Objects, the policy that decides about them, and the facts for the rules.
 
     The iterators read the objects as they are consumed; a command consumes one of the two.

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from policies.core.annotations import EXEMPT
 from policies.core.target import PodTemplate
@@ -26,8 +27,7 @@ _IMMUTABLE: Final = ("Job", "Pod")
 """Kinds whose pods can't be changed after their creation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kubectl:
+class Kubectl(Struct, frozen=True):
     """kubectl with the flags for the cluster of this command."""
 
     flags: tuple[str, ...] = ()
@@ -36,8 +36,7 @@ class Kubectl:
         return shlex.join(("kubectl", *self.flags, *arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class PodMetadata:
+class PodMetadata(Struct, frozen=True):
     """The place of the pods' annotations: an object in the cluster or in a file."""
 
     obj: Json
@@ -59,8 +58,7 @@ class PodMetadata:
         return annotations_of(dig(self.obj, *self.steps[:-1]) if self.steps[:-1] else self.obj)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyText:
+class PolicyText(Struct, frozen=True):
     """The place and text of a policy."""
 
     where: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from policies.core.facts import Cluster
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, kind_of
@@ -48,8 +49,7 @@ _OF_APPS: Final = ("ReplicaSet", *(each.kind for each in RESTARTABLE))
 RESTARTED: Final = "restarted by --repair"
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """When the webhook was installed and down; times in seconds since the epoch."""
 
     installed: float | None = None
@@ -76,8 +76,7 @@ class History:
         return "made while the webhook ran: a call failed open, or the cluster has changed since"
 
 
-@dataclass(slots=True)
-class MissedWorkload:
+class MissedWorkload(Struct):
     """The differing pods of one workload with one reason, or one pod without a workload."""
 
     top: Json
@@ -167,8 +166,7 @@ class MissedWorkload:
             yield f"  {self.repair}"
 
 
-@dataclass(frozen=True, slots=True)
-class MissedReport:
+class MissedReport(Struct, frozen=True):
     """The workloads with differing pods, and how many pods were compared or excluded."""
 
     rows: Sequence[MissedWorkload]

@@ -11,8 +11,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from policies.core.annotations import CHANGED
 from policies.core.mode import Mode
@@ -195,8 +196,7 @@ def _transitions(old: Outcome, new: Outcome) -> Iterator[str]:
 # --- output --------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Comparison:
+class Comparison(Struct):
     """The output about two policies, and the numbers of differences that were found so far."""
 
     old: Config

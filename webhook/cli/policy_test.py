@@ -10,12 +10,12 @@ import argparse
 import sys
 import xml.etree.ElementTree as ET  # writes XML, never parses any
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
+from msgspec import Struct
 from pydantic import Field, ValidationError, model_validator
 
 from policies.core.mode import Profile
@@ -97,8 +97,7 @@ class Suite(Model):
 # --- the command -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CaseResult:
+class CaseResult(Struct, frozen=True):
     file: Path
     name: str
     failures: Sequence[str]

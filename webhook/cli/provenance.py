@@ -10,11 +10,11 @@ they show which client sent the object, not which webhook changed it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from policies.core.mode import Mode
 from policies.core.reasons import Reason
@@ -33,8 +33,7 @@ class By(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     path: str
     by: By
     manager: str = ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.coverage import Coverage, is_fragment, not_reviewed
 from policies.core.facts import Cluster, Facts
@@ -50,8 +53,7 @@ def outcome_of(result: Result) -> Outcome:
     return Outcome.EXEMPTED if result.exempted is not None else _OF_MODE.get(result.mode, Outcome.NONE)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """The common context of reviews: the source of the objects, the policy and the facts."""
 
     source: str
@@ -76,8 +78,7 @@ class Subject:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Reviewed:
+class Reviewed(Struct, frozen=True):
     """A document and the decision about it."""
 
     document: Document
@@ -159,7 +160,7 @@ class Reviewed:
         if not self.document.runs:
             return list(self.decision.changes)
         return [
-            change if change.mode is not Mode.ENFORCE else replace(change, mode=Mode.WARN)
+            change if change.mode is not Mode.ENFORCE else dataclasses.replace(change, mode=Mode.WARN)
             for change in self.decision.changes
             if change.mode is not Mode.ENFORCE or not change.template
         ]

@@ -7,9 +7,10 @@ is asked for its version through the API server's proxy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 from pydantic.alias_generators import to_camel
 
 from policies.containers.programs import option
@@ -66,8 +67,7 @@ MAX_VERSION_LENGTH: Final = 64
 _UNKNOWN: Final = Hang(None, "its server is not recognised")
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     kind: str
     namespace: str
     name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from policies.kube.json import Json, text
 from webhook.admission.json_patch import Operation, steps_of
@@ -18,8 +18,7 @@ class NotEditable(ValueError):
     """A value can't be written into the text; the message is one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(Struct, frozen=True):
     start: int
     end: int
     text: str

@@ -11,8 +11,10 @@ import asyncio
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.facts import Cluster
@@ -79,8 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     obj: Json
     place: PodMetadata
     fields: Sequence[Field]

@@ -6,10 +6,12 @@ template. Findings are not remembered here: they may depend on the whole object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
 from weakref import ReferenceType, ref
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.facts import Cluster
 from policies.core.listing import Listing
@@ -120,8 +122,7 @@ class Recorder:
         return self._folds.of(template, context, self)
 
 
-@dataclass(slots=True)
-class _Fold:
+class _Fold(Struct):
     folded: Decision
     view: PodView
     unchanged: bool
@@ -131,7 +132,7 @@ class _Fold:
 
     @classmethod
     def of(cls, template: PodTemplate, folded: Decision, view: PodView, consulted: Consulted) -> _Fold:
-        changes = tuple(replace(change, why=change.why.formatted()) for change in folded.changes)
+        changes = tuple(dataclasses.replace(change, why=change.why.formatted()) for change in folded.changes)
         unchanged = folded.object is template.pod
         return cls(replace(folded, changes=changes), view, unchanged, consulted)
 

@@ -13,10 +13,13 @@ occurs elsewhere in the request is not replaced.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
@@ -177,8 +180,7 @@ def _decided(request: Request, config: Config, cluster: Cluster, decide: Decide)
     return Answer(respond(decision), decision)
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(Struct):
     key: tuple[str, bytes]
     """The endpoint, and the request in its canonical form."""
     response: Response
@@ -220,8 +222,7 @@ def _outcome(response: Response) -> Response:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Replicas:
+class _Replicas(Struct, frozen=True):
     """The replicas of a pod template, or the retries of a review, in the form of one caller."""
 
     entry: _Entry
@@ -243,7 +244,8 @@ def summary(decision: Decision) -> Decision:
     return Decision(
         {},
         changes=tuple(
-            replace(change, patch=(), before={}, why=UNREAD, known=frozenset()) for change in decision.changes
+            dataclasses.replace(change, patch=(), before={}, why=UNREAD, known=frozenset())
+            for change in decision.changes
         ),
         results=tuple(replace(result, finding=_NO_TEXT) for result in decision.results),
         crashes=decision.crashes,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from policies.core.workloads import Workload, known_without_pods
 from policies.kube.group_kinds import GroupKind
@@ -18,8 +19,7 @@ MAX_FIELDS: Final = 20_000
 """The fields that are read of one schema; KServe's largest has 15,000."""
 
 
-@dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Struct, frozen=True):
     """A kind with pod specs that is not in the table of workloads."""
 
     kind: GroupKind

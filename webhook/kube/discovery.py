@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
@@ -13,8 +15,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
+class Collection(Struct, frozen=True):
     """The list of a kind's objects, or of those that a query selects."""
 
     kind: GroupKind

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json, mapping, text
@@ -38,8 +38,7 @@ SAME_SECONDS: Final = 30.0
 """Outages with a shorter gap between them are merged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(Struct, frozen=True):
     """A period without a ready replica, in seconds since the epoch."""
 
     begin: float

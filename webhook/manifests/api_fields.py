@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
+
+from msgspec import Struct
 
 from policies.core.suggestions import did_you_mean
 from policies.core.workloads import Shape, Workload
@@ -26,14 +27,12 @@ _MOST: Final = 20
 """Problems that are looked for in one object."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldProblem:
+class FieldProblem(Struct, frozen=True):
     path: str
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Api:
+class _Api(Struct, frozen=True):
     """api_fields.json."""
 
     kubernetes: str

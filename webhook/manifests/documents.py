@@ -13,10 +13,10 @@ import base64
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -349,8 +349,7 @@ def _guess(text: str, mark: yaml.Mark | None) -> str:
 _TEMPLATE: Final = "a template must be rendered first"
 
 
-@dataclass(slots=True)
-class _Collection:
+class _Collection(Struct):
     anchor: str | None
     values_before: int
     deepest: int

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, takewhile
 from operator import eq
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.facts import NO_OBJECTS, WholeObjects
 from policies.core.listing import Listing
@@ -47,8 +49,7 @@ from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, sourc
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A Kubernetes object with its file and the number of its YAML document.
 
     The source of an object in a cluster is the cluster, and it has no number.
@@ -57,11 +58,11 @@ class Document:
     source: str
     index: int | None
     obj: Json
-    origin: Origin | None = field(default=None, repr=False, compare=False)
+    origin: Origin | None = None
     """The text that contains it."""
-    duplicate_keys: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    duplicate_keys: tuple[str, ...] = ()
     """A clause for each duplicate key of the YAML document, in the document's first object."""
-    exempted_at: str = field(default="", repr=False, compare=False)
+    exempted_at: str = ""
     """RFC 3339: the time at which the field manager of the exempt annotation last changed the object; empty
     if unknown."""
 

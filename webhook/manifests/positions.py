@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import yaml
+from msgspec import Struct
 
 from webhook.manifests.documents import ManifestLoader
 
@@ -22,8 +22,7 @@ class Lines(NamedTuple):
     """False if the field is absent, and these are the lines of its parent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The text that an object was read from, and its position there."""
 
     text: str

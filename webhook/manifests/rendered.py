@@ -10,9 +10,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.names import shortened
@@ -53,8 +54,7 @@ _PLAIN: Final = frozenset(
 _WITH_PATH: Final = ("patches", "patchesJson6902", "replacements")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A directory whose result is reviewed instead of its files."""
 
     file: Path

@@ -14,8 +14,9 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from policies.kube.json import Json
 from policies.probes.observed import workload_of
@@ -31,8 +32,7 @@ Key = tuple[str, str, str]
 """Namespace, workload (`Deployment/llm`), container."""
 
 
-@dataclass(slots=True)
-class Liveness:
+class Liveness(Struct):
     """The results of the liveness probes of one container, in all pods of its workload."""
 
     failed: float = 0.0
@@ -56,8 +56,7 @@ class Liveness:
         return 1 - self.buckets[bound] / total, bound
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """Starts and probes by container."""
 
     starts: defaultdict[tuple[Key, str], list[int]] = field(default_factory=lambda: defaultdict(list))

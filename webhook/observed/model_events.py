@@ -15,11 +15,11 @@ import heapq
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from policies.core.facts import Cluster, Facts
 from policies.core.mode import Mode
@@ -59,8 +59,7 @@ _IDLE_SECONDS: Final = 5.0
 """The longest sleep without work."""
 
 
-@dataclass(slots=True, eq=False)
-class _Pod:
+class _Pod(Struct, eq=False):
     """A pod with a puller."""
 
     uid: str

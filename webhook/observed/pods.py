@@ -9,8 +9,9 @@ come from one node's clock; a clock that jumped back gives a negative time, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.pod_view import PodViews
@@ -57,8 +58,7 @@ _SLACK_SECONDS: Final = 60
 """Kubelet's delays: a start that a probe ends may last so much longer than its budget and grace period."""
 
 
-@dataclass(slots=True)
-class _Pod:
+class _Pod(Struct):
     """The observations that were made of one pod."""
 
     started: dict[str, str] = field(default_factory=dict)
@@ -145,8 +145,7 @@ class PodTracker:
                 yield {**end, "wasReady": known.started.get(name) == _run_id(end, end)}
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """New starts and ends of a pod whose containers were not read yet."""
 
     pod: Json

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
+from msgspec import Struct
 from pydantic import BeforeValidator, Field, ValidationError
 
 from policies.core.annotations import OBSERVED_UNTIL
@@ -107,8 +107,7 @@ class Entry(Model):
         return max(self.loads, default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     namespace: str
     key: str
     """`Deployment/llm/server@3fa9c1d2ab34`: workload, container, and a digest of its configuration."""
@@ -117,8 +116,7 @@ class Observation:
     node_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Started(Observation):
+class Started(Observation, frozen=True):
     """A start that became ready."""
 
     load: int
@@ -131,8 +129,7 @@ class Started(Observation):
     """The place of a download that an earlier start may have left; empty if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended(Observation):
+class Ended(Observation, frozen=True):
     """A run that ended."""
 
     reason: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 import aiohttp
 import orjson
+from msgspec import Struct
 
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.printable import printable
@@ -35,8 +35,7 @@ class NoStatus(Exception):
     """The pod returned no status page; the message contains the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unloaded:
+class Unloaded(Struct, frozen=True):
     name: str
     state: str
     reason: str
@@ -47,8 +46,7 @@ class Unloaded:
         return self.state == "Failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     total: int
     loaded: int
     unloaded: tuple[Unloaded, ...]

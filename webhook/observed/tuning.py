@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct, field
 
 from policies.core.annotations import CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
@@ -56,8 +57,7 @@ _FAILED: Final = re.compile(r"Container (?P<name>\S+) failed (?P<probe>startup|l
 """The message of kubelet's Events with the reason Killing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One container of one workload."""
 
     namespace: str
@@ -127,8 +127,7 @@ class Row:
         }
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     """The pods of one workload with one of their containers."""
 
     pod: Json

@@ -14,11 +14,11 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from policies.core.annotations import CA_BUNDLE_CHANGED
 from policies.kube.json import Json, text
@@ -52,8 +52,7 @@ class Registrations(Lister, Calls, Protocol):
     """The part of `ApiServer` that this module needs."""
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(Struct, frozen=True):
     """The update of a configuration's caBundles."""
 
     patch: Json | None

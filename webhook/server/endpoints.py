@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from policies.core.facts import Cluster
 from webhook.admission import engine
@@ -43,8 +44,7 @@ def endpoints(
     }
 
 
-@dataclass(frozen=True)
-class Decider:
+class Decider(Struct, frozen=True):
     """An endpoint that calls the engine."""
 
     name: str

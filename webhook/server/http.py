@@ -14,12 +14,12 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from webhook.server import bodies, connections
@@ -56,8 +56,7 @@ def time_limit(timeout: str) -> float:
     return min(total or DEFAULT_TIMEOUT, MAX_TIMEOUT) * (1 - DEADLINE_MARGIN)
 
 
-@dataclass
-class Readiness:
+class Readiness(Struct):
     """The state that `/readyz` reports."""
 
     certificate: Callable[[], str]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
+from msgspec import Struct
 from prometheus_client import Counter
 
 from policies.core.mode import Mode
@@ -24,8 +24,7 @@ _LOGGED: Final = ("changed", "denied")
 """The outcomes that get a log line at level info."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecord:
+class AnswerRecord(Struct, frozen=True):
     """The record of an answer, prepared for the next replicas that get the same answer."""
 
     tally: m.Tally

@@ -20,12 +20,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from webhook.server.server_flags import Format
 
@@ -129,8 +129,7 @@ _PLACEHOLDERS: Final = tuple(f"{secrets.token_hex(16)}{number}" for number in ra
 _PLACEHOLDER: Final = re.compile("|".join(f'"{each}"' for each in _PLACEHOLDERS))
 
 
-@dataclass
-class _Configured:
+class _Configured(Struct):
     """The last call of `configure` in this process."""
 
     level: str = "info"

@@ -11,7 +11,6 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from cryptography import x509
@@ -19,6 +18,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
+from msgspec.structs import replace
 
 CA_LIFETIME = timedelta(days=3650)
 CA_RENEW_BEFORE = timedelta(days=365)
@@ -40,8 +41,7 @@ class CertificateError(Exception):
     """The certificate can't be used."""
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """A serving certificate with its key and CAs, all PEM.
 
     `certificate` may contain a chain, leaf first. `ca` may contain several CAs, newest first; it is empty if

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from puller.flags import SWITCHED, Flags
 from webhook.config.location import CONFIG_MAP, config_map
@@ -24,8 +26,7 @@ Switch = Literal["on", "off"]
 SWITCH: tuple[Switch, ...] = ("on", "off")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """The parsed flags. Times in seconds."""
 
     policy: str | None

@@ -15,11 +15,11 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec import Struct
 
 from webhook.admission.canonical import Canonical
 from webhook.admission.envelope import Request
@@ -180,8 +180,7 @@ class Restarts(ctypes.Structure):
         return {reason: getattr(self, reason) for reason in RESTART_REASONS}
 
 
-@dataclass(frozen=True)
-class SharedRecords:
+class SharedRecords(Struct, frozen=True):
     """The memory that a worker shares with its supervisor and the other workers."""
 
     state: WorkerState

@@ -18,11 +18,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec import Struct, field
 
 from webhook.server.log import handle_level_signals
 from webhook.server.shared_memory import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
@@ -74,8 +74,7 @@ def supervise(
     return _Supervisor(count, listener, serve, on_exit).run()
 
 
-@dataclass
-class _Worker:
+class _Worker(Struct):
     """A slot for a worker, and the process in it."""
 
     state: WorkerState = field(default_factory=lambda: in_shared_memory(WorkerState))

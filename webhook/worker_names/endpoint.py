@@ -10,11 +10,12 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from policies.core.annotations import WORKER_GROUP
@@ -71,8 +72,7 @@ BURSTS_KEPT: Final = 1000
 EPOCH_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """A consistent list of pods with its resourceVersion."""
 
     pods: Sequence[Json]

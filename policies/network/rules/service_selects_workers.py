@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.groups import LWS_NAME
@@ -15,8 +16,7 @@ from policies.kube.pods import Role
 from policies.probes.serving import recognised
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     """Pods of which only the first serves."""
 
     path: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
@@ -33,8 +34,7 @@ _MAX: Final = 4
 """Findings for one autoscaler."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Utilization:
+class _Utilization(Struct, frozen=True):
     """A metric in percent of the containers' requests."""
 
     resource: str
@@ -43,8 +43,7 @@ class _Utilization:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Obstacle:
+class _Obstacle(Struct, frozen=True):
     """Why a metric adds no pods."""
 
     container: Container

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.facts import WholeObjects
@@ -19,8 +20,7 @@ _PLACE: Final = "default"
 _MAX_NAMES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(Struct, frozen=True):
     """A webhook that is called for new pods and may be skipped."""
 
     seconds: int

@@ -24,3 +24,13 @@ def test_tags_are_not_remembered_with_the_repository() -> None:
     globs = Globs(("tritonserver:*sdk", "tritonserver"))
     assert globs.matching("nvcr.io/nvidia/tritonserver:1-sdk") == {"tritonserver:*sdk", "tritonserver"}
     assert globs.matching("nvcr.io/nvidia/tritonserver:1") == {"tritonserver"}
+
+
+def test_globs_are_linear() -> None:
+    """A hundred thousand characters at once: in the square of them this takes minutes, and pytest with it."""
+    for glob in ("*vllm*", "a*a*a*b", "*a/*a", "*"):
+        for unit in ("vllm", "a", "a/", "/", "a\n"):
+            assert not image_matches(unit * 25_000 + "/x!/\n", (f"{glob}!",))
+    assert image_matches("reg.io/a/x-vllm-y:1", ("*vllm*", "b"))
+    assert image_matches("reg.io/a/aXaYb:1", ("a*a*b",))
+    assert not image_matches("reg.io/a/aXb/Yb:1", ("a*a*b",))

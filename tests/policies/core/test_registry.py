@@ -1,10 +1,10 @@
 """Policies and rules are found by their files; an id belongs to one of them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from policies.core import registry
 

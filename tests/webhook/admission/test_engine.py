@@ -3,11 +3,12 @@
 The policies and rules here are toys, so that the test covers the engine and not an opinion.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.contracts import Family, Modes, Mutator, Rule, RuleDocument
@@ -128,7 +129,7 @@ def deployment(*images: str, template: Json | None = None, replicas: int = 1, **
 
 def request(obj: Json, old: Json | None = None, **changes: Any) -> Request:
     made = Document("x", 0, obj).request("CREATE" if old is None else "UPDATE", old)
-    return replace(made, **changes)
+    return dataclasses.replace(made, **changes)
 
 
 def judged(obj: Json, old: Json | None = None, policy: dict[str, str] | None = None) -> Decision:

@@ -1,10 +1,10 @@
 """A decision in words: warnings, denials that fit a terminal, audit annotations."""
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from policies.core.contracts import Family
 from policies.core.finding import Finding

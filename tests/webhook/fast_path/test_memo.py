@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec.structs
 import orjson
 import pytest
 
@@ -770,7 +771,8 @@ def test_pods_in_which_a_policy_failed_are_not_remembered(monkeypatch: pytest.Mo
     def fails(*_: object) -> Json:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(registry, "mutators", lambda: {policy.id: replace(policy, mutate=fails)})
+    failing = msgspec.structs.replace(policy, mutate=fails)
+    monkeypatch.setattr(registry, "mutators", lambda: {policy.id: failing})
     memo = Memo()
     memo.answer("validate", some_deployments()[0], load({}), NoCluster(), engine.validate)
     assert len(memo.folds) == 0

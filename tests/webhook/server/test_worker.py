@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json

@@ -6,11 +6,12 @@ requests that are lost, a clock that runs, multi-host replicas whose hosts come 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from policies.worker_names.worker_names import Reason, Refused
 from policies.worker_names.workers import HOST_INDEX, REPLICA_NAME

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from policies.core.mode import Mode
 from policies.kube.json import Json, text
@@ -25,8 +25,7 @@ from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Struct, frozen=True):
     """One of the two APIs for reports."""
 
     api_version: str
@@ -138,8 +137,7 @@ def _result(name: str, result: str, message: str, resources: list[Json], **more:
 # --- reports ---------------------------------------------------------------------------------------
 
 
-@dataclass
-class Written:
+class Written(Struct):
     """The paths of the reports by the result of the write."""
 
     written: set[str] = field(default_factory=set)

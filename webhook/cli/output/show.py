@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from importlib import import_module
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from webhook.cli.exit_status import DENIED, OK
 from webhook.cli.reviewing import Reviewed, Subject
 from webhook.cli.terminal import print_lines
 
 
-@dataclass
-class _Tally:
+class _Tally(Struct):
     """Whether any review was denied, had warnings, or was of an unknown kind."""
 
     denied: bool = False

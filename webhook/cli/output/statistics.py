@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
 
 from policies.core.coverage import is_fragment
 from policies.core.target import pod_templates
@@ -16,8 +17,7 @@ from webhook.cli.reviewing import Reviewed, Subject
 from webhook.cli.terminal import Line
 
 
-@dataclass
-class Statistics:
+class Statistics(Struct):
     """The numbers of a review or scan. Workloads are objects with pod templates, and pods."""
 
     objects: int = 0

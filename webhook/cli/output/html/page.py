@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
 import orjson
+from msgspec import Struct
 
 from policies.core.mode import Profile
 from webhook.cli.output import pages
@@ -21,8 +21,7 @@ from webhook.cli.output.html.view import Section, View, counts_in_words, row
 from webhook.cli.reviewing import Reviewed, Subject
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """The place of an object's row in the temporary file, and its sort key."""
 
     namespace: str

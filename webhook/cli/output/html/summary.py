@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct, field
 
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.coverage import Coverage, Reading
@@ -76,16 +77,14 @@ class Profiles:
         }
 
 
-@dataclass
-class ProfileTotals:
+class ProfileTotals(Struct):
     statuses: Counter[Status] = field(default_factory=Counter)
     changed: int = 0
     refusing: Counter[str] = field(default_factory=Counter)
     """Refused objects by rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exempted:
+class Exempted(Struct, frozen=True):
     namespace: str
     title: str
     anchor: str
@@ -97,8 +96,7 @@ class Exempted:
     """The last change by the annotation's field manager; empty if unknown."""
 
 
-@dataclass
-class KindNotRead:
+class KindNotRead(Struct):
     """The objects of a kind that were not or only partly read, and why."""
 
     kind: str
@@ -119,8 +117,7 @@ class KindNotRead:
                 self.why[str(each)] = None
 
 
-@dataclass
-class Summary:
+class Summary(Struct):
     """The counts of many objects."""
 
     objects: int = 0
@@ -177,8 +174,7 @@ class Summary:
 # --- accelerators ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Supply:
+class Supply(Struct, frozen=True):
     """The number of one accelerator on the nodes. Declared pools may be empty and do not count."""
 
     total: int = 0

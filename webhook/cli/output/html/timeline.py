@@ -4,7 +4,8 @@ sentences."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.reasons import in_words
@@ -16,8 +17,7 @@ from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.startup_budget import Start, start_of
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The times of a container's events in seconds; None for an event that does not happen."""
 
     container: str
