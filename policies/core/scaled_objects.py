@@ -46,12 +46,13 @@ def autoscaler_of_scaled_object(obj: Json) -> Json | None:
 def _metrics(obj: Json) -> Iterator[Json]:
     """The metrics of the triggers (KEDA 2.18, `GetMetricSpecForScaling` in pkg/scalers/cpu_memory_scaler.go).
 
-    All triggers but cpu and memory become external metrics. Until KEDA 2.17 `metricType` was `metadata.type`.
+    All triggers but cpu and memory become external metrics; their names begin with the trigger's index and
+    scaler. Until KEDA 2.17 `metricType` was `metadata.type`.
     """
-    for trigger in maps(obj, "spec", "triggers"):
+    for index, trigger in enumerate(maps(obj, "spec", "triggers")):
         resource = text(trigger, "type")
         if resource not in ("cpu", "memory"):
-            yield {"type": "External"}
+            yield {"type": "External", "external": {"metric": {"name": f"s{index}-{resource}"}}}
             continue
         metadata = mapping(trigger, "metadata")
         target: Json = {"type": text(trigger, "metricType") or text(metadata, "type")}

@@ -27,9 +27,11 @@ _TOO_SHORT: Final = 10
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(CronJob).spec
     period = shortest_period(spec.schedule)
-    for job in jobs_in(target.obj):
-        if period is not None and spec.concurrency_policy in ("", "Allow") and not spec.suspend:
+    for job in jobs_in(target.obj) if not spec.suspend else ():
+        if period is not None and spec.concurrency_policy in ("", "Allow"):
             yield from _overlap(target, job, period, facts)
+        elif spec.concurrency_policy == "Forbid":
+            yield from _blocked(target, job, facts)
     yield from _deadlines(spec, period)
     yield from _history(spec)
 
@@ -39,11 +41,7 @@ def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterato
     if deadline is not None and deadline <= period:
         return
     path = "spec.concurrencyPolicy"
-    template = target.templates[0] if target.templates else None
-    trains = template is not None and (
-        wants_accelerator(template.view, facts) or runs_training(template.view)
-    )
-    if trains and period < 86400:
+    if _trains(target, facts) and period < 86400:
         yield Finding(
             path,
             f"A run starts every {_words(period)}, also while the previous one still trains: slow or "
@@ -65,6 +63,22 @@ def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterato
             "end. The runs add up until the nodes are full.",
             _HINT,
         )
+
+
+def _blocked(target: Target, job: JobSpec, facts: Facts) -> Iterator[Finding]:
+    if job.typed.active_deadline_seconds is None and _trains(target, facts):
+        yield Finding(
+            job.at("activeDeadlineSeconds"),
+            "A run that hangs, or waits for an accelerator or an image, has no end, and with "
+            "concurrencyPolicy Forbid no other run starts meanwhile: the schedule stops without an error.",
+            "Set activeDeadlineSeconds to more than the longest run takes.",
+        )
+
+
+def _trains(target: Target, facts: Facts) -> bool:
+    return any(
+        wants_accelerator(each.view, facts) or runs_training(each.view) for each in target.templates[:1]
+    )
 
 
 _HINT: Final = (

@@ -22,11 +22,12 @@ def check(target: Target, facts: Facts) -> Findings:
         if server is None or not (server.preset.loads_model or server.preset.expected_start):
             continue
         start = server.preset.expected_start
-        loads = f", which usually takes {in_words(start)}" if start else ""
+        begins = "loads its model again" if server.preset.loads_model else "starts again"
+        takes = f", which usually takes {in_words(start)}" if start else ""
         yield Finding(
             probe.at("failureThreshold"),
             f"The {probe.name} gives up after {probe.give_up} s: slow answers for so long, as under a burst "
-            f"of requests, restart {server.name}, which then loads its model again{loads}.",
+            f"of requests, restart {server.name}, which then {begins}{takes}.",
             f"Give it {LENIENT} s or more: periodSeconds * failureThreshold.",
         )
 

@@ -44,6 +44,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/accelerators/vendors.yaml",
         "policies/autoscaling/metrics.yaml",
         "policies/autoscaling/owners.yaml",
+        "policies/autoscaling/queues.yaml",
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
         "policies/core/lives.yaml",
