@@ -136,6 +136,9 @@ class Life(Model):
     kind: str
     api_versions: tuple[str, ...] = Field((), description="the API versions that it is about; none: all")
     trains: bool = Field(False, description="whether its pods train, whatever they request")
+    collective: bool = Field(
+        False, description="whether its pods are the ranks of one torch.distributed group of a fixed size"
+    )
     labels: tuple[str, ...] = Field(
         (), description="labels of its pods, if another object owns them: `key=value`, or `key` for any value"
     )

@@ -55,7 +55,21 @@ def test_only_hazards_are_refused(release: str, capsys: pytest.CaptureFixture[st
 
 
 WARNED = {
-    ("ray-job.batch-inference.yaml", "RayJob/rayjob-sample", "pods-outlive-run"),
+    *(
+        (f"ray-job.{file}.yaml", f"RayJob/rayjob-{name}", "pods-outlive-run")
+        for file, name in (
+            ("batch-inference", "sample"),
+            ("custom-head-svc", "sample"),
+            ("interactive-mode", "interactive-mode"),
+            ("light-weight-submitter", "light-weight-submitter"),
+            ("modin", "sample"),
+            ("resources", "sample"),
+            ("sample", "sample"),
+            ("sidecar-mode", "sidecar-mode"),
+            ("volcano-scheduler-queue", "sample-0"),
+            ("yunikorn-scheduler", "yunikorn-0"),
+        )
+    ),
     *(
         (f"ray-job.tpu-v6e-{size}.yaml", f"RayJob/v6e-{name}-job", "pods-outlive-run")
         for size, name in (("singlehost", "4"), ("16-multihost", "16"), ("256-multihost", "256"))
@@ -71,8 +85,8 @@ WARNED = {
         )
     ),
 }
-"""Jobs whose cluster keeps its accelerators after the end, and clusters of several workers with accelerators
-that all restart if their head does."""
+"""Jobs whose cluster stays after the end, and clusters of several workers with accelerators that all
+restart if their head does."""
 
 
 def test_the_samples_get_only_true_warnings(capsys: pytest.CaptureFixture[str]) -> None:

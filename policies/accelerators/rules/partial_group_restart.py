@@ -1,12 +1,14 @@
-"""partial-group-restart: one pod of a server's group restarts, and the others can't accept it."""
+"""partial-group-restart: one pod of a group restarts, and the others can't accept it."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.lives import Evictions, Run, Unit, runs_in
 from policies.kube.field_paths import Steps, field_path
-from policies.kube.group_kinds import DISAGGREGATED_SET, LEADER_WORKER_SET
+from policies.kube.group_kinds import DISAGGREGATED_SET, KUBEFLOW_JOBS, LEADER_WORKER_SET
 from policies.kube.json import integer, mapping, text
 from policies.kube.pods import Role
 from policies.probes.recognition import Server
@@ -14,9 +16,47 @@ from policies.probes.serving import recognised
 
 _KEEPS_THE_REST: Final = ("None", "Default")
 """Values of `restartPolicy` that restart only the failed pod; the second is an older name of the first."""
+_SERVERS: Final = (LEADER_WORKER_SET, DISAGGREGATED_SET)
+_ALONE: Final = (Unit.CONTAINER, Unit.POD)
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in _SERVERS:
+        yield from _servers(target, facts)
+    for run in runs_in(target.obj):
+        if run.life.collective and not run.is_elastic:
+            yield from _ranks(target, run, facts)
+
+
+def _ranks(target: Target, run: Run, facts: Facts) -> Findings:
+    """Training in one group on accelerators, whose failed ranks restart alone."""
+    alone = [
+        each
+        for each in run.retries()
+        if each.retry.unit in _ALONE and each.limit != 0 and each.retry.evictions is not Evictions.FATAL
+    ]
+    templates = [each for each in target.templates if run.role_of(each) is not None]
+    if (
+        alone
+        and sum(each.pods for each in run.roles()) > 1
+        and any(wants_accelerator(each.view, facts) for each in templates)
+        and not any(_gathers_again(each) for each in templates)
+    ):
+        yield Finding(
+            field_path(alone[0].steps),
+            f"With restartPolicy {alone[0].value} a rank that fails restarts alone. The others can't take it "
+            "in: they wait in a collective operation until its timeout, 10 min by default, and then restart "
+            "at different times, too.",
+            f"Set {run.at(run.life.elastic[0])}: torchrun then gathers all ranks again after a failure.",
+        )
+
+
+def _gathers_again(template: PodTemplate) -> bool:
+    """Whether a container's command line names its own rendezvous, as `torchrun --rdzv-backend=c10d` does."""
+    return any("rdzv" in word for each in template.containers(Role.MAIN) for word in each.typed.argv)
+
+
+def _servers(target: Target, facts: Facts) -> Findings:
     reported: set[Steps] = set()
     for template in target.templates:
         steps = template.steps[:-1]
@@ -47,4 +87,4 @@ def _in_group(template: PodTemplate, facts: Facts) -> Server | None:
     return None
 
 
-RULE = rule(__name__, check, (LEADER_WORKER_SET, DISAGGREGATED_SET))
+RULE = rule(__name__, check, (*_SERVERS, *KUBEFLOW_JOBS))

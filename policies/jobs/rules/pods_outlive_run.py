@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import Run, known_lives, runs_in
+from policies.core.lives import EACH, Run, known_lives, runs_in
 from policies.kube.names import listed
 
 
@@ -20,7 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
         value = values[0] if values else ending.default
         if value not in ending.keeps:
             continue
-        roles = list(dict.fromkeys(_endless(target, run, runs, facts)))
+        roles = list(dict.fromkeys(_endless(target, run, runs, facts, decided=bool(values))))
         if roles:
             yield Finding(
                 run.at(ending.fields[0]),
@@ -31,16 +31,17 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _endless(target: Target, run: Run, runs: list[Run], facts: Facts) -> Iterator[str]:
-    """The roles that never end by themselves, if their pods request accelerators or the kind trains."""
+def _endless(target: Target, run: Run, runs: list[Run], facts: Facts, *, decided: bool) -> Iterator[str]:
+    """The roles that never end by themselves. If somebody decided that they stay, only those whose pods
+    request accelerators, or of kinds that train."""
     inside = [each for each in runs if each.steps[: len(run.steps)] == run.steps]
     for template in target.templates:
         for each in inside:
             role = each.role_of(template)
             if role is None or not role.role.endless or not role.pods:
                 continue
-            if run.life.trains or wants_accelerator(template.view, facts):
-                yield role.name or role.role.name
+            if not decided or run.life.trains or wants_accelerator(template.view, facts):
+                yield role.name or ("workers" if role.role.name == EACH else role.role.name)
 
 
 def _text(value: object) -> str:
