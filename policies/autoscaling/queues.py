@@ -1,4 +1,4 @@
-"""Queues by whose length an autoscaler counts pods, by what `queues.yaml` knows about KEDA's metrics."""
+"""Queues whose length decides how many pods an autoscaler keeps, by the names of KEDA's metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Queue(Model):
 
     name: str
     metrics: tuple[str, ...] = Field(
-        min_length=1, description="with what KEDA's metrics begin, and the trigger's types"
+        min_length=1,
+        description="how the names of KEDA's metrics go on after the index, or the types of its triggers",
     )
 
 

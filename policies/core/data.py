@@ -34,7 +34,6 @@ except ImportError:  # PyYAML built without libyaml is slower
 
 T = TypeVar("T")
 
-_ENDING: Final = ".yaml"
 _TABLES: Final[list[Callable[[], object]]] = []
 
 
@@ -69,7 +68,7 @@ def load_map(model: type[S], package: str, name: str) -> Mapping[str, S]:
 
 def load_folder(model: type[S], package: str, folder: str) -> Mapping[str, S]:
     """The entries of a folder with a file for each, by the file's name without its extension, sorted."""
-    found = {file.stem: file for file in (_folder(package) / folder).glob(f"*{_ENDING}")}
+    found = {file.stem: file for file in (_folder(package) / folder).glob("*.yaml")}
     return MappingProxyType({name: validated(model, _read(found[name])) for name in sorted(found)})
 
 

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
@@ -44,8 +45,7 @@ def sort_key(rule: Rule) -> tuple[int, str]:
 def documentation(policy_id: str) -> str:
     """The documentation of a mutator in Markdown; the first line summarises its effect. Raises KeyError."""
     package = mutators()[policy_id].settings.__module__.rpartition(".")[0]
-    (folder,) = importlib.import_module(package).__path__
-    return (Path(folder) / f"{policy_id}.md").read_text("utf-8").strip()
+    return files(package).joinpath(f"{policy_id}.md").read_text("utf-8").strip()
 
 
 def _by_id(found: Iterable[P]) -> dict[str, P]:
@@ -56,8 +56,8 @@ def _by_id(found: Iterable[P]) -> dict[str, P]:
     return by_id
 
 
-def _modules(files: str) -> Iterator[ModuleType]:
+def _modules(pattern: str) -> Iterator[ModuleType]:
     root = Path(policies.__path__[0])
-    for file in sorted(root.glob(files)):
+    for file in sorted(root.glob(pattern)):
         steps = file.relative_to(root).with_suffix("").parts
         yield importlib.import_module(".".join((policies.__name__, *steps)).replace("-", "_"))

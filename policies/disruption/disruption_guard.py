@@ -22,7 +22,7 @@ from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, integer, replaced
 from policies.kube.metadata import has_room
-from policies.kube.objects.pods import DEFAULT_GRACE, ContainerSpec
+from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role, with_container
 from policies.probes.serving import recognised, serving_containers
 
@@ -146,7 +146,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
         for container in serving_containers(view, facts)
         # Native sidecars are stopped after the main containers, so no client uses them any more.
         if container.role is Role.MAIN
-        and _has_no_pre_stop(container.typed)
+        and container.typed.pre_stop is None
         and (_can_sleep(facts) or _has_sleep(container, facts))
         and not _is_infrastructure(view, container)
     ]
@@ -215,10 +215,6 @@ def _has_sleep(container: Container, facts: Facts) -> bool:
     """Whether the image certainly contains the program `sleep`, for nodes that are too old or unknown."""
     server = recognised(container, facts)
     return server is not None and server.own_image and "sleep" in server.preset.programs
-
-
-def _has_no_pre_stop(container: ContainerSpec) -> bool:
-    return container.lifecycle is None or container.lifecycle.pre_stop is None
 
 
 # --- advice ----------------------------------------------------------------------------------------

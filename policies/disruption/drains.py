@@ -65,12 +65,11 @@ def _configured(value: str, option: str) -> Drain | None:
 
 def pre_stop_sleep(template: PodTemplate, container: Container) -> float:
     """Seconds that a container's preStop hook certainly sleeps."""
-    lifecycle = container.typed.lifecycle
-    if lifecycle is None or lifecycle.pre_stop is None:
+    hook = container.typed.pre_stop
+    if hook is None:
         return 0
-    native = lifecycle.pre_stop.sleep
-    if native is not None and native.seconds:
-        return native.seconds
+    if hook.sleep is not None and hook.sleep.seconds:
+        return hook.sleep.seconds
     return _slept(exec_command(template, container, "lifecycle", "preStop"))
 
 

@@ -70,13 +70,8 @@ def text(obj: Any, *path: str | int) -> str:
 
 def integer(obj: Any, *path: str | int, default: int) -> int:
     """The integer at a path; the default if it is absent or of another type."""
-    found = obj
-    for step in path:
-        if type(found) is not dict:
-            found = dig(obj, *path)
-            break
-        found = found.get(step)
-    return found if isinstance(found, int) and not isinstance(found, bool) else default
+    value = dig(obj, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def strings(obj: Any, *path: str | int) -> list[str]:

@@ -17,11 +17,9 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     queue = queue_of(autoscaler)
     for template in target.templates if queue else ():
-        spec = template.typed.spec
-        containers = template.containers(Role.MAIN)
-        if spec.termination_grace_period_seconds is not None or any(
-            recognised(each, facts) is not None or (each.typed.lifecycle and each.typed.lifecycle.pre_stop)
-            for each in containers
+        if template.typed.spec.termination_grace_period_seconds is not None or any(
+            recognised(each, facts) is not None or each.typed.pre_stop is not None
+            for each in template.containers(Role.MAIN)
         ):
             continue
         yield Finding(

@@ -206,6 +206,10 @@ class ContainerSpec(Part):
         return self.command + self.args
 
     @property
+    def pre_stop(self) -> LifecycleHandler | None:
+        return None if self.lifecycle is None else self.lifecycle.pre_stop
+
+    @property
     def is_sidecar(self) -> bool:
         """Whether an init container is a native sidecar."""
         return self.restart_policy == "Always"
