@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -79,26 +80,34 @@ def killed(shop: Shop) -> None:
 
 
 def out_of_memory(shop: Shop) -> None:
-    """Leave the sidecar no memory but what it has, until the kernel kills a process of it."""
+    """Let the sidecar have no more memory than it uses, and send it requests that stay open, until the kernel
+    kills a process of it."""
     lines = Path(f"/proc/{puller(shop)}/cgroup").read_text().splitlines()
     (group,) = (line.split(":", 2)[2] for line in lines if "memory" in line.split(":")[1].split(","))
     # One hierarchy may be mounted in several places, the one in our namespace among them.
     places = (it / group.lstrip("/") for it in hierarchies("cgroup") if it.name == "memory")
     memory = next(place for place in places if place.is_dir())
-    limit = memory / "memory.limit_in_bytes"
-    before, kills = limit.read_text(), fields(memory / "memory.oom_control")["oom_kill"]
-    resident = fields(memory / "memory.stat")["total_rss"]
-    for spare in range(1 << 20, 64 << 20, 1 << 20):
-        with suppress(OSError):  # it uses more, which can't be taken back
-            limit.write_text(str(resident + spare))
-            break
-    try:
-        answers(f"http://{shop.pod['status']['podIP']}:9081/metrics")  # for which a library is imported
-        shop.arm.wait(
-            "killed for its memory", lambda: fields(memory / "memory.oom_control")["oom_kill"] > kills
-        )
-    finally:
-        limit.write_text(before)
+    limit, control = memory / "memory.limit_in_bytes", memory / "memory.oom_control"
+    before, kills = limit.read_text(), fields(control)["oom_kill"]
+    address = shop.pod["status"]["podIP"], 9081
+    with ExitStack() as requests:
+
+        def killed() -> bool:
+            resident = fields(memory / "memory.stat")["total_rss"]
+            for spare in range(0, 64 << 20, 1 << 20):
+                with suppress(OSError):  # it uses more, which can't be taken back
+                    limit.write_text(str(resident + spare))
+                    break
+            with suppress(OSError):  # it has ended
+                for _ in range(20):
+                    request = requests.enter_context(socket.create_connection(address, timeout=5))
+                    request.sendall(b"GET /metrics HTTP/1.1\r\nA: " + b"a" * 4000)
+            return fields(control)["oom_kill"] > kills
+
+        try:
+            shop.arm.wait("killed for its memory", killed)
+        finally:
+            limit.write_text(before)
 
 
 def fields(file: Path) -> dict[str, int]:
