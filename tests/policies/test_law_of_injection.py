@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
-from policies.core.mode import Profile
+from policies.core.mode import Mode, Profile
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from policies.probes import copied
@@ -35,20 +36,23 @@ FILES = sorted(
 )
 
 
-@pytest.fixture(params=list(Profile))
-def profile(request: pytest.FixtureRequest) -> Profile:
-    chosen: Profile = request.param
-    return chosen
+POLICY = {"rules.yaml": f"profile: {Profile.STRICT}"}
+"""Every rule and policy is at work under it; findings of any mode count."""
+
+
+def test_no_profile_has_more_rules_at_work() -> None:
+    for rule in registry.rules().values():
+        assert rule.mode(Profile.STRICT) is not Mode.OFF, rule.id
 
 
 @pytest.mark.parametrize("policy", sorted({case.parent.name for case in test_golden.CASES}))
-def test_golden_cases(policy: str, profile: Profile) -> None:
+def test_golden_cases(policy: str) -> None:
     found = {}
     for case in test_golden.CASES:
         if case.parent.name == policy:
             settings = case / "settings.yaml"
             data = {f"{policy}.yaml": settings.read_text()} if settings.exists() else {}
-            config = load({**data, "rules.yaml": f"profile: {profile}"})
+            config = load({**data, **POLICY})
             [obj] = test_golden.documents(case / "input.yaml")
             cluster = ManifestCluster(test_golden.documents(case / "facts.yaml"))
             found[case.name] = objections(obj, config, cluster)
@@ -56,7 +60,7 @@ def test_golden_cases(policy: str, profile: Profile) -> None:
 
 
 @pytest.mark.parametrize("rule", sorted({path.parent.name for path in test_rules.FILES}))
-def test_cases_of_rules(rule: str, profile: Profile) -> None:
+def test_cases_of_rules(rule: str) -> None:
     found = {}
     for path in test_rules.FILES:
         if path.parent.name == rule:
@@ -64,7 +68,7 @@ def test_cases_of_rules(rule: str, profile: Profile) -> None:
             policy = [
                 mapping(other, "data") for other in rest if labels_of(other).get(POLICY_LABEL) == "true"
             ]
-            config = load({"rules.yaml": f"profile: {profile}"} | (policy[0] if policy else {}))
+            config = load(POLICY | (policy[0] if policy else {}))
             found[path.name] = objections(obj, config, ManifestCluster(objects, whole=True))
     assert {name: breaches for name, breaches in found.items() if breaches} == {}
 
@@ -206,7 +210,7 @@ def test_a_breach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_files(path: Path, profile: Profile) -> None:
+def test_files(path: Path) -> None:
     objects = [document.obj for document in read([str(path)])]
-    config, cluster = load({"rules.yaml": f"profile: {profile}"}), ManifestCluster(objects)
+    config, cluster = load(POLICY), ManifestCluster(objects)
     assert [breach for obj in objects for breach in objections(obj, config, cluster)] == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 
-import kubernetes.client
 import pytest
 
 from policies.core.coverage import Reading
@@ -13,6 +11,7 @@ from policies.core.kind_names import builtin_kinds, has_no_pods, meant
 from policies.core.workloads import known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from tests.kubernetes_client import created
 from tests.policies.core.reviews import coverage_of
 
 TEMPLATE: Json = {"template": {"spec": {"containers": [{"name": "api", "image": "example.org/api:1"}]}}}
@@ -63,19 +62,9 @@ def test_a_kind_that_only_carries_other_things_has_no_pods() -> None:
 def test_the_kinds_of_kubernetes_are_those_of_its_client() -> None:
     """A return type is the kind with its version, and in a few cases its group, before it."""
     found: dict[str, set[str]] = {}
-    for name in dir(kubernetes.client):
-        if name.endswith("Api"):
-            source = inspect.getsource(getattr(kubernetes.client, name))
-            paths = dict(
-                re.findall(r"def _(create_\w+)_serialize.*?resource_path='([^']+)'", source, re.DOTALL)
-            )
-            for method, text in re.findall(
-                r"def (create_\w+)_with_http_info.*?_response_types_map[^=]*= \{(.*?)\}", source, re.DOTALL
-            ):
-                api, group, *_ = paths[method].strip("/").split("/")
-                returned = re.search(
-                    r"'20\d': \"([A-Z][A-Za-z]*?)??V\d+(?:(?:alpha|beta)\d+)?([A-Z]\w+)\"", text
-                )
-                if returned and "{" not in group:
-                    found.setdefault("" if api == "api" else group, set()).add(returned[2])
+    for path, returned in created():
+        api, group, *_ = path.strip("/").split("/")
+        kind = re.fullmatch(r"([A-Z][A-Za-z]*?)??V\d+(?:(?:alpha|beta)\d+)?([A-Z]\w+)", returned)
+        if kind and "{" not in group:
+            found.setdefault("" if api == "api" else group, set()).add(kind[2])
     assert {group: set(kinds) for group, kinds in builtin_kinds().kinds.items()} == found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import webhook.manifests
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
+from tests.kubernetes_client import created
 from tests.manifests import manifest
 from webhook.manifests.api_fields import field_problems
 from webhook.manifests.files import read
@@ -32,21 +32,13 @@ def _type(written: str) -> str:
 
 
 def _kinds() -> dict[str, str]:
-    """The type of each stable kind, from the methods of the client that create an object."""
+    """The type of each stable kind."""
     found = {}
-    for name in dir(kubernetes.client):
-        if name.endswith("Api"):
-            source = inspect.getsource(getattr(kubernetes.client, name))
-            paths = dict(
-                re.findall(r"def _(create_\w+)_serialize.*?resource_path='([^']+)'", source, re.DOTALL)
-            )
-            for method, text in re.findall(
-                r"def (create_\w+)_with_http_info.*?_response_types_map[^=]*= \{(.*?)\}", source, re.DOTALL
-            ):
-                version = re.match(r"/apis?/((?:[\w.-]+/)?v\d+)/", paths[method])
-                returned = re.search(r"'20\d': \"((?:[A-Z][A-Za-z]*?)??V\d+([A-Z]\w+))\"", text)
-                if version and returned:
-                    found[f"{version[1]} {returned[2]}"] = returned[1]
+    for path, returned in created():
+        version = re.match(r"/apis?/((?:[\w.-]+/)?v\d+)/", path)
+        kind = re.fullmatch(r"(?:[A-Z][A-Za-z]*?)??V\d+([A-Z]\w+)", returned)
+        if version and kind:
+            found[f"{version[1]} {kind[1]}"] = returned
     return dict(sorted(found.items()))
 
 
