@@ -138,6 +138,8 @@ class Rule(Struct, frozen=True, dict=True):
     """It is not called for objects whose pods lack one of these."""
     unowned: bool = False
     """It is not called for objects that a controller makes: it judges what they are made from."""
+    at_once: bool = False
+    """It judges whether the pods fit into the cluster as it is when they are created."""
 
     @cached_property
     def document(self) -> RuleDocument:
@@ -159,10 +161,11 @@ def rule(
     requires: Iterable[PodFeature] = (),
     *,
     unowned: bool = False,
+    at_once: bool = False,
 ) -> Rule:
     """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py` has the id `tcp-probe`, and its
     texts are in `tcp-probe.yaml`."""
     package, _, name = module.rpartition(".")
     rule_id = name.replace("_", "-")
     load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")
-    return Rule(rule_id, check, kinds, load, frozenset(requires), unowned)
+    return Rule(rule_id, check, kinds, load, frozenset(requires), unowned, at_once)

@@ -151,6 +151,9 @@ class Life(Model):
     )
     ttl: str = Field("", description="path of the seconds after which a finished workload is deleted")
     deadline: str = Field("", description="path of the seconds after which a running workload is ended")
+    suspended: str = Field("", description="path of the field that keeps pods from being created")
+    managed_by: str = Field("", description="path of the name of the controller that creates the pods")
+    controller: str = Field("", description="its value for the kind's own controller, as if it were absent")
     elastic: tuple[str, ...] = Field((), description="paths of fields with which pods may come and go")
     in_turn: tuple[str, ...] = Field(
         (), description="paths of fields with which roles run one after the other"
@@ -200,6 +203,11 @@ def life_of(obj: Json) -> Life | None:
     return next((each for each in lives if not each.api_versions or version in each.api_versions), None)
 
 
+def run_of(obj: Json) -> Run | None:
+    """An object whose kind has a known life."""
+    return next(runs_in(obj), None)
+
+
 class RoleAt(Struct, frozen=True):
     """A role of a workload, with the map that describes it."""
 
@@ -246,6 +254,17 @@ class Run(Struct, frozen=True):
     @property
     def is_elastic(self) -> bool:
         return any(map(self.has, self.life.elastic))
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether no pods are created for now: a person or a queue starts it later."""
+        return bool(self.life.suspended) and self.value(self.life.suspended) is True
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether another controller creates its pods, under MultiKueue in another cluster."""
+        by = self.value(self.life.managed_by) if self.life.managed_by else None
+        return isinstance(by, str) and by not in ("", self.life.controller)
 
     def roles(self) -> Iterator[RoleAt]:
         for role in self.life.roles:

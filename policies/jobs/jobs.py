@@ -13,11 +13,12 @@ from pydantic import Field
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TRAINING
 from policies.core.facts import Facts
+from policies.core.lives import run_of
 from policies.core.settings import Duration, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
-from policies.kube.json import Json, dig, mapping, maps, text
+from policies.kube.json import Json, dig, mapping, maps
 from policies.kube.metadata import last_applied
 from policies.kube.objects.jobs import JobSet, ReplicatedJob
 from policies.kube.objects.jobs import JobSpec as TypedSpec
@@ -33,14 +34,6 @@ HOOKS: Final = ("helm.sh/hook", "argocd.argoproj.io/hook")
 
 _DEFAULT_BACKOFF: Final = 6
 """The API server's default of backoffLimit, set before webhooks receive the Job."""
-
-_BUILT_IN: Final = (
-    "",
-    "kubernetes.io/job-controller",
-    "jobset.sigs.k8s.io/jobset-controller",
-    "ray.io/kuberay-operator",
-)
-"""Values of `managedBy` for the kind's own controller."""
 
 
 class Raises(StrEnum):
@@ -164,7 +157,8 @@ def is_someone_elses(obj: Json) -> bool:
     owner = read(obj, Object).metadata.controller
     if owner is not None and owner.kind != "CronJob":
         return True
-    return text(obj, "spec", "managedBy") not in _BUILT_IN
+    run = run_of(obj)
+    return run is not None and run.is_delegated
 
 
 def handles_failures_itself(obj: Json) -> bool:

@@ -15,11 +15,13 @@ from policies.core.completing import Base
 from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding
+from policies.core.lives import run_of
 from policies.core.mode import Mode
 from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import allowance, bounded, with_short_texts
 from webhook.admission.decision import Crash, Result, crash_from, not_denying
@@ -54,7 +56,7 @@ def judge(projection: Projection, review: Review) -> Verdict:
             family=rule.document.family,
             by_shape=by_shape,
         )
-        for rule, finding in found
+        for rule, finding in _that_count(found, target.obj)
         if (mode := context.effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
@@ -116,6 +118,22 @@ def findings(
     if len(found) > 1:
         found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.sort_key(each[0])))
     return found, crashes
+
+
+def _that_count(found: Sequence[tuple[Rule, Finding]], obj: Json) -> Sequence[tuple[Rule, Finding]]:
+    """Without what the room in the cluster means for pods that are created later, or elsewhere.
+
+    Until a suspended workload starts, it may be changed, and so may the cluster: nothing is decided. The
+    ratchet compares with all findings, so an update that starts the workload is not refused for them.
+    """
+    run = run_of(obj) if any(rule.at_once for rule, _ in found) else None
+    if run is None or not (run.is_suspended or run.is_delegated):
+        return found
+    return [
+        (rule, replace(finding, certainty=Certainty.UNDECIDED) if rule.at_once else finding)
+        for rule, finding in found
+        if not rule.at_once or (not run.is_delegated and finding.certainty is Certainty.CERTAIN)
+    ]
 
 
 def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Finding | None:

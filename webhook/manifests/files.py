@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -151,7 +152,8 @@ def read_all(
                     name = "standard input" if source == "-" else source
                     documents += list(parse(name, content, strict=strict and not lenient))
                 except UserError as problem:
-                    problems.append(problem)
+                    if strict or not _holds_no_object(source):
+                        problems.append(problem)
         except UserError as problem:
             problems.append(problem)
     return documents, problems
@@ -210,6 +212,19 @@ def _text(file: Path) -> str:
         raise UserError(f"{file}: it is not UTF-8 text") from None
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None
+
+
+def _holds_no_object(source: str) -> bool:
+    """Whether an unreadable file is certainly no manifest, but data or a template of another tool: it has no
+    apiVersion and no line with a kind, in UTF-8 or UTF-16."""
+    try:
+        content = Path(source).read_bytes().replace(b"\0", b"")
+    except OSError:
+        return False
+    return _OF_AN_OBJECT.search(content) is None
+
+
+_OF_AN_OBJECT: Final = re.compile(rb"(?im)apiversion|^kind\s*:")
 
 
 def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:

@@ -41,4 +41,4 @@ def _asking(template: PodTemplate, settings: GpuAffinity) -> str:
     return template.spec_path
 
 
-RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,), at_once=True)

@@ -26,8 +26,29 @@ class VolumeNodeAffinity(Part):
     required: NodeSelector | None = None
 
 
+class VolumeSource(Part):
+    """Only whether it is there is read."""
+
+
+class ClaimReference(Part):
+    name: str = ""
+
+
 class PersistentVolumeSpec(Part):
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
+    storage_class_name: str = ""
+    claim_ref: ClaimReference = ClaimReference()
+    local: VolumeSource | None = None
+    host_path: VolumeSource | None = None
+    nfs: VolumeSource | None = None
+    cephfs: VolumeSource | None = None
+    azure_file: VolumeSource | None = None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it may be attached to a node. A directory or a network file system is not."""
+        sources = (self.local, self.host_path, self.nfs, self.cephfs, self.azure_file)
+        return all(source is None for source in sources)
 
 
 class PersistentVolume(Object):

@@ -151,4 +151,4 @@ def _violations(
             )
 
 
-RULE = rule(__name__, check, unowned=True)
+RULE = rule(__name__, check, unowned=True, at_once=True)

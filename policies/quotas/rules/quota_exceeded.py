@@ -61,7 +61,7 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
             "Request less, or raise the quota.",
         )
     elif outcome(each.update, float(room.replicas)) is Outcome.SHORT:
-        yield _short(each, room, room.text, Certainty.CERTAIN)
+        yield _short(target, each, room, room.text, Certainty.CERTAIN)
     else:
         yield from _next_to_others(target, each, facts)
 
@@ -78,15 +78,21 @@ def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         others = "Other pods use"
     room = each.room(used)
     if room is not None and last and outcome(each.update, float(room.replicas)) is Outcome.SHORT:
+        part = "a replica" if target.kind in REPLICATED else f"this {target.kind.kind}"
         why = (
             f"{others} {room.amount(room.used)} of the {room.limit} that ResourceQuota {room.quota} allows, "
-            f"and a replica takes {room.amount(room.per_replica)}"
+            f"and {part} takes {room.amount(room.per_replica)}"
         )
-        yield _short(each, room, why, Certainty.LIKELY)
+        yield _short(target, each, room, why, Certainty.LIKELY)
 
 
-def _short(each: QuotaMatch, room: Room, why: str, certainty: Certainty) -> Finding:
+def _short(target: Target, each: QuotaMatch, room: Room, why: str, certainty: Certainty) -> Finding:
     fits, wanted = int(room.replicas), each.update.replicas
+    if target.kind not in REPLICATED:
+        path = _resources(each.templates[0])
+        return Finding(
+            path, f"{why}: not all of its pods are created.", "Request less, or raise the quota.", certainty
+        )
     left = wanted - fits
     return Finding(
         "spec.replicas",
@@ -106,4 +112,4 @@ def _resources(template: PodTemplate) -> str:
     return template.spec_path if first is None else template.at(first, "resources")
 
 
-RULE = rule(__name__, check, unowned=True)
+RULE = rule(__name__, check, unowned=True, at_once=True)

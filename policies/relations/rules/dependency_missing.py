@@ -12,9 +12,9 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.dns import service_names
 from policies.core.facts import WholeObjects
+from policies.core.lives import run_of
 from policies.core.pod_view import PodView
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
-from policies.kube.json import dig
 from policies.relations.links import blocking_links
 from policies.relations.reads import objects_read
 
@@ -26,7 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.whole
     if cluster is None:
         return
-    if not target.replicas or dig(target.spec, "suspend") is True:
+    run = run_of(target.obj)
+    if not target.replicas or (run is not None and (run.is_suspended or run.is_delegated)):
         return
     yield from islice(_missing(target, facts.namespace, cluster), _MAX)
 

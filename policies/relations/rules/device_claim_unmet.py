@@ -79,4 +79,4 @@ def _finding(driver: str, count: int, available: Supply, first: Request, facts: 
     )
 
 
-RULE = rule(__name__, check, unowned=True)
+RULE = rule(__name__, check, unowned=True, at_once=True)

@@ -86,4 +86,4 @@ def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: 
     )
 
 
-RULE = rule(__name__, check, unowned=True)
+RULE = rule(__name__, check, unowned=True, at_once=True)

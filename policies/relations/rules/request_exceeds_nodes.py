@@ -67,4 +67,4 @@ def _requests(template: PodTemplate) -> dict[str, Decimal]:
     return {resource: sums[resource] for resource in _COMPARED if resource in sums}
 
 
-RULE = rule(__name__, check, unowned=True)
+RULE = rule(__name__, check, unowned=True, at_once=True)

@@ -18,6 +18,7 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import TypedIndex
+from policies.core.volumes import class_of, is_attached
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
@@ -43,7 +44,6 @@ _ZONAL: Final = frozenset(
 """Provisioners whose volumes belong to one zone, from the documentation of each CSI driver."""
 _SPANNING: Final = ("regional", "zrs")
 """Parts of parameters of volumes in several zones: `replication-type: regional-pd`, `skuName: Premium_ZRS`"""
-_IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -125,7 +125,7 @@ def _shared(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         apart = not pinned_to_one_node(spec) and not _is_together(spec)
         for path, claim in _claims_of(template, facts) if apart else ():
-            if claim.spec.access_modes != (_ONE_NODE,):
+            if claim.spec.access_modes != (_ONE_NODE,) or not is_attached(claim, facts):
                 continue
             pods[claim.name] += group.get(template.path, count) * replicas
             if pods[claim.name] > 1:
@@ -240,7 +240,7 @@ def _names(nodes: Sequence[Node]) -> str:
 def _unbound(claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], facts: Facts) -> Findings:
     """A finding if the claim gets a volume in any zone before its pod is scheduled."""
     all_nodes = facts.nodes()
-    storage = _class_of(claim, facts)
+    storage = class_of(claim, facts)
     if storage is None or not all_nodes or storage.volume_binding_mode not in ("", "Immediate"):
         return
     parameters = [each.lower() for each in storage.parameters.values()]
@@ -262,17 +262,6 @@ def _unbound(claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], fac
     )
 
 
-def _class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
-    classes = facts.cluster_objects(StorageClass)
-    if not classes:
-        return None
-    name = claim.spec.storage_class_name
-    if name is not None:
-        return classes.named(name)
-    defaults = [each for each in classes if each.metadata.annotations.get(_IS_DEFAULT) == "true"]
-    return defaults[0] if len(defaults) == 1 else None
-
-
 def _allowed_zones(storage: StorageClass) -> set[str]:
     """The zones of a class; empty without a limit."""
     return {
@@ -287,4 +276,4 @@ def _allowed_zones(storage: StorageClass) -> set[str]:
 _BY_ZONE: Final = TypedIndex(ClusterNode, lambda node: filter(None, (node.metadata.labels.get(_ZONE),)))
 
 
-RULE = rule(__name__, check, unowned=True)
+RULE = rule(__name__, check, unowned=True, at_once=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.volumes import is_attached
 from policies.kube.group_kinds import DEPLOYMENT
+from policies.kube.names import listed
 from policies.kube.nodes import pinned_to_one_node
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
@@ -22,25 +25,37 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         pod = template.typed.spec
-        pinned = pinned_to_one_node(pod)
+        elsewhere: dict[str, str] = {}  # claims that keep a new pod on another node waiting, with their paths
         for index, volume in enumerate(pod.volumes):
             source = volume.persistent_volume_claim
             claim = claims.named(source.claim_name) if source is not None else None
             if claim is None:
                 continue
-            name, modes = claim.name, claim.spec.access_modes
             path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
-            if "ReadWriteOncePod" in modes:
-                yield from _of_one_pod(path, name, update)
-            elif set(modes) == {"ReadWriteOnce"} and not pinned and _adds_first(update):
-                yield Finding(
-                    path,
-                    f"Claim {name} is ReadWriteOnce and the new pod starts before the old one stops: on "
-                    "another node it waits for the volume, which the old pod keeps until the new one is "
-                    "ready.",
-                    _HINT,
-                    Certainty.LIKELY,
-                )
+            if "ReadWriteOncePod" in claim.spec.access_modes:
+                yield from _of_one_pod(path, claim.name, update)
+            elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and is_attached(claim, facts):
+                elsewhere.setdefault(claim.name, path)
+        if elsewhere and _adds_first(update) and not pinned_to_one_node(pod) and not _is_single_node(facts):
+            yield _of_one_node(elsewhere)
+
+
+def _of_one_node(claims: Mapping[str, str]) -> Finding:
+    """About claims, each with its path."""
+    ending, verb = ("s", "are") if len(claims) > 1 else ("", "is")
+    return Finding(
+        next(iter(claims.values())),
+        f"Claim{ending} {listed(list(claims))} {verb} ReadWriteOnce and the new pod starts before the old "
+        f"one stops: on another node it waits for the volume{ending}, which the old pod keeps until the new "
+        "one is ready.",
+        _HINT,
+        Certainty.LIKELY,
+    )
+
+
+def _is_single_node(facts: Facts) -> bool:
+    nodes = facts.nodes()
+    return nodes is not None and len(nodes) == 1
 
 
 def _adds_first(update: RollingUpdate) -> bool:

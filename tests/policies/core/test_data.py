@@ -48,6 +48,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
         "policies/core/lives.yaml",
+        "policies/core/volumes.yaml",
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
         "policies/disruption/data_directories.yaml",

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -567,3 +568,33 @@ def test_an_old_suspicion_does_not_excuse_a_certain_finding(
 
     monkeypatch.setitem(registry.rules(), "no-bad-images", toy_rule("no-bad-images", check))
     assert judged(deployment("bad"), deployment(old)).allowed is allowed
+
+
+def job(**spec: Any) -> Json:
+    template = {"spec": {**pod("bad")["spec"], "restartPolicy": "Never"}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"template": template, **spec},
+    }
+
+
+def test_the_room_for_pods_that_are_created_later_or_elsewhere_refuses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = msgspec.structs.replace(toy_rule("no-bad-images", no_bad_images), at_once=True)
+    monkeypatch.setitem(registry.rules(), rule.id, rule)
+    assert not judged(job()).allowed
+    assert not judged(job(suspend=False, managedBy="kubernetes.io/job-controller")).allowed
+    [warned] = judged(job(suspend=True)).results
+    assert warned.mode is Mode.WARN
+    assert list(judged(job(managedBy="kueue.x-k8s.io/multikueue")).results) == []
+
+
+def test_an_update_that_starts_a_suspended_workload_is_not_refused_for_its_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rule = msgspec.structs.replace(toy_rule("no-bad-images", no_bad_images), at_once=True)
+    monkeypatch.setitem(registry.rules(), rule.id, rule)
+    assert judged(job(suspend=False), job(suspend=True)).allowed

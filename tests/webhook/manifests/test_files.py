@@ -280,3 +280,21 @@ def test_a_manifest_with_a_wrong_type_is_no_fact() -> None:
     wrong = manifest("Service", "wrong", {"selector": {"a": 1}}, namespace="ml")
     listing = ManifestCluster([good, wrong]).listing(Resource.SERVICES, "ml")
     assert [obj["metadata"]["name"] for obj in listing or ()] == ["good"]
+
+
+def test_files_of_a_directory_that_are_certainly_no_manifests_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text("{apiVersion: v1, kind: Pod, metadata: {name: p}}")
+    (tmp_path / "stack.yaml").write_text("Resources:\n  Role: !Ref Other\n")
+    (tmp_path / "events.json").write_text('{"id": 1}\n{"id": 2}\n')
+    (tmp_path / "weights.json").write_bytes(b"\xff\xfe\x00\x01")
+    documents, problems = read_all([str(tmp_path)])
+    assert ([document.obj["kind"] for document in documents], problems) == (["Pod"], [])
+    (tmp_path / "broken.yaml").write_text("apiVersion: v1\nkind: Pod\n  metadata: {}\n")
+    (tmp_path / "powershell.yaml").write_bytes("apiVersion: v1\nkind: Pod\n".encode("utf-16"))
+    _, problems = read_all([str(tmp_path)])
+    assert [str(problem).removeprefix(f"{tmp_path}/").partition(":")[0] for problem in problems] == [
+        "broken.yaml",
+        "powershell.yaml",
+    ]
+    _, problems = read_all([str(tmp_path / "events.json")])
+    assert len(problems) == 1, "a file that is named must hold objects"

@@ -1,0 +1,68 @@
+"""Whether a pod on another node waits for a claim's volume, by its StorageClass or PersistentVolume."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from policies.core import data
+from policies.core.facts import Facts
+from policies.core.settings import Model
+from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+
+_IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
+
+
+class Unattached(Model):
+    """An entry of `volumes.yaml`: a provisioner for whose volumes a second pod never waits."""
+
+    provisioner: str
+    classes: tuple[str, ...] = Field((), description="names that its installation gives to StorageClasses")
+    source: str
+
+
+@data.table
+def unattached() -> tuple[Unattached, ...]:
+    """The entries of `volumes.yaml`."""
+    return data.load_list(Unattached, __package__, "volumes.yaml")
+
+
+def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
+    """None if it is unknown, or if the claim has none."""
+    classes = facts.cluster_objects(StorageClass)
+    if not classes:
+        return None
+    name = claim.spec.storage_class_name
+    if name is not None:
+        return classes.named(name)
+    defaults = [each for each in classes if each.metadata.annotations.get(_IS_DEFAULT) == "true"]
+    return defaults[0] if len(defaults) == 1 else None
+
+
+def is_attached(claim: PersistentVolumeClaim, facts: Facts) -> bool:
+    """Whether a pod on another node may wait until the volume is detached from the first one."""
+    volumes = _volumes_of(claim, facts)
+    if volumes:
+        return any(volume.spec.is_attached for volume in volumes)
+    storage, name = class_of(claim, facts), claim.spec.storage_class_name
+    if storage is not None:
+        return all(storage.provisioner != each.provisioner for each in unattached())
+    return all(name not in each.classes for each in unattached())
+
+
+def _volumes_of(claim: PersistentVolumeClaim, facts: Facts) -> list[PersistentVolume]:
+    """The claim's volume, or those to which it may be bound because a person made them for its class."""
+    volumes = facts.cluster_objects(PersistentVolume)
+    if not volumes:
+        return []
+    spec = claim.spec
+    if spec.volume_name:
+        bound = volumes.named(spec.volume_name)
+        return [] if bound is None else [bound]
+    return [
+        volume
+        for volume in volumes
+        if volume.spec.storage_class_name == (spec.storage_class_name or "")
+        and volume.spec.claim_ref.name in ("", claim.name)
+    ]
