@@ -116,11 +116,13 @@ def _trains(target: Target, template: PodTemplate) -> bool:
 
 def _names_storage(template: PodTemplate) -> bool:
     """Whether an argument or variable of a container contains a URL of durable storage, or names a bucket or
-    the credentials of a store."""
+    the credentials of a store. Variables from another object may do so, too."""
     credentials = _uploading().credentials
     for container in template.containers():
         argv, env = container.typed.argv, container.typed.env
-        if any(scheme in word for word in (*argv, *(each.value for each in env)) for scheme in _STORAGE):
+        if container.typed.env_from or any(
+            scheme in word for word in (*argv, *(each.value for each in env)) for scheme in _STORAGE
+        ):
             return True
         options = [word.partition("=")[0] for word in argv if word.startswith("-")]
         if any("bucket" in words_of(name) for name in (*options, *(each.name for each in env))):

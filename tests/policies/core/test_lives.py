@@ -134,3 +134,38 @@ def test_a_mistake_in_the_table_is_named() -> None:
         validated(Life, {**life, "retries": [{"unit": "pod", "evictions": "free", "limitDefault": 3}]})
     with pytest.raises(ValidationError, match="need fields"):
         validated(Life, {**life, "retries": [{"unit": "pod", "evictions": "free", "values": ["Always"]}]})
+
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+
+
+@pytest.mark.parametrize(
+    ("obj", "suspended", "delegated"),
+    [
+        ("{apiVersion: batch/v1, kind: Job, spec: {suspend: true}}", True, False),
+        ("{apiVersion: batch/v1, kind: Job, spec: {managedBy: kubernetes.io/job-controller}}", False, False),
+        (f"{{apiVersion: batch/v1, kind: Job, spec: {{managedBy: {MULTIKUEUE}}}}}", False, True),
+        (
+            "{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, "
+            "spec: {managedBy: trainer.kubeflow.org/trainjob-controller, suspend: false}}",
+            False,
+            False,
+        ),
+        (
+            f"{{apiVersion: kubeflow.org/v1, kind: PyTorchJob, spec: {{runPolicy: {{managedBy: {MULTIKUEUE}, "
+            "suspend: true}}}",
+            True,
+            True,
+        ),
+        (
+            "{apiVersion: ray.io/v1, kind: RayCluster, spec: {managedBy: ray.io/kuberay-operator}}",
+            False,
+            False,
+        ),
+        (f"{{apiVersion: kubeflow.org/v1, kind: TFJob, spec: {{managedBy: {MULTIKUEUE}}}}}", False, False),
+    ],
+)
+def test_who_creates_the_pods_and_when(obj: str, suspended: bool, delegated: bool) -> None:
+    """`managedBy` counts only where the kind has it."""
+    found = run(obj)
+    assert (found.is_suspended, found.is_delegated) == (suspended, delegated)
