@@ -67,6 +67,8 @@ class Role(Model):
     endless: bool = Field(False, description="whether its programs run until the pod is deleted")
     irreplaceable: bool = Field(False, description="whether the loss of its pod loses the whole run")
     container: str = Field("", description="name of its main container, if the operator sets it")
+    label: str = Field("", description="label of its pods, `key=value`, if the operator sets it")
+    unless: str = Field("", description="annotation of its pods, `key=value`, with which nothing is lost")
 
 
 class Retry(Model):

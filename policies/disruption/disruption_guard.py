@@ -17,7 +17,7 @@ from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.core.settings import Duration, Settings
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
-from policies.jobs.training import is_irreplaceable, runs_training, trains_by_kind
+from policies.jobs.training import is_irreplaceable, only_state_of, runs_training, trains_by_kind
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, integer, replaced
@@ -36,8 +36,6 @@ _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
 RAY_ORIGIN: Final = "ray.io/originated-from-crd"
-_NODE_TYPE: Final = "ray.io/node-type"
-_FT_ENABLED: Final = "ray.io/ft-enabled"
 
 
 class DisruptionGuard(Settings):
@@ -89,30 +87,25 @@ def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UN
 
 
 def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
-    """Whether a pod runs to completion and loses its work if it is evicted, or is the head of a Ray cluster
-    that does."""
+    """Whether a pod runs to completion and loses its work if it is evicted, or has the only state of a
+    cluster, as the head of a Ray cluster has."""
     labels = view.typed.metadata.labels
-    ray = view.is_ray and labels.get(RAY_ORIGIN) != "RayService"
+    serves = labels.get(RAY_ORIGIN) == "RayService"
+    if not serves and only_state_of(view):
+        return True
+    ray = view.is_ray and not serves
     if not ray and not view.completes:
         return False
-    if ray and _is_only_state(view):
-        return True
     if has_label(labels, settings.training_labels) or wants_accelerator(view, facts):
         return True
     return not ray and (trains_by_kind(view) or is_irreplaceable(view) or runs_training(view))
 
 
-def _is_only_state(view: PodView) -> bool:
-    """Whether a Ray pod is a head with the only state of its cluster. KubeRay annotates the pods of a cluster
-    whose GCS is fault tolerant."""
-    metadata = view.typed.metadata
-    return metadata.labels.get(_NODE_TYPE) == "head" and metadata.annotations.get(_FT_ENABLED) != "true"
-
-
 def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
     pod, typed = view.json, view.typed
     deadline, annotations = typed.spec.active_deadline_seconds, typed.metadata.annotations
-    if settings.add_deadline and deadline is None:
+    state = only_state_of(view)
+    if settings.add_deadline and deadline is None and not state:
         pod = replaced(pod, DEADLINE, settings.max_duration)
         why.give(
             field_path(DEADLINE),
@@ -122,8 +115,8 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
     reason = "runs to completion: an eviction loses its work since its last checkpoint"
-    if view.is_ray and _is_only_state(view):
-        reason = "head of a Ray cluster: an eviction loses the state of the cluster and all workers"
+    if state:
+        reason = f"{state}: an eviction loses the state of the cluster and all workers"
     for key, value in GUARDS.items():
         if key not in annotations:
             pod = replaced(pod, ("metadata", "annotations", key), value)

@@ -75,6 +75,23 @@ def is_irreplaceable(view: PodView) -> bool:
     return any(container.name in names for container in view.typed.spec.containers)
 
 
+def only_state_of(view: PodView) -> str:
+    """The role of a pod that runs as long as its cluster and has the only state of it, such as `head of a
+    RayCluster`; empty for other pods."""
+    labels, annotations = view.typed.metadata.labels, view.typed.metadata.annotations
+    if not labels:
+        return ""
+    return next(
+        (
+            f"{role.name} of a {kind}"
+            for kind, role in _states()
+            if has_label(labels, (role.label,))
+            and not (role.unless and has_label(annotations, (role.unless,)))
+        ),
+        "",
+    )
+
+
 def runs_training(view: PodView) -> bool:
     """Whether a main container starts a training program, and none prepares or uses one."""
     return any(_starts_training(each) for each in view.containers if each.role is Role.MAIN)
@@ -96,6 +113,14 @@ def _training_labels() -> tuple[str, ...]:
 def _irreplaceable_containers() -> frozenset[str]:
     roles: list[LifeRole] = [r for lives in known_lives().values() for life in lives for r in life.roles]
     return frozenset(role.container for role in roles if role.irreplaceable and role.container)
+
+
+@cache
+def _states() -> tuple[tuple[str, LifeRole], ...]:
+    every = [life for lives in known_lives().values() for life in lives]
+    return tuple(
+        (life.kind, role) for life in every for role in life.roles if role.irreplaceable and role.label
+    )
 
 
 def _starts_training(container: Container) -> bool:

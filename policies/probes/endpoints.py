@@ -86,7 +86,8 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     if server.version_missing:
         return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
     if _only_loopback(server):
-        flag = "".join(f" ({flag} 0.0.0.0)" for flag in preset.host_flags[:1])
+        flags = (*preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in preset.host_flags))
+        flag = "".join(f" ({flag})" for flag in flags[:1])
         fix = f"Make it listen on all addresses{flag}, or write probes with a command"
         return "it listens on loopback only", fix
     if _has_own_config(container, preset):
@@ -228,6 +229,8 @@ def _only_loopback(server: Server) -> bool:
     preset = server.preset
     address = server.configured(preset.host_flags, preset.host_env)
     if address is None:
+        if has_option(server.argv, *preset.listen_flags):
+            return False
         return preset.loopback and not (preset.image_listens and server.own_image)
     if address.startswith(("unix:", "/")) or address.endswith(".sock"):
         return True  # a Unix socket

@@ -445,6 +445,7 @@ class Preset(Model):
     )
     host_flags: tuple[str, ...] = Field((), description="flags that set the address it listens on")
     host_env: tuple[str, ...] = Field((), description="environment variables that set the address")
+    listen_flags: tuple[str, ...] = Field((), description="flags that make it listen on all addresses")
     loopback: bool = Field(
         False, description="whether it listens only on loopback by default, where no probe reaches it"
     )

@@ -210,7 +210,7 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
             filling, lambda: f"filling the {_gigabytes(largest)} it has room for, at {rate}", "loadRate"
         )
     reason, setting = (
-        f"{in_words(settings.default_start)}, the default for an unknown model size",
+        f"{in_words(settings.default_start)}, the default when the loading time is unknown",
         "defaultStart",
     )
     if start is not None and start.seconds >= settings.default_start:

@@ -152,7 +152,7 @@ def read_all(
                     name = "standard input" if source == "-" else source
                     documents += list(parse(name, content, strict=strict and not lenient))
                 except UserError as problem:
-                    if strict or not _holds_no_object(source):
+                    if strict or not _holds_no_object(source, problem):
                         problems.append(problem)
         except UserError as problem:
             problems.append(problem)
@@ -214,9 +214,11 @@ def _text(file: Path) -> str:
         raise UserError(f"{file}: {error.strerror}") from None
 
 
-def _holds_no_object(source: str) -> bool:
-    """Whether an unreadable file is certainly no manifest, but data or a template of another tool: it has no
-    apiVersion and no line with a kind, in UTF-8 or UTF-16."""
+def _holds_no_object(source: str, problem: UserError) -> bool:
+    """Whether an unreadable file of a directory is certainly no manifest, but data in JSON, or YAML with
+    another program's own tags: it has no apiVersion and no line with a kind, in UTF-8 or UTF-16."""
+    if not source.endswith(".json") and _OWN_TAG not in str(problem):
+        return False
     try:
         content = Path(source).read_bytes().replace(b"\0", b"")
     except OSError:
@@ -224,6 +226,8 @@ def _holds_no_object(source: str) -> bool:
     return _OF_AN_OBJECT.search(content) is None
 
 
+_OWN_TAG: Final = "constructor for the tag '!"
+"""In a parser's error about a tag that YAML does not define."""
 _OF_AN_OBJECT: Final = re.compile(rb"(?im)apiversion|^kind\s*:")
 
 
