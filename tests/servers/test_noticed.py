@@ -28,7 +28,7 @@ HAZARDS = {
 }
 """How the records of each hazard begin, and the head of its column."""
 LOAD = "100 clients "
-SHIPPED = Path(__file__).parents[2] / "webhook" / "cli" / "output" / "noticed.yaml"
+SHIPPED = Path(__file__).parents[2] / "policies" / "probes" / "noticed.yaml"
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 

@@ -17,7 +17,7 @@ from policies.kube.json import Json
 from puller.metrics import Metrics as PullerMetrics
 from webhook.cli import manifests
 from webhook.server.metrics import Metrics
-from webhook.server.unmutated import Unmutated
+from webhook.server.running_pods import Unmutated
 from webhook.worker_names.endpoint import NameMetrics
 
 COMPONENT = manifests.directory() / "components" / "monitoring"

@@ -26,13 +26,13 @@ from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.kube.selectors import matches
 from policies.probes.endpoints import health_paths, server_port
+from policies.probes.hangs import Hang, hang_of, noticed
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.startup_budget import budget_of, models_of, size_by_name
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
-from webhook.cli.hangs import Hang, hang_of, noticed
 from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewing import Reviewed, Subject

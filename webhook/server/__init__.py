@@ -7,7 +7,7 @@
 | how connections and bodies are limited | `connections`, `bodies` |
 | how a request becomes an answer | `http`, `reviews`, `endpoints` |
 | how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |
-| which running pods lack fields | `unmutated` |
+| which running pods lack fields | `running_pods` |
 | where the certificate comes from, and who trusts it | `tls_reload`, `pki`, `ca_bundle` |
 
 Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.config`,

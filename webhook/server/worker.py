@@ -52,11 +52,11 @@ from webhook.server.connections import FastPath, raise_descriptor_limit
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics, Tally, remove_gauges
+from webhook.server.running_pods import Unmutated
 from webhook.server.server_flags import Options
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.supervisor import processes, stopping_signals, supervise
 from webhook.server.tracing import Tracing, otlp
-from webhook.server.unmutated import Unmutated
 from webhook.worker_names.cluster import LiveWorkers, Sweep
 from webhook.worker_names.endpoint import NameMetrics, Namer
 

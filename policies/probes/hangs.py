@@ -42,7 +42,7 @@ def noticed() -> Mapping[str, Sequence[Noticed]]:
     """The table of docs/what-probes-notice.md by preset. `make golden` writes the file."""
     from importlib.resources import files
 
-    found = data.parsed(files("webhook.cli.output").joinpath("noticed.yaml").read_text("utf-8"))
+    found = data.parsed(files("policies.probes").joinpath("noticed.yaml").read_text("utf-8"))
     return {name: [Noticed.model_validate(each) for each in entries] for name, entries in found.items()}
 
 

@@ -10,8 +10,8 @@ from tests.webhook.admission.test_missed import NOW, made, vllm
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.missed import missed
 from webhook.kube.api import ApiServer
-from webhook.server import unmutated
-from webhook.server.unmutated import Unmutated
+from webhook.server import running_pods as unmutated
+from webhook.server.running_pods import Unmutated
 
 PODS = "/api/v1/namespaces/ml/pods"
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "u", "controller": True}
