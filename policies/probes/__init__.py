@@ -11,6 +11,7 @@ matches a container with a preset, and `standard_probes` injects the probes.
 | which handlers liveness and readiness get | `health`: from annotations, the preset, or the readinessProbe |
 | how long a start takes | `startup_budget`: from `observed` starts, or from `model_sizes` |
 | how a program checks progress | `liveness_program` |
+| whether liveness notices a hang | `hangs` |
 | which warnings the mutator gives | `advice` |
 | what rules share | `probe`, `first_party`, `missing_liveness`, `external_hosts` |
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from policies.core import data
@@ -32,18 +32,19 @@ from policies.probes.standard_probes_settings import StandardProbes
 class Noticed(Model):
     """Experiments with one version of a server, or findings in its source."""
 
+    preset: str
     server: str
     how: str
     seen: dict[str, str]
 
 
-@cache
+@data.table
 def noticed() -> Mapping[str, Sequence[Noticed]]:
     """The table of docs/what-probes-notice.md by preset. `make golden` writes the file."""
-    from importlib.resources import files
-
-    found = data.parsed(files("policies.probes").joinpath("noticed.yaml").read_text("utf-8"))
-    return {name: [Noticed.model_validate(each) for each in entries] for name, entries in found.items()}
+    found: dict[str, list[Noticed]] = {}
+    for each in data.load_list(Noticed, __package__, "noticed.yaml"):
+        found.setdefault(each.preset, []).append(each)
+    return MappingProxyType(found)
 
 
 class Hang(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def sources() -> str:
 
 def shipped() -> str:
     """The data of `chassis scan --view servers`: the summary and the sources, by preset."""
-    by_preset: dict[str, list[dict[str, Any]]] = {}
+    found: list[dict[str, Any]] = []
     for entry in recorded(NOTICED).values():
         outcomes = {}
         for start, hazard in HAZARDS.items():
@@ -114,24 +115,24 @@ def shipped() -> str:
             outcome = _under_load(rows) if start == LOAD else _cell(rows)
             if outcome:
                 outcomes[hazard] = outcome.strip("*")
-        by_preset.setdefault(entry["preset"], []).append(
-            {"server": entry["server"], "how": "tried", "seen": outcomes}
-        )
+        found.append({"preset": entry["preset"], "server": entry["server"], "how": "tried", "seen": outcomes})
     for entry in read_in_sources():
         seen = {
             "a hung engine": entry["hung"],
             "a full queue": entry["load"],
             "an error of the engine": entry["error"],
         }
-        by_preset.setdefault(entry["preset"], []).append(
+        found.append(
             {
+                "preset": entry["preset"],
                 "server": entry["server"],
                 "how": "read in its source",
                 "seen": {what: LINK.sub(r"\1", said) for what, said in seen.items()},
             }
         )
     head = "# Written by `make golden` from the records of docs/what-probes-notice.md; do not edit it.\n"
-    return head + yaml.safe_dump(by_preset, sort_keys=True, width=110)
+    found.sort(key=itemgetter("preset"))
+    return head + yaml.safe_dump(found, sort_keys=False, width=110)
 
 
 def test_the_view_of_servers_has_what_was_recorded(request: pytest.FixtureRequest) -> None:

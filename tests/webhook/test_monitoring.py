@@ -17,7 +17,7 @@ from policies.kube.json import Json
 from puller.metrics import Metrics as PullerMetrics
 from webhook.cli import manifests
 from webhook.server.metrics import Metrics
-from webhook.server.running_pods import Unmutated
+from webhook.server.running_pods import RunningPods
 from webhook.worker_names.endpoint import NameMetrics
 
 COMPONENT = manifests.directory() / "components" / "monitoring"
@@ -31,7 +31,7 @@ def exported() -> set[str]:
     webhook = Metrics()
     NameMetrics(webhook.registry)
     nothing: Any = None
-    Unmutated(nothing, nothing, nothing, webhook.registry, lambda: False)
+    RunningPods(nothing, nothing, nothing, webhook.registry, lambda: False)
     return {name for registry in (webhook.registry, PullerMetrics().registry) for name in names(registry)}
 
 

@@ -7,10 +7,10 @@
 | how connections and bodies are limited | `connections`, `bodies` |
 | how a request becomes an answer | `http`, `reviews`, `endpoints` |
 | how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |
-| which running pods lack fields | `running_pods` |
+| which running pods lack fields, and whose hang is noticed | `running_pods` |
 | where the certificate comes from, and who trusts it | `tls_reload`, `pki`, `ca_bundle` |
 
-Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.config`,
-`webhook.fast_path`, `webhook.kube`, `webhook.manifests`, `webhook.observed`,
+Imports: `policies.core`, `policies.kube`, `policies.probes`, `puller`, `webhook`, `webhook.admission`,
+`webhook.config`, `webhook.fast_path`, `webhook.kube`, `webhook.manifests`, `webhook.observed`,
 `webhook.worker_names`.
 """

@@ -52,7 +52,7 @@ from webhook.server.connections import FastPath, raise_descriptor_limit
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.http import Readiness, Server, listen
 from webhook.server.metrics import Metrics, Tally, remove_gauges
-from webhook.server.running_pods import Unmutated
+from webhook.server.running_pods import RunningPods
 from webhook.server.server_flags import Options
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.supervisor import processes, stopping_signals, supervise
@@ -201,14 +201,14 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             collector = Collector(
                 api, own, lambda: uptime.is_leader, lambda: policy.config, cluster, health, models
             )
-            unmutated = Unmutated(
+            running_pods = RunningPods(
                 api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.is_leader
             )
             background += [
                 ("observed starts", collector.run),
                 ("model events", models.run),
                 ("uptime", uptime.run),
-                ("unmutated pods", unmutated.run),
+                ("running pods", running_pods.run),
             ]
             if options.node:
                 background.append(("heartbeat", Heartbeat(api, options.node, health).run))
