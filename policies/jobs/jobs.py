@@ -18,8 +18,8 @@ from policies.core.settings import Duration, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
-from policies.kube.json import Json, dig, mapping, maps
-from policies.kube.metadata import last_applied
+from policies.kube.json import Json, mapping
+from policies.kube.metadata import written
 from policies.kube.objects.jobs import JobSet, ReplicatedJob
 from policies.kube.objects.jobs import JobSpec as TypedSpec
 from policies.kube.objects.metadata import Object
@@ -193,26 +193,14 @@ def leaves_retries_open(obj: Json, job: JobSpec) -> bool:
     """Whether the author left the number of retries to the API server's default."""
     if job.typed.backoff_limit_per_index is not None:
         return False
-    written = job.typed.backoff_limit
-    return written is None or (written == _DEFAULT_BACKOFF and not _wrote(obj, job, "backoffLimit"))
+    limit = job.typed.backoff_limit
+    return limit is None or (limit == _DEFAULT_BACKOFF and not _wrote(obj, job, "backoffLimit"))
 
 
 def _wrote(obj: Json, job: JobSpec, name: str) -> bool:
-    """Whether the author of an object wrote a field of a Job that the API server would set by default. True
-    for files, which have no default values.
-
-    A field that `kubectl create` sent cannot be distinguished from a default value.
-    """
-    managed = maps(obj, "metadata", "managedFields")
-    # The API server sets no defaults in the Job templates of a CronJob or a JobSet.
-    if not managed or kind_of(obj) != JOB:
-        return True
-    applied = [each for each in managed if each.get("operation") == "Apply"]
-    fields = [f"f:{step}" for step in (*job.steps, name)]
-    if any(dig(each, "fieldsV1", *fields) is not None for each in applied):
-        return True
-    last = last_applied(obj)
-    return last is not None and dig(last, *job.steps, name) is not None
+    """Whether the author of an object wrote a field of a Job that the API server would set by default. It
+    sets none in the Job templates of a CronJob or a JobSet."""
+    return kind_of(obj) != JOB or written(obj, *job.steps, name) is not None
 
 
 def wants_to_finish(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:

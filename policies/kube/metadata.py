@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from policies.kube.json import Json, mapping, maps
+from policies.kube.json import Json, dig, mapping, maps
 
 
 def labels_of(obj: Json) -> Mapping[str, str]:
@@ -49,3 +49,19 @@ def last_applied(obj: Json) -> Json | None:
     except (orjson.JSONDecodeError, TypeError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def written(obj: Json, *steps: str | int) -> Any:
+    """The value that the author of an object wrote at a path, or None: by server-side apply, by `kubectl
+    apply`, or in a file, where every value is written.
+
+    What `kubectl create` sent cannot be distinguished from a default of the API server.
+    """
+    managed = maps(obj, "metadata", "managedFields")
+    fields = ("fieldsV1", *(f"f:{step}" for step in steps))
+    if any(each.get("operation") == "Apply" and dig(each, *fields) is not None for each in managed):
+        return dig(obj, *steps)
+    applied = last_applied(obj)
+    if applied is not None:
+        return dig(applied, *steps)
+    return None if managed else dig(obj, *steps)

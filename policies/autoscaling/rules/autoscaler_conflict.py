@@ -9,8 +9,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.core.listing import TypedIndex
 from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, SCALED_OBJECT, STATEFUL_SET
-from policies.kube.json import Json, integer, maps
-from policies.kube.metadata import last_applied
+from policies.kube.metadata import written
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of
@@ -42,8 +41,10 @@ def check(target: Target, facts: Facts) -> Findings:
 def _of_manifest(target: Target, facts: Facts) -> Findings:
     """A finding about replicas outside the autoscaler's range: each apply sets them, and the autoscaler sets
     them back."""
-    replicas = _written_replicas(target.obj)
-    autoscaler = autoscaler_of(target.kind.kind, target.name, facts) if replicas else None
+    replicas = written(target.obj, "spec", "replicas")
+    if not isinstance(replicas, int) or not replicas:
+        return
+    autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
     if autoscaler is None:
         return
     low, high = autoscaler_minimum(autoscaler), autoscaler.spec.max_replicas or replicas
@@ -58,17 +59,10 @@ def _of_manifest(target: Target, facts: Facts) -> Findings:
         "spec.replicas",
         f"Each apply of this manifest {stops}, and HorizontalPodAutoscaler {autoscaler.name} "
         f"(from {low} to {high}) sets them back: servers are stopped and started again at each change.",
-        "Remove spec.replicas: the autoscaler sets it.",
+        "Remove spec.replicas: the autoscaler sets it. Where kubectl apply wrote it, remove it with kubectl "
+        "apply edit-last-applied first, since a removed value becomes 1 once.",
         Certainty.LIKELY,
     )
-
-
-def _written_replicas(obj: Json) -> int:
-    """The replicas in the author's manifest; 0 if they are missing or unknown."""
-    applied = last_applied(obj)
-    if applied is None and maps(obj, "metadata", "managedFields"):
-        return 0  # the API server's default, or the autoscaler's value
-    return integer(obj if applied is None else applied, "spec", "replicas", default=0)
 
 
 def _own(target: Target) -> HorizontalPodAutoscaler | None:
