@@ -1,5 +1,5 @@
-"""The shortest time between two runs of a cron schedule, as kube-controller-manager reads it (robfig/cron "
-"v3)."""
+"""The shortest time between two runs of a cron schedule, as kube-controller-manager reads it (robfig/cron
+v3)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What trains: a pod by its kind, its labels, its accelerators or its program, and which containers of a "
-"Job."""
+"""What trains: a pod by its kind, labels, accelerators or program, and which containers of a Job."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Final
 
 from pydantic import Field
@@ -78,18 +79,12 @@ def is_irreplaceable(view: PodView) -> bool:
 def only_state_of(view: PodView) -> str:
     """The role of a pod that runs as long as its cluster and has the only state of it, such as `head of a
     RayCluster`; empty for other pods."""
-    labels, annotations = view.typed.metadata.labels, view.typed.metadata.annotations
-    if not labels:
-        return ""
-    return next(
-        (
-            f"{role.name} of a {kind}"
-            for kind, role in _states()
-            if has_label(labels, (role.label,))
-            and not (role.unless and has_label(annotations, (role.unless,)))
-        ),
-        "",
-    )
+    metadata, states = view.typed.metadata, _states()
+    for label in metadata.labels.items() & states.keys():
+        kind, role = states[label]
+        if not (role.unless and has_label(metadata.annotations, (role.unless,))):
+            return f"{role.name} of a {kind}"
+    return ""
 
 
 def runs_training(view: PodView) -> bool:
@@ -116,11 +111,15 @@ def _irreplaceable_containers() -> frozenset[str]:
 
 
 @cache
-def _states() -> tuple[tuple[str, LifeRole], ...]:
-    every = [life for lives in known_lives().values() for life in lives]
-    return tuple(
-        (life.kind, role) for life in every for role in life.roles if role.irreplaceable and role.label
-    )
+def _states() -> Mapping[tuple[str, str], tuple[str, LifeRole]]:
+    """By label: the kind, and its role that has the only state of a cluster."""
+    found: dict[tuple[str, str], tuple[str, LifeRole]] = {}
+    for life in (life for lives in known_lives().values() for life in lives):
+        for role in life.roles:
+            if role.irreplaceable and role.label:
+                key, _, value = role.label.partition("=")
+                found[key, value] = life.kind, role
+    return MappingProxyType(found)
 
 
 def _starts_training(container: Container) -> bool:

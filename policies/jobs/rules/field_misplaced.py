@@ -1,5 +1,4 @@
-"""field-misplaced: settings of retries, ends and starts at a place where the controller does not read "
-"them."""
+"""field-misplaced: settings of retries, ends and starts where the controller does not read them."""
 
 from __future__ import annotations
 
