@@ -263,6 +263,11 @@ class Run(Struct, frozen=True):
         return bool(self.life.suspended) and self.value(self.life.suspended) is True
 
     @property
+    def creates_pods(self) -> bool:
+        """Whether the kind's own controller creates its pods, and now."""
+        return not (self.is_suspended or self.is_delegated)
+
+    @property
     def is_delegated(self) -> bool:
         """Whether another controller creates its pods, under MultiKueue in another cluster."""
         by = self.value(self.life.managed_by) if self.life.managed_by else None

@@ -40,8 +40,17 @@ def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
     return defaults[0] if len(defaults) == 1 else None
 
 
-def is_attached(claim: PersistentVolumeClaim, facts: Facts) -> bool:
+def volume_of(claim: PersistentVolumeClaim, facts: Facts) -> PersistentVolume | None:
+    """The volume to which a claim is bound; None if there is none, or if it is unknown."""
+    volumes, name = facts.cluster_objects(PersistentVolume), claim.spec.volume_name
+    return None if volumes is None or not name else volumes.named(name)
+
+
+def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
     """Whether a pod on another node may wait until the volume is detached from the first one."""
+    nodes = facts.nodes()
+    if nodes is not None and len(nodes) == 1:
+        return False
     volumes = _volumes_of(claim, facts)
     if volumes:
         return any(volume.spec.is_attached for volume in volumes)
@@ -53,16 +62,13 @@ def is_attached(claim: PersistentVolumeClaim, facts: Facts) -> bool:
 
 def _volumes_of(claim: PersistentVolumeClaim, facts: Facts) -> list[PersistentVolume]:
     """The claim's volume, or those to which it may be bound because a person made them for its class."""
-    volumes = facts.cluster_objects(PersistentVolume)
-    if not volumes:
-        return []
     spec = claim.spec
     if spec.volume_name:
-        bound = volumes.named(spec.volume_name)
+        bound = volume_of(claim, facts)
         return [] if bound is None else [bound]
     return [
         volume
-        for volume in volumes
+        for volume in facts.cluster_objects(PersistentVolume) or ()
         if volume.spec.storage_class_name == (spec.storage_class_name or "")
         and volume.spec.claim_ref.name in ("", claim.name)
     ]

@@ -229,7 +229,7 @@ def _only_loopback(server: Server) -> bool:
     preset = server.preset
     address = server.configured(preset.host_flags, preset.host_env)
     if address is None:
-        if has_option(server.argv, *preset.listen_flags):
+        if server.has_option(*preset.listen_flags):
             return False
         return preset.loopback and not (preset.image_listens and server.own_image)
     if address.startswith(("unix:", "/")) or address.endswith(".sock"):

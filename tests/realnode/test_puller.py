@@ -92,7 +92,7 @@ def out_of_memory(shop: Shop) -> None:
     address = shop.pod["status"]["podIP"], 9081
     with ExitStack() as requests:
 
-        def killed() -> bool:
+        def squeezed() -> bool:
             resident = fields(memory / "memory.stat")["total_rss"]
             for spare in range(0, 64 << 20, 1 << 20):
                 with suppress(OSError):  # it uses more, which can't be taken back
@@ -105,7 +105,7 @@ def out_of_memory(shop: Shop) -> None:
             return fields(control)["oom_kill"] > kills
 
         try:
-            shop.arm.wait("killed for its memory", killed)
+            shop.arm.wait("killed for its memory", squeezed)
         finally:
             limit.write_text(before)
 

@@ -17,7 +17,7 @@ from policies.core.pod_view import PodView, PodViews
 from policies.core.target import PodTemplate
 from policies.kube.cache import lazy
 from policies.kube.group_kinds import GroupKind, kind_of
-from policies.kube.json import Json
+from policies.kube.json import Json, text
 from webhook.admission.bounds import Bounds, allowance, bounded
 from webhook.admission.configuration import Config, Effective
 from webhook.admission.decision import Decision
@@ -105,3 +105,15 @@ class Review:
         """The settings in force for the object, and the facts. Read it after `bounds`."""
         views = PodViews(template.view for template in self.bounds.templates)
         return Context.of(self.object, self.request.namespace, self.config, self.cluster, views)
+
+
+def of_running(pod: Json, config: Config, cluster: Cluster) -> tuple[PodTemplate, Facts] | None:
+    """A pod of the cluster and the facts about it, on the budget of one review; None if it exceeds that, or
+    has a value of a wrong type."""
+    pod = {"apiVersion": "v1", "kind": "Pod", **pod}
+    bounds = bounded(pod, {}, allowance())
+    if bounds.undecided:
+        return None
+    [template] = bounds.templates
+    views = PodViews([template.view])
+    return template, Context.of(pod, text(pod, "metadata", "namespace"), config, cluster, views).facts

@@ -127,7 +127,7 @@ def _that_count(found: Sequence[tuple[Rule, Finding]], obj: Json) -> Sequence[tu
     ratchet compares with all findings, so an update that starts the workload is not refused for them.
     """
     run = run_of(obj) if any(rule.at_once for rule, _ in found) else None
-    if run is None or not (run.is_suspended or run.is_delegated):
+    if run is None or run.creates_pods:
         return found
     return [
         (rule, replace(finding, certainty=Certainty.UNDECIDED) if rule.at_once else finding)

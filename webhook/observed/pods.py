@@ -14,7 +14,6 @@ from typing import Final
 from msgspec import Struct, field
 
 from policies.core.facts import Cluster, Facts, find_by_name
-from policies.core.pod_view import PodViews
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube import probe_defaults
@@ -29,9 +28,8 @@ from policies.probes.observed import place_of, run_of, workload_of
 from policies.probes.serving import serving_containers
 from policies.probes.standard_probes_settings import Learning, StandardProbes
 from policies.probes.startup_budget import declared_size
-from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
-from webhook.admission.review import Context
+from webhook.admission.review import of_running
 from webhook.observed.record import Ended, Observation, Started
 
 NODE_TYPE_LABELS: Final = (
@@ -159,13 +157,11 @@ class Unread(Struct, frozen=True):
     def observations(self) -> list[Observation]:
         """What they mean. One budget pays for the whole pod, as in a review; a pod that exceeds it, or that
         has a value of a wrong type, has no observations."""
-        pod = {"apiVersion": "v1", "kind": "Pod", **self.pod}
-        bounds = bounded(pod, {}, allowance())
-        if bounds.undecided:
+        read = of_running(self.pod, self.config, self.cluster)
+        if read is None:
             return []
-        views = PodViews(template.view for template in bounds.templates)
-        facts = Context.of(pod, self.namespace, self.config, self.cluster, views).facts
-        found = _Observations(pod, self.namespace, facts)
+        template, facts = read
+        found = _Observations(template.pod, self.namespace, facts)
         return list(found.all(self.started, self.ended, self.disruption))
 
 

@@ -18,15 +18,13 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from policies.core.annotations import CHANGED
 from policies.core.facts import Cluster
-from policies.core.pod_view import PodViews
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
 from policies.probes.hangs import hang_of
-from policies.probes.serving import recognised
-from webhook.admission.bounds import allowance, bounded
+from policies.probes.serving import recognised, serving_containers
 from webhook.admission.configuration import Config
-from webhook.admission.missed import Difference, excluded, is_current, missed, runs
-from webhook.admission.review import Context
+from webhook.admission.missed import Difference, excluded, missed, runs
+from webhook.admission.review import of_running
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.errors import ApiError
@@ -128,20 +126,18 @@ class RunningPods:
 
     async def _decided(self, pod: Json, config: Config) -> Seen:
         pod = {"apiVersion": "v1", "kind": "Pod", **pod}
-        found = None if is_current(pod, config) else missed(pod, config, self._cluster)
+        found = missed(pod, config, self._cluster)
         lacks = found is not None and found.difference is Difference.LACKS
         seen = Seen(lacks, tuple(self._servers(pod, config)))
         await asyncio.sleep(PAUSE_SECONDS)
         return seen
 
     def _servers(self, pod: Json, config: Config) -> Iterator[tuple[str, str]]:
-        bounds = bounded(pod, {}, allowance())
-        if bounds.undecided:
+        read = of_running(pod, config, self._cluster)
+        if read is None:
             return
-        views = PodViews(template.view for template in bounds.templates)
-        facts = Context.of(pod, text(pod, "metadata", "namespace"), config, self._cluster, views).facts
-        for template in bounds.templates:
-            for container in template.containers():
-                server = recognised(container, facts)
-                if server is not None:
-                    yield server.name, _HANG[hang_of(template, container, facts).noticed]
+        template, facts = read
+        for container in serving_containers(template.view, facts):
+            server = recognised(container, facts)
+            if server is not None:
+                yield server.name, _HANG[hang_of(template, container, facts).noticed]

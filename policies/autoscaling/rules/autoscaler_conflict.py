@@ -42,7 +42,7 @@ def _of_manifest(target: Target, facts: Facts) -> Findings:
     """A finding about replicas outside the autoscaler's range: each apply sets them, and the autoscaler sets
     them back."""
     replicas = written(target.obj, "spec", "replicas")
-    if not isinstance(replicas, int) or not replicas:
+    if type(replicas) is not int or not replicas:
         return
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
     if autoscaler is None:

@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if cluster is None:
         return
     run = run_of(target.obj)
-    if not target.replicas or (run is not None and (run.is_suspended or run.is_delegated)):
+    if not target.replicas or (run is not None and not run.creates_pods):
         return
     yield from islice(_missing(target, facts.namespace, cluster), _MAX)
 

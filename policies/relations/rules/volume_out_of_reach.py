@@ -18,14 +18,14 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import TypedIndex
-from policies.core.volumes import class_of, is_attached
+from policies.core.volumes import class_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
-from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import Replicated, StatefulSet
 from policies.rollouts.rollouts import minimum_replicas, pods_in_group, pods_per_replica, running_update
 
@@ -112,8 +112,7 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
 
 def _shared(target: Target, facts: Facts) -> Findings:
     """A finding about a ReadWriteOnce claim that several pods of the workload need at the same time."""
-    claims, nodes = facts.objects(PersistentVolumeClaim), facts.cluster_objects(ClusterNode)
-    if not claims or (nodes is not None and len(nodes) == 1):
+    if not facts.objects(PersistentVolumeClaim):
         return
     update = running_update(target, facts)
     if target.kind == DEPLOYMENT and update is not None and update.surge:
@@ -125,7 +124,7 @@ def _shared(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         apart = not pinned_to_one_node(spec) and not _is_together(spec)
         for path, claim in _claims_of(template, facts) if apart else ():
-            if claim.spec.access_modes != (_ONE_NODE,) or not is_attached(claim, facts):
+            if claim.spec.access_modes != (_ONE_NODE,) or not keeps_others_waiting(claim, facts):
                 continue
             pods[claim.name] += group.get(template.path, count) * replicas
             if pods[claim.name] > 1:
@@ -182,9 +181,7 @@ def _why_not(pod: PodSpec, node: ClusterNode) -> str:
 
 def _required(claim: PersistentVolumeClaim, facts: Facts) -> PodSpec | None:
     """The nodes of a claim's volume as the affinity of a pod, which has the same semantics."""
-    volumes = facts.cluster_objects(PersistentVolume)
-    name = claim.spec.volume_name
-    volume = None if volumes is None or not name else volumes.named(name)
+    volume = volume_of(claim, facts)
     required = None if volume is None else volume.spec.node_affinity.required
     return (
         None

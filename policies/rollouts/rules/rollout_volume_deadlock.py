@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.volumes import is_attached
+from policies.core.volumes import keeps_others_waiting
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.nodes import pinned_to_one_node
@@ -34,9 +34,9 @@ def check(target: Target, facts: Facts) -> Findings:
             path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
             if "ReadWriteOncePod" in claim.spec.access_modes:
                 yield from _of_one_pod(path, claim.name, update)
-            elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and is_attached(claim, facts):
+            elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
                 elsewhere.setdefault(claim.name, path)
-        if elsewhere and _adds_first(update) and not pinned_to_one_node(pod) and not _is_single_node(facts):
+        if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
             yield _of_one_node(elsewhere)
 
 
@@ -51,11 +51,6 @@ def _of_one_node(claims: Mapping[str, str]) -> Finding:
         _HINT,
         Certainty.LIKELY,
     )
-
-
-def _is_single_node(facts: Facts) -> bool:
-    nodes = facts.nodes()
-    return nodes is not None and len(nodes) == 1
 
 
 def _adds_first(update: RollingUpdate) -> bool:
