@@ -26,7 +26,6 @@ from webhook.config.load import PolicyError, load, own_rules
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
 from webhook.kube.reflector import Lister, OneObject, Reflector
-from webhook.kube.watch_health import SHORT_SECONDS, WatchHealth
 
 log = structlog.get_logger()
 
@@ -191,10 +190,8 @@ def read_directory(path: Path) -> dict[str, str]:
 class ConfigMap:
     """A ConfigMap, watched through the API and merged with `mlchassis-override`."""
 
-    def __init__(
-        self, lister: Lister, recorder: Writes, namespace: str, name: str, health: WatchHealth | None = None
-    ) -> None:
-        self._lister, self._recorder, self._health = lister, recorder, health
+    def __init__(self, lister: Lister, recorder: Writes, namespace: str, name: str) -> None:
+        self._lister, self._recorder = lister, recorder
         self._namespace, self._name = namespace, name
 
     async def follow(self, policy: LivePolicy) -> None:
@@ -209,9 +206,7 @@ class ConfigMap:
                     paths.collection("v1", "configmaps", self._namespace),
                     sink,
                     query={"fieldSelector": f"metadata.name={name}"},
-                    watch_seconds=SHORT_SECONDS,
                     longest_pause=MAX_PAUSE,
-                    health=self._health,
                 )
                 tasks.create_task(following.run())
 

@@ -4,7 +4,6 @@
 |---|---|
 | how the API server is called | `api`, with `paths`, `calls`, `errors` and `rate_limit` |
 | how facts are kept up to date | `caches`, from `reflector` |
-| when watches are stalled | `watch_health`, `heartbeat` |
 | which kinds a cluster has | `discovery`, `crds` |
 | who leads | `leader_election`, `leases` |
 | which pod this is | `own_pod` |

@@ -25,7 +25,6 @@ from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
 from webhook.kube.errors import ApiError
 from webhook.kube.reflector import Lister, Reflector
-from webhook.kube.watch_health import WatchHealth
 
 K = TypeVar("K")
 
@@ -73,14 +72,9 @@ class ClusterCache:
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
         self._carried: dict[tuple[Resource, str | None], InheritedIndices] = {}
 
-    def reflectors(self, lister: Lister, health: WatchHealth | None = None) -> list[Reflector]:
-        """The reflectors that keep this cache up to date, one for each list.
-
-        `health` is shared with other reflectors of the API server.
-        """
-        return [
-            Reflector(lister, path, store, query=query, health=health) for path, query, store in self.sources
-        ]
+    def reflectors(self, lister: Lister) -> list[Reflector]:
+        """The reflectors that keep this cache up to date, one for each list."""
+        return [Reflector(lister, path, store, query=query) for path, query, store in self.sources]
 
     def _synced(self, resource: Resource) -> None:
         self._on_sync(resource, self.synced(resource))

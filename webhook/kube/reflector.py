@@ -19,7 +19,6 @@ import structlog
 from policies.kube.json import Json, mapping, text
 from webhook.kube.api import BAD_ANSWER, UNREACHABLE, WATCH_SECONDS
 from webhook.kube.errors import ApiError
-from webhook.kube.watch_health import WatchHealth
 
 log = structlog.get_logger()
 
@@ -96,19 +95,11 @@ class Reflector:
         sink: Sink,
         *,
         query: Mapping[str, str] | None = None,
-        watch_seconds: int = WATCH_SECONDS,
         longest_pause: float = MAX_PAUSE,
-        health: WatchHealth | None = None,
-        received: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`watch_seconds`: the length of a watch without a heartbeat. `health` is shared with all reflectors
-        of the API server. `received` is called for each event of a watch, with the seconds until its
-        requested end."""
         self._lister, self._path, self._sink = lister, path, sink
         self._query = dict(query or {})
-        self._watch_seconds = watch_seconds
         self._longest_pause = longest_pause
-        self._health, self._received = health or WatchHealth(), received
         self._version = ""
         self._pause, self._failed = FIRST_PAUSE, -STEADY_SECONDS
         self._failing = False
@@ -147,23 +138,14 @@ class Reflector:
 
     async def _watch(self) -> bool:
         """Process one watch to its end; False if it failed at once."""
-        longest = self._health.seconds(WATCH_SECONDS, self._watch_seconds)
-        seconds = random.randint(longest * 3 // 4, longest)  # noqa: S311 (spread, not a secret)
+        seconds = random.randint(WATCH_SECONDS * 3 // 4, WATCH_SECONDS)  # noqa: S311 (spread, not a secret)
         began, delivered = time.monotonic(), False
-        with self._health.restartable() as timeout:
-            try:
-                async with (
-                    timeout,
-                    aclosing(self._lister.watch(self._path, self._query, self._version, seconds)) as events,
-                ):
-                    async for event in events:
-                        self._recover()
-                        if event:
-                            delivered = True
-                            self._take(event)
-                            self._received(began + seconds - time.monotonic())
-            except TimeoutError:
-                return True  # watch again
+        async with aclosing(self._lister.watch(self._path, self._query, self._version, seconds)) as events:
+            async for event in events:
+                self._recover()
+                if event:
+                    delivered = True
+                    self._take(event)
         return delivered or time.monotonic() - began >= SHORT_SECONDS
 
     def _take(self, event: Json) -> None:

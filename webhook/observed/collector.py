@@ -29,7 +29,6 @@ from webhook.kube.calls import Calls
 from webhook.kube.errors import ApiError
 from webhook.kube.rate_limit import Clock, Sleep
 from webhook.kube.reflector import Lister, Reflector
-from webhook.kube.watch_health import WatchHealth
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import PodTracker, Unread
 from webhook.observed.record import Observation, Record, as_config_map
@@ -63,7 +62,6 @@ class Collector:
         leads: Callable[[], bool],
         config: Callable[[], Config],
         cluster: Cluster,
-        health: WatchHealth,
         models: ModelEvents,
         *,
         clock: Clock = time.monotonic,
@@ -71,7 +69,7 @@ class Collector:
     ) -> None:
         """`namespace`: the webhook's own; `leads`: whether this process is the leader."""
         self._api, self._namespace, self._config, self._cluster = api, namespace, config, cluster
-        self._leads, self._health, self._clock, self._sleep = leads, health, clock, sleep
+        self._leads, self._clock, self._sleep = leads, clock, sleep
         self._models = models
         self._pending = Pending()
         self._record = Record()
@@ -97,7 +95,7 @@ class Collector:
         log.info("observing starts and ends of pods", since=int(since))
         sink = PodSink(PodTracker(self._config, self._cluster, since), self._pending, self._models)
         path = paths.collection("v1", "pods")
-        reflector = Reflector(self._api, path, sink, query=SCHEDULED, health=self._health)
+        reflector = Reflector(self._api, path, sink, query=SCHEDULED)
         watching = asyncio.create_task(reflector.run())
         reading = asyncio.create_task(sink.read())
         due = self._clock()

@@ -39,7 +39,6 @@ class Options(Struct, frozen=True, kw_only=True):
     tls_host: Sequence[str] | None
     kubeconfig: Path | None
     facts: Path | None
-    node: str
     namespace: str | None
     service: str
     webhook_configurations: str
@@ -100,12 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="manifests that serve as facts if there is no cluster, as for chassis review",
-    )
-    cluster(
-        "--node",
-        default="",
-        metavar="NAME",
-        help="the node that we run on: while its Lease is renewed and watches bring that, they are long",
     )
     cluster("--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
     cluster("--service", default="mlchassis", metavar="NAME", help="Service in front of us (%(default)s)")

@@ -36,12 +36,10 @@ from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, Po
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
-from webhook.kube.heartbeat import Heartbeat
 from webhook.kube.leader_election import Uptime
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
 from webhook.kube.reflector import Reflector
-from webhook.kube.watch_health import WatchHealth
 from webhook.manifests.files import ManifestCluster, read
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
@@ -160,8 +158,7 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         tracing = otlp() if options.tracing else Tracing()
         stack.push_async_callback(asyncio.to_thread, tracing.close)
         api = await _connect(options, stack)
-        health = WatchHealth()
-        cluster, reflectors = _facts(options, own, api, metrics, health)
+        cluster, reflectors = _facts(options, own, api, metrics)
         workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics) if workers else None
         source = _certificate_source(options, own, api)
@@ -191,16 +188,14 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
         shared.state.serving = 1
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
-            ("policy", lambda: _policy_source(options, api, health).follow(policy)),
+            ("policy", lambda: _policy_source(options, api).follow(policy)),
             ("certificate", lambda: certs.follow(source, serving, installed, trusts)),
             *(("facts", reflector.run) for reflector in reflectors),
         ]
         if api:
             uptime = Uptime(api, own, f"{gethostname()}-{os.getpid()}", lambda: not readiness.problems())
             models = ModelEvents(api, lambda: policy.config, cluster)
-            collector = Collector(
-                api, own, lambda: uptime.is_leader, lambda: policy.config, cluster, health, models
-            )
+            collector = Collector(api, own, lambda: uptime.is_leader, lambda: policy.config, cluster, models)
             running_pods = RunningPods(
                 api, lambda: policy.config, cluster, metrics.registry, lambda: uptime.is_leader
             )
@@ -210,8 +205,6 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
                 ("uptime", uptime.run),
                 ("running pods", running_pods.run),
             ]
-            if options.node:
-                background.append(("heartbeat", Heartbeat(api, options.node, health).run))
         if registration:
             background.append(("caBundle", registration.run))
         if workers:
@@ -285,7 +278,7 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
 
 
 def _facts(
-    options: Options, own: str, api: ApiServer | None, metrics: Metrics, health: WatchHealth
+    options: Options, own: str, api: ApiServer | None, metrics: Metrics
 ) -> tuple[Cluster, list[Reflector]]:
     if api is None and options.facts:
         try:
@@ -303,7 +296,7 @@ def _facts(
 
     cache = ClusterCache(on_change, lambda resource: oldest.changed(resource), own, on_skip)
     oldest = OldestKubelet(cache, metrics.oldest_kubelet.set)
-    return cache, cache.reflectors(api, health)
+    return cache, cache.reflectors(api)
 
 
 def _namer(workers: LiveWorkers, policy: LivePolicy, cluster: Cluster, metrics: Metrics) -> Namer:
@@ -316,11 +309,11 @@ def _namer(workers: LiveWorkers, policy: LivePolicy, cluster: Cluster, metrics: 
     )
 
 
-def _policy_source(options: Options, api: ApiServer | None, health: WatchHealth) -> PolicySource:
+def _policy_source(options: Options, api: ApiServer | None) -> PolicySource:
     if not options.policy:
         return Defaults()
     if api and options.policy_config_map:
-        return ConfigMap(api, api, *options.policy_config_map, health)
+        return ConfigMap(api, api, *options.policy_config_map)
     return Directory(Path(options.policy))
 
 

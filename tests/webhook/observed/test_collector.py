@@ -17,7 +17,6 @@ from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
-from webhook.kube.watch_health import WatchHealth
 from webhook.observed.collector import (
     MAX_PAUSE,
     MAX_PENDING,
@@ -76,7 +75,7 @@ class Setup:
         models = ModelEvents(self.api, lambda: self.config, NoCluster()) if models is None else models
         collector = Collector(
             *(self.api, NAMESPACE, lambda: self.leads, lambda: self.config),
-            *(NoCluster(), WatchHealth(), models),
+            *(NoCluster(), models),
             clock=time.clock,
             sleep=time.sleep,
         )

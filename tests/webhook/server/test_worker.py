@@ -48,7 +48,6 @@ from webhook.server.metrics import MAX_PENDING, Metrics
 from webhook.version import version
 
 POLICY_PATH = "/api/v1/namespaces/mlchassis-system/configmaps"
-LEASES_PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 CONFIGURATION = f"{MUTATING}/chassis.mlchassis.dev"
 SECRET = "/api/v1/namespaces/mlchassis-system/secrets/mlchassis-tls"
@@ -75,7 +74,6 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
         "TLS_HOST": "a,b",
         "KUBECONFIG": "/kubeconfig",
         "FACTS": "/manifests",
-        "NODE": "node-0",
         "NAMESPACE": "ns",
         "SERVICE": "svc",
         "WEBHOOK_CONFIGURATIONS": "name",
@@ -513,29 +511,26 @@ async def test_a_failing_record_costs_no_answer(monkeypatch: pytest.MonkeyPatch)
     assert {line["event"] for line in lines if line["log_level"] == "error"} == {"answer not recorded"}
 
 
-async def test_silent_watches_hide_no_change_for_long(tmp_path: Path) -> None:
-    """Half a minute, although the Lease is the only object of the cluster that changes by itself."""
+@pytest.mark.parametrize("silence", Silence)
+async def test_silent_watches_hide_no_change_for_long(silence: Silence, tmp_path: Path) -> None:
+    program = f"from webhook.kube import reflector; reflector.WATCH_SECONDS = 4; {CHASSIS}"
     async with running() as fake:
         await fake.put(POLICY_PATH, {"metadata": {"name": "mlchassis-policy"}, "data": {}})
-        await fake.put(LEASES_PATH, {"metadata": {"name": "here"}})
         config = str(fake.kubeconfig(tmp_path))
         policy = "configmap:mlchassis-system/mlchassis-policy"
-        argv = ("--self-signed", "--kubeconfig", config, "--node", "here", "--policy", policy)
-        async with served(*argv) as chassis:
+        argv = ("--self-signed", "--kubeconfig", config, "--policy", policy)
+        async with served(*argv, program=program) as chassis:
             await chassis.logged("policy in force")
             await chassis.until("/metrics", 'chassis_facts_synced{resource="nodes"} 1.0')
             await chassis.until("/metrics", 'chassis_facts_synced{resource="namespaces"} 1.0')
             await until(lambda: len(fake._watches) >= 10)
-            await fake.put(LEASES_PATH, {"metadata": {"name": "here"}})
-            fake.silence = Silence.MUTE
-            await fake.put(LEASES_PATH, {"metadata": {"name": "here"}})
+            fake.silence = silence
             node = {"metadata": {"name": "n"}, "status": {"nodeInfo": {"kubeletVersion": "v1.28.15"}}}
             await fake.put("/api/v1/nodes", node)
             await fake.put(
                 POLICY_PATH,
                 {"metadata": {"name": "mlchassis-policy"}, "data": {"rules.yaml": "profile: strict"}},
             )
-            await chassis.logged("watches are stalled, restarting them")
             await chassis.logged("oldest kubelet")
             await chassis.logged("policy in force", 2)
 
