@@ -51,11 +51,8 @@ CACHED_LINKS: Final = "relations"
 """The key of the `CachedLinks` in a cached workload. JSON cannot contain one, so no manifest can forge it."""
 
 
-def cached_links(obj: Json, intern: Callable[[str], str] = str) -> CachedLinks | None:
-    """What a cache stores of a workload from an API server; None if it neither waits nor has ready pods.
-
-    `intern` returns one copy of equal strings: many workloads wait in containers of the same name.
-    """
+def cached_links(obj: Json) -> CachedLinks | None:
+    """What a cache stores of a workload from an API server; None if it neither waits nor has ready pods."""
     workload = _WORKLOADS.get(kind_of(obj))
     if workload is None:
         return None
@@ -68,10 +65,7 @@ def cached_links(obj: Json, intern: Callable[[str], str] = str) -> CachedLinks |
     ready = integer(obj, "status", "readyReplicas", default=0) > 0
     if not links and not ready:
         return None
-    interned = (
-        replace(link, host=intern(link.host), path=intern(link.path), who=intern(link.who)) for link in links
-    )
-    return CachedLinks(tuple(interned), ready)
+    return CachedLinks(links, ready)
 
 
 def _may_wait(obj: Json) -> bool:

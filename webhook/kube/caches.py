@@ -57,9 +57,8 @@ class ClusterCache:
         self._on_sync, self._on_change = on_sync, on_change
         self._stores: dict[Resource, list[Store | ObservedStarts]] = {}
         self.sources: list[tuple[str, Mapping[str, str], Store | ObservedStarts]] = []
-        intern = Interner()
         for known in resource_kinds():
-            store = Store(known, intern, on_sync=self._synced, on_change=self._changed, on_skip=on_skip)
+            store = Store(known, on_sync=self._synced, on_change=self._changed, on_skip=on_skip)
             self._stores.setdefault(known.resource, []).append(store)
             query = {"labelSelector": known.selector} if known.selector else {}
             self.sources.append((paths.collection(known.api_version, known.plural), query, store))
@@ -124,50 +123,16 @@ def _carry(carried: dict[K, InheritedIndices], key: K, listing: Listing | None, 
         del carried[key]
 
 
-class Interner:
-    """Returns one copy of equal short strings: label values and quantities are often equal in a cluster.
-
-    There are two generations. A string that is used again moves into the young one. When that is full, the
-    old one is dropped with all strings that no object has used since.
-    """
-
-    MAX_LENGTH = 128
-    """Characters. Longer strings, such as texts of ConfigMaps, are rarely equal."""
-    BUDGET = 4 * 1024 * 1024
-    """Bytes of one generation."""
-
-    def __init__(self) -> None:
-        self._young: dict[str, str] = {}
-        self._old: dict[str, str] = {}
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-    def __call__(self, text: str) -> str:
-        if len(text) > self.MAX_LENGTH:
-            return text
-        known = self._young.get(text)
-        if known is not None:
-            return known
-        known = self._old.get(text, text)
-        self._bytes += getsizeof(known) + _ENTRY_BYTES
-        if self._bytes > self.BUDGET:
-            self._old, self._young, self._bytes = self._young, {}, 0
-        self._young[known] = known
-        return known
-
-
 def _ignore(*_: object) -> None:
     pass
 
 
-Derive: TypeAlias = Callable[[Json, Interner], object]
+Derive: TypeAlias = Callable[[Json], object]
 """What is kept of an object instead of the fields that it follows from; None for nothing."""
 
 _DERIVED: Final[Mapping[Resource, tuple[str, Derive]]] = {
     Resource.WORKLOADS: (CACHED_LINKS, cached_links),  # parses the commands, once per change
-    Resource.DEVICE_SLICES: (OFFER, lambda slice_, _: offer_of(slice_)),
+    Resource.DEVICE_SLICES: (OFFER, offer_of),
 }
 """The derived values of resources, each with the key that keeps it."""
 
@@ -197,7 +162,6 @@ class Store(_Sink):
     def __init__(
         self,
         known: ResourceKind,
-        intern: Interner | None = None,
         *,
         on_sync: OnSync = _ignore,
         on_change: OnChange = _ignore,
@@ -207,7 +171,6 @@ class Store(_Sink):
         self._known, self.kind, self._on_skip = known, known.kind, on_skip
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
         self._type = {"apiVersion": known.api_version, "kind": self.kind}
-        self._intern = intern or Interner()
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None
         self._listings: dict[str | None, Listing] = {}
@@ -314,7 +277,7 @@ class Store(_Sink):
         metadata = item.get("metadata") or {}
         trimmed: Json = {"metadata": {"name": metadata.get("name", "")}}
         if "namespace" in metadata:
-            trimmed["metadata"]["namespace"] = self._intern(metadata["namespace"])
+            trimmed["metadata"]["namespace"] = metadata["namespace"]
         for path in self._paths:
             if path == ("kind",):
                 trimmed["kind"] = self.kind  # items of a list carry no kind
@@ -324,11 +287,11 @@ class Store(_Sink):
                 continue
             value = dig(item, *path)
             if value is not None:
-                _set(trimmed, path, self._interned(value))
+                _set(trimmed, path, value)
         if self.resource in _DERIVED:
             key, derive = _DERIVED[self.resource]
             try:
-                derived = derive({**item, **self._type}, self._intern)  # items of a list have no kind
+                derived = derive({**item, **self._type})  # items of a list have no kind
             except WrongTypeError:  # in a field that is not kept
                 derived = None
             if derived is not None:
@@ -339,16 +302,9 @@ class Store(_Sink):
         """Store the texts under one key of a list of maps."""
         listed = (*path[:-2], path[-2].removesuffix("[]"))
         texts = filter(None, (text(each, path[-1]) for each in maps(item, *listed)))
-        stored = [{path[-1]: self._intern(each)} for each in texts]
+        stored = [{path[-1]: each} for each in texts]
         if stored:
             _set(trimmed, listed, stored)
-
-    def _interned(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: self._interned(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self._interned(item) for item in value]
-        return self._intern(value) if isinstance(value, str) else value
 
 
 class ObservedStarts(_Sink):
@@ -407,16 +363,14 @@ class ObservedStarts(_Sink):
 
 
 def _bytes_of(value: Any) -> int:
-    """The approximate memory of a value. Short strings count less than their size, since most are shared."""
+    """The approximate memory of a value."""
     if isinstance(value, dict):
         return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
     if isinstance(value, list):
         return sum(map(_bytes_of, value))
     if isinstance(value, CachedLinks):
         return _ENTRY_BYTES + len(value.links) * _LINK_BYTES
-    if not isinstance(value, str):
-        return _ENTRY_BYTES
-    return _ENTRY_BYTES + (len(value) if len(value) <= Interner.MAX_LENGTH else getsizeof(value))
+    return _ENTRY_BYTES + (getsizeof(value) if isinstance(value, str) else 0)
 
 
 def _set(target: Json, path: tuple[str, ...], value: object) -> None:

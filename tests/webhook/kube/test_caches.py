@@ -14,7 +14,7 @@ from policies.core.resources import Resource, resource_kinds
 from policies.kube.json import Json
 from tests.webhook.kube.filled import fill, stores_of
 from webhook.kube import caches as facts
-from webhook.kube.caches import ClusterCache, Interner, Store
+from webhook.kube.caches import ClusterCache, Store
 from webhook.kube.errors import ApiError
 
 [SERVICES] = [known for known in resource_kinds() if known.resource is Resource.SERVICES]
@@ -270,17 +270,6 @@ def test_memory_is_bounded_by_the_fields_that_are_kept() -> None:
     finally:
         tracemalloc.stop()
     assert used < 12_000_000
-
-
-def test_the_interner_shares_equal_strings_and_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    intern = Interner()
-    one = intern("".join(["zo", "ne-a"]))
-    assert intern("".join(["zo", "ne-a"])) is one
-    monkeypatch.setattr(Interner, "BUDGET", 10_000)
-    for n in range(10_000):
-        intern(f"{n:0100}")
-        assert intern("".join(["zo", "ne-a"])) is one, "what is met again and again stays shared"
-    assert len(intern) * 140 < 2 * Interner.BUDGET
 
 
 def test_two_thousand_edits_of_a_model_config_leave_the_memory_where_it_was() -> None:
