@@ -19,7 +19,7 @@ RUNS ?= 2000
 SECONDS ?= 60
 
 # Without worksteal, all the long waits of one file would fall to one process, and the others would end before it.
-UNIT := -m "not e2e and not realnode and not servers and not vllm" -n auto --dist worksteal -q
+UNIT := -m "not e2e and not realnode and not servers and not vllm and not fips" -n auto --dist worksteal -q
 
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONUNBUFFERED := 1
@@ -168,6 +168,10 @@ release-check: $(SYNCED) ## build the release twice, images included, and compar
 .PHONY: vllm
 vllm: $(SYNCED) ## the liveness probe of a real vLLM, hung and loaded in every way (two hours; ARGS="-m ci_vllm": ten minutes)
 	@$(BIN)/pytest -m vllm -q tests/vllm $(ARGS)
+
+.PHONY: fips
+fips: $(SYNCED) ## the webhook with only a FIPS provider behind its TLS (builds OpenSSL's in minutes, once)
+	@$(BIN)/pytest -m fips -q tests/fips $(ARGS)
 
 .PHONY: cluster
 cluster: $(SYNCED) ## the same control plane with the webhook installed, to play with until Ctrl-C

@@ -45,7 +45,10 @@ def _issue(args: argparse.Namespace) -> int:
             f"{args.directory}: {', '.join(existing)} would be overwritten, and the API server would no "
             "longer trust a webhook that serves with them; --force overwrites them"
         )
-    bundle = pki.issue(pki.service_hosts(args.namespace, args.service, args.host), datetime.now(UTC))
+    try:
+        bundle = pki.issue(pki.service_hosts(args.namespace, args.service, args.host), datetime.now(UTC))
+    except pki.CertificateError as error:
+        raise UserError(str(error)) from None
     args.directory.mkdir(parents=True, exist_ok=True)
     for name, content in zip(names, (bundle.ca, bundle.certificate, bundle.key), strict=True):
         path = args.directory / name

@@ -73,6 +73,7 @@ def configure(level: str = "info", form: Format = "auto", stream: TextIO | None 
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # a line for each change, which ours follows
     _set_level(level)
     _configured.level = level
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InternalError, InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -167,6 +167,19 @@ def hosts_of(bundle: Bundle) -> tuple[str, ...]:
     return _names(_leaf(bundle.certificate))
 
 
+@contextmanager
+def _signing() -> Iterator[None]:
+    """CertificateError where the OpenSSL of `cryptography` can't make keys, as with a FIPS provider."""
+    try:
+        yield
+    except InternalError as error:
+        raise CertificateError(
+            "the package cryptography can't make keys with this OpenSSL configuration (OPENSSL_CONF): make "
+            "a certificate elsewhere, and serve it with --tls-cert and --tls-key"
+        ) from error
+
+
+@_signing()
 def _new_ca(now: datetime) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
@@ -185,6 +198,7 @@ def _new_ca(now: datetime) -> tuple[bytes, bytes]:
     return _pem(certificate), _key_pem(key)
 
 
+@_signing()
 def _sign(bundle: Bundle, hosts: Iterable[str], now: datetime) -> Bundle:
     ca = _certificates(bundle.ca)[0]
     ca_key = serialization.load_pem_private_key(bundle.ca_key, password=None)

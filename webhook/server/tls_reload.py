@@ -63,8 +63,9 @@ class ServingCertificate:
     def __init__(self) -> None:
         self.context = _server_context()
         # At the start, a certificate that no API server trusts: /healthz and /readyz can answer, because the
-        # the kubelet does not verify.
-        _load(self.context, issue(["mlchassis.invalid"], datetime.now(UTC)))
+        # kubelet does not verify. Without one, nobody can connect until `install`.
+        with suppress(CertificateError):
+            _load(self.context, issue(["mlchassis.invalid"], datetime.now(UTC)))
         self.bundle: Bundle | None = None
 
     def install(self, bundle: Bundle) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import InternalError
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
@@ -235,6 +236,20 @@ def test_a_certificate_outside_of_its_lifetime_is_named_as_a_problem() -> None:
     assert before == "the serving certificate is not valid before 2025-12-31T23:00:00+00:00"
     assert serving.problem(ends.timestamp() - 1) == ""
     assert serving.problem(ends.timestamp()) == "the serving certificate expired at 2026-04-01T00:00:00+00:00"
+
+
+def test_without_an_openssl_that_makes_keys_only_a_certificate_of_others_is_served(
+    monkeypatch: pytest.MonkeyPatch, bundle: Bundle
+) -> None:
+    def fail(*_: object) -> None:
+        raise InternalError("unable to fetch drbg", [])
+
+    monkeypatch.setattr(ec, "generate_private_key", fail)
+    with pytest.raises(CertificateError, match="serve it with --tls-cert and --tls-key"):
+        pki.issue(["a.b.svc"], datetime.now(UTC))
+    serving = ServingCertificate()
+    assert serving.problem(0) == "no serving certificate yet"
+    assert serving.install(bundle)
 
 
 def test_a_key_that_is_not_the_ca_s_is_an_error() -> None:

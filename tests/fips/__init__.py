@@ -1,0 +1,1 @@
+"""ML Chassis under a FIPS provider of OpenSSL."""

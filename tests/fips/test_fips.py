@@ -1,0 +1,120 @@
+"""The webhook serves with nothing but a FIPS provider behind Python's `ssl`."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from policies.kube.json import Json
+from tests.e2e.processes import free_port
+from tests.fips.provider import environment
+from tests.manifests import manifest
+from webhook.server import pki
+
+pytestmark = pytest.mark.fips
+PATIENCE = 60.0
+"""Seconds until it serves, on a busy machine."""
+
+
+@pytest.fixture(scope="session")
+def fips() -> Mapping[str, str]:
+    """The environment of a program that has only the provider."""
+    return {**os.environ, **environment()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, ...]:
+    """Flags with a certificate of 127.0.0.1 that was made elsewhere."""
+    made = pki.issue(["127.0.0.1"], datetime.now(UTC))
+    for name, content in (("tls.crt", made.certificate), ("tls.key", made.key), ("ca.crt", made.ca)):
+        (tmp_path / name).write_bytes(content)
+    return "--tls-cert", str(tmp_path / "tls.crt"), "--tls-key", str(tmp_path / "tls.key")
+
+
+@contextmanager
+def serving(flags: tuple[str, ...], env: Mapping[str, str], log: Path) -> Iterator[int]:
+    """A server, and its port."""
+    port = free_port()
+    command = [sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("w") as lines:
+        process = subprocess.Popen([*command, *flags], env=env, stderr=lines)
+        try:
+            yield port
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def ask(port: int, path: str, ca: Path, body: Json | None = None) -> str:
+    """An answer, as soon as there is one."""
+    context = ssl.create_default_context(cafile=str(ca))
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(
+        f"https://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
+    )
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with urllib.request.urlopen(request, context=context) as answer:
+                text: str = answer.read().decode()
+                return text
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def test_the_provider_is_all_there_is(fips: Mapping[str, str]) -> None:
+    """Else the other tests show nothing."""
+    script = (
+        "import ssl; c = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT);"
+        "print(ssl.OPENSSL_VERSION_INFO[0], *(each['name'] for each in c.get_ciphers()))"
+    )
+    command = [sys.executable, "-c", script]
+    with_it = subprocess.run(command, env=fips, capture_output=True, text=True, check=True).stdout.split()
+    without = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert with_it[0] == "3", "a provider belongs to OpenSSL 3"
+    assert not any("CHACHA20" in name for name in with_it[1:])
+    assert any("CHACHA20" in name for name in without[1:])
+
+
+def test_reviews_are_answered_with_a_certificate_of_others(
+    fips: Mapping[str, str], files: tuple[str, ...], tmp_path: Path
+) -> None:
+    pod = manifest(
+        "Pod", "p", {"containers": [{"name": "c", "image": "vllm/vllm-openai:v0.20.0"}]}, namespace="ml"
+    )
+    request: Json = {"uid": "1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE"}
+    request |= {
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": "ml",
+        "object": pod,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    with serving(files, fips, tmp_path / "log") as port:
+        assert ask(port, "/readyz", tmp_path / "ca.crt") == "ok\n"
+        answer = json.loads(ask(port, "/mutate", tmp_path / "ca.crt", review))["response"]
+        assert answer["allowed"]
+        assert answer["patch"]
+        assert json.loads(ask(port, "/validate", tmp_path / "ca.crt", review))["response"]["allowed"]
+
+
+def test_it_says_that_it_cannot_make_a_certificate(fips: Mapping[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with serving(("--self-signed",), fips, log):
+        until = time.monotonic() + PATIENCE
+        while "no new serving certificate" not in log.read_text() and time.monotonic() < until:
+            time.sleep(0.2)
+    line = next(line for line in log.read_text().splitlines() if "no new serving certificate" in line)
+    assert json.loads(line)["error"].endswith("serve it with --tls-cert and --tls-key")
