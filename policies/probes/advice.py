@@ -134,8 +134,8 @@ def _no_progress_check(pod: PodView, container: Container, facts: Facts) -> Find
     why = "it has another livenessProbe" if check is None or check.handler is not None else check.why_not
     return Finding(
         f"metadata.annotations[{key}]",
-        f"Container {container.name} gets no liveness by progress: {why}. A hang behind its health endpoint "
-        "is not noticed.",
+        f"Container {container.name} gets no liveness by progress: {why}. Its health "
+        "endpoint answers even if the server hangs.",
         f"Change that, or set the annotation {LIVENESS} to endpoint.",
     )
 

@@ -273,7 +273,7 @@ def _explain(
                 else ""
             )
             return f"{asked} ({who}); a restart after {patience(probe)} without progress{limit}"
-        blind = f"; a hang behind it is not noticed: {check.why_not}" if check is not None else ""
+        blind = f"; it passes even if the server hangs: {check.why_not}" if check is not None else ""
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
         if name == "livenessProbe" and probe_defaults.timeout(probe) >= _LONG_TIMEOUT:
             waits = f", for up to {in_words(probe_defaults.timeout(probe))}, since it waits behind inferences"
