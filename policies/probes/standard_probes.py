@@ -273,7 +273,9 @@ def _explain(
                 else ""
             )
             return f"{asked} ({who}); a restart after {patience(probe)} without progress{limit}"
-        blind = f"; it passes even if the server hangs: {check.why_not}" if check is not None else ""
+        blind = ""
+        if check is not None:
+            blind = f"; it passes even if the server hangs, since progress is not checked: {check.why_not}"
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
         if name == "livenessProbe" and probe_defaults.timeout(probe) >= _LONG_TIMEOUT:
             waits = f", for up to {in_words(probe_defaults.timeout(probe))}, since it waits behind inferences"
