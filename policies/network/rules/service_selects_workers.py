@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.groups import LWS_NAME
 from policies.kube.group_kinds import LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.objects.pods import PodTemplateSpec
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import LeaderWorkerSet
 from policies.kube.pods import Role
+from policies.probes.recognition import GroupRole, Server
 from policies.probes.serving import recognised
 
 
@@ -52,7 +53,12 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
         )
         leader, workers, size = group.leader_template, group.worker_template, group.size
         path = "spec.leaderWorkerTemplate.workerTemplate.metadata.labels"
-        if leader is not None and size > 1 and _serves(leader) and not _serves(workers):
+        roles = {template.steps[-1]: set(_roles(template, facts)) for template in target.templates}
+        leads = leader is not None and (_serves(leader) or GroupRole.SERVES in roles["leaderTemplate"])
+        works = not _serves(workers) or (
+            roles["workerTemplate"] == {GroupRole.WORKER} and not _waits(workers)
+        )
+        if leader is not None and size > 1 and leads and works:
             first = {**leader.metadata.labels, LWS_NAME: target.name}
             yield _Group(path, {**workers.metadata.labels, LWS_NAME: target.name}, first, size, index)
         if leader is not None:
@@ -61,15 +67,29 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
     else:
         size, index, own = target.replicas, "apps.kubernetes.io/pod-index", {}
     for template in target.templates if size > 1 else ():
-        servers = [recognised(container, facts) for container in template.containers(Role.MAIN)]
-        if any(server is not None and server.spans_pods for server in servers):
+        if any(server.spans_pods for server in _servers(template, facts)):
             labels = {**template.typed.metadata.labels, **own}
             yield _Group(f"{template.metadata_path}.labels", labels, labels, size, index)
 
 
 def _serves(template: PodTemplateSpec) -> bool:
     """Whether a container of the pods declares a port or checks its readiness."""
-    return any(each.ports or each.readiness_probe is not None for each in template.spec.containers)
+    return _waits(template) or any(each.ports for each in template.spec.containers)
+
+
+def _waits(template: PodTemplateSpec) -> bool:
+    """Whether a container of the pods checks its readiness: while it fails, no Service sends to the pod."""
+    return any(each.readiness_probe is not None for each in template.spec.containers)
+
+
+def _roles(template: PodTemplate, facts: Facts) -> Iterator[GroupRole]:
+    return (server.role for server in _servers(template, facts))
+
+
+def _servers(template: PodTemplate, facts: Facts) -> Iterator[Server]:
+    """The recognised servers of the main containers."""
+    found = (recognised(container, facts) for container in template.containers(Role.MAIN))
+    return (server for server in found if server is not None)
 
 
 RULE = rule(__name__, check, (LEADER_WORKER_SET, STATEFUL_SET))
