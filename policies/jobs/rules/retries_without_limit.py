@@ -6,7 +6,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.lives import RetryAt, Run, runs_in
 from policies.jobs.idle import only_idles
-from policies.kube.field_paths import field_path
+from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import JOB, kind_of
 
 
@@ -15,13 +15,17 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     for run in runs_in(target.obj):
         found = next((each for each in run.retries() if _is_endless(each, run)), None)
-        if found is None or not (_has_useless(found, run) or _is_expensive(target, run, facts)):
+        if found is None:
+            continue
+        # Who retries certain exit codes only has thought about it.
+        chosen = bool(found.retry.exit_codes) or not _is_expensive(target, run, facts)
+        if chosen and not _has_useless(found, run):
             continue
         kind = run.life.kind if run.life.gk != JOB else kind_of(target.obj).kind
         useless = " " if not _has_useless(found, run) else " although the manifest limits its retries "
         yield Finding(
             field_path(found.steps),
-            f"A program with an error starts again{useless}for as long as the {kind} exists, and keeps what "
+            f"{_what(found)} starts again{useless}for as long as the {kind} exists, and keeps what "
             f"its pods hold: {found.retry.why}.",
             found.retry.instead,
         )
@@ -34,7 +38,11 @@ def _is_endless(each: RetryAt, run: Run) -> bool:
 
 def _has_useless(each: RetryAt, run: Run) -> bool:
     """Whether its author wrote a limit that has no effect."""
-    return any(map(run.has, each.retry.useless))
+    return any(value for path in each.retry.useless for _, value in every_value_at(run.spec, path))
+
+
+def _what(each: RetryAt) -> str:
+    return "A program whose exit code is retried" if each.retry.exit_codes else "A program with an error"
 
 
 def _is_expensive(target: Target, run: Run, facts: Facts) -> bool:
