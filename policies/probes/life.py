@@ -35,6 +35,19 @@ class Cache(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class HomeDirectory(Model):
+    """A directory in the home directory that a server must be able to create."""
+
+    name: str = Field(pattern=r"^\.", description="its name, such as .triton")
+    keeps: str = Field(description="what it keeps there: the end of a sentence")
+    images: tuple[str, ...] = Field(
+        min_length=1, description="images with this, written as those of a preset"
+    )
+    env: tuple[str, ...] = Field((), description="environment variables that move the directory")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it is not needed")
+    source: str = Field(description="the documentation, code or thread that shows it")
+
+
 class OwnData(Model):
     """Where a server keeps data that nobody else has, such as accounts or vectors."""
 
@@ -142,6 +155,16 @@ class Busy(Model):
 
     why: str = Field(description="what their answer does under load: the end of a sentence about it")
     source: str = Field(description="the code, documentation or thread that shows it")
+
+
+class RequestLimit(Model):
+    """The longest time that a request may take, for a server whose health checks wait behind requests."""
+
+    flags: tuple[str, ...] = Field(min_length=1, description="the flags that set it, in seconds")
+    unless_flags: tuple[str, ...] = Field(
+        (), description="flags with which health checks may be answered at once"
+    )
+    source: str = Field(description="the documentation, code or thread that shows both")
 
 
 class LongAnswers(Model):

@@ -20,6 +20,7 @@ from policies.probes.life import (
     Cache,
     Example,
     FixedGroup,
+    HomeDirectory,
     LinkVariable,
     LoadMetrics,
     LongAnswers,
@@ -29,6 +30,7 @@ from policies.probes.life import (
     Parallelism,
     PullerOption,
     Pulls,
+    RequestLimit,
     Reserved,
     SharedMemory,
 )
@@ -366,6 +368,9 @@ class Preset(Model):
         None, description="state that a second replica could not share; absent: none is known"
     )
     cache: Cache | None = Field(None, description="where it stores the models that it downloads, if known")
+    home_directories: tuple[HomeDirectory, ...] = Field(
+        (), description="directories that it must be able to create in its home directory"
+    )
     data: OwnData | None = Field(None, description="where it keeps data that nobody else has, if known")
     needs: Needs | None = Field(
         None, description="images that do not start, or not as intended, without an accelerator"
@@ -378,6 +383,9 @@ class Preset(Model):
     )
     busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
     long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
+    request_limit: RequestLimit | None = Field(
+        None, description="the longest time of a request, if health checks wait behind requests"
+    )
     puller_options: tuple[PullerOption, ...] = Field(
         (), description="options without which it does not load what the model puller stores"
     )

@@ -66,7 +66,7 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     if directory is None:
         return None
     places = (directory, *(cache.also if directory == cache.directory else ()))
-    covering = (mount for place in places for mount in _covering(place, container))
+    covering = (mount for place in places for mount in mounts_at(place, container))
     mount = max(covering, key=lambda each: len(each.mount_path), default=None)
     volumes = {each.name: each for each in template.typed.spec.volumes}
     volume = None if mount is None else volumes.get(mount.name)
@@ -87,7 +87,7 @@ def _directory(server: Server, cache: Cache) -> str | None:
     return posixpath.normpath(value) if value.startswith("/") and "$" not in value else None
 
 
-def _covering(directory: str, container: Container) -> Iterator[VolumeMount]:
+def mounts_at(directory: str, container: Container) -> Iterator[VolumeMount]:
     """The mounts at a directory or above it. A mount below it counts, too: the hub's own subdirectory."""
     for mount in container.typed.volume_mounts:
         path = posixpath.normpath(mount.mount_path or "/")

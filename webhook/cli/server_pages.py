@@ -86,7 +86,7 @@ def _topics(preset: Preset) -> Iterator[str]:
         yield "hangs"
     if preset.load_metrics:
         yield "scaling"
-    if preset.busy or preset.long_answers or preset.memory_share:
+    if next(_pitfalls(preset), None):
         yield "pitfalls"
     if preset.example:
         yield "a complete manifest"
@@ -226,6 +226,19 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
         yield (
             f"a normal answer may take {preset.long_answers.seconds} s or longer: raise the timeouts of "
             f"gateways{_cited(preset.long_answers.source)}"
+        )
+    if preset.request_limit is not None:
+        limit = preset.request_limit
+        unless = f", unless {_code(limit.unless_flags[:1])} is set" if limit.unless_flags else ""
+        yield (
+            f"health checks wait behind requests{unless}: give liveness more time than "
+            f"{_code(limit.flags[:1])} gives a request{_cited(limit.source)}"
+        )
+    for home in preset.home_directories:
+        env = f": set {_code(home.env[:1])} or `HOME`" if home.env else ": set `HOME`"
+        yield (
+            f"must be able to create `{home.name}` in its home directory, which is `/` for a user without "
+            f"one{env}{_cited(home.source)}"
         )
     if preset.memory_share is not None:
         share = preset.memory_share

@@ -1,4 +1,4 @@
-"""liveness-gives-up-early: liveness that restarts a model server after seconds of slow answers."""
+"""liveness-gives-up-early: liveness that restarts a busy server."""
 
 from __future__ import annotations
 
@@ -7,28 +7,50 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.kube.json import mapping
-from policies.probes.probe import LENIENT, LIVENESS, probes
+from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
+from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 TOO_SOON: Final = 10
 """Seconds. A burst of requests, a garbage collection or the load of an adapter lasts as long."""
+_DIGITS: Final = 9
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if probe.give_up > TOO_SOON or probe.failures == 1 or mapping(probe.spec, "tcpSocket"):
-            continue  # another rule reports a single failure; the kernel accepts connections
         server = recognised(probe.container, facts)
-        if server is None or not (server.preset.loads_model or server.preset.expected_start):
-            continue
-        start = server.preset.expected_start
-        begins = "loads its model again" if server.preset.loads_model else "starts again"
-        takes = f", which usually takes {in_words(start)}" if start else ""
+        if server is None or probe.failures == 1 or mapping(probe.spec, "tcpSocket"):
+            continue  # another rule reports a single failure; the kernel accepts connections
+        if probe.give_up > TOO_SOON:
+            yield from _before_requests_end(probe, server)
+        elif server.preset.loads_model or server.preset.expected_start:
+            yield _within_seconds(probe, server)
+
+
+def _within_seconds(probe: Probe, server: Server) -> Finding:
+    start = server.preset.expected_start
+    begins = "loads its model again" if server.preset.loads_model else "starts again"
+    takes = f", which usually takes {in_words(start)}" if start else ""
+    return Finding(
+        probe.at("failureThreshold"),
+        f"The {probe.name} gives up after {probe.give_up} s: slow answers for so long, as under a burst "
+        f"of requests, restart {server.name}, which then {begins}{takes}.",
+        f"Give it {LENIENT} s or more: periodSeconds * failureThreshold.",
+    )
+
+
+def _before_requests_end(probe: Probe, server: Server) -> Findings:
+    limit = server.preset.request_limit
+    if limit is None or server.has_option(*limit.unless_flags) or not mapping(probe.spec, "httpGet"):
+        return
+    longest = server.options.value(limit.flags) or ""
+    if longest.isascii() and longest.isdecimal() and probe.give_up < int(longest[:_DIGITS]):
         yield Finding(
             probe.at("failureThreshold"),
-            f"The {probe.name} gives up after {probe.give_up} s: slow answers for so long, as under a burst "
-            f"of requests, restart {server.name}, which then {begins}{takes}.",
-            f"Give it {LENIENT} s or more: periodSeconds * failureThreshold.",
+            f"A request may take {in_words(int(longest[:_DIGITS]))} ({limit.flags[0]}), and the {probe.name} "
+            f"waits for the same workers of {server.name}. It gives up after {in_words(probe.give_up)}: long "
+            "requests on all workers then end in a restart.",
+            f"Give it more than {longest} s (periodSeconds * failureThreshold), or lower {limit.flags[0]}.",
         )
 
 

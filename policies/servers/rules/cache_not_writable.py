@@ -1,4 +1,4 @@
-"""cache-not-writable: servers that cannot write to the directory of their models."""
+"""cache-not-writable: servers that cannot write to the directory of their models, or to other caches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
+from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
-from policies.servers.caches import Download, download_of
+from policies.probes.serving import recognised
+from policies.servers.caches import download_of, mounts_at
 
 _KNOWN: Final = 1000
 """Users up to this number may have a home directory in the image's base."""
@@ -18,36 +20,74 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         for container in template.containers(Role.MAIN):
-            found = download_of(template, container, facts)
-            if found is not None:
-                yield from _refused(template, container, found)
+            user = _user_without_home(template, container)
+            refused = _refused(template, container, user, facts)
+            if refused is None and user is not None:
+                refused = _refused_in_home(template, container, user, facts)
+            if refused is not None:
+                yield refused
 
 
-def _refused(template: PodTemplate, container: Container, found: Download) -> Findings:
+def _user_without_home(template: PodTemplate, container: Container) -> int | None:
+    """The user of a container, if its home directory is /."""
     security, pod = container.typed.security_context, template.typed.spec.security_context
     user = pod.run_as_user if security.run_as_user is None else security.run_as_user
+    return user if user is not None and user > _KNOWN else None
+
+
+def _refused(template: PodTemplate, container: Container, user: int | None, facts: Facts) -> Finding | None:
+    """The directory in which it stores its models."""
+    found = download_of(template, container, facts)
+    if found is None:
+        return None
     what = f"Container {container.name} ({found.server.name}) stores {found.named} in {found.directory}"
     hint = (
         f"Mount a volume, and set {found.cache.env[0]} to its path."
         if found.cache.env
         else "Mount a volume there."
     )
-    if user is not None and user > _KNOWN and not found.moved and found.cache.in_home:
-        yield Finding(
-            template.at(container, "securityContext")
-            if security.run_as_user
-            else f"{template.spec_path}.securityContext",
+    if user is not None and not found.moved and found.cache.in_home:
+        return Finding(
+            _place(template, container),
             f"{what} if root runs it. It runs as user {user}, whose home directory is /, where it cannot "
             "create its cache: the server does not start.",
             hint,
         )
-    elif security.read_only_root_filesystem and found.mount is None:
-        yield Finding(
+    if container.typed.security_context.read_only_root_filesystem and found.mount is None:
+        return Finding(
             template.at(container, "securityContext.readOnlyRootFilesystem"),
             f"{what}, and the root file system is read-only: the download fails, and the server does not "
             "start.",
             hint,
         )
+    return None
+
+
+def _refused_in_home(template: PodTemplate, container: Container, user: int, facts: Facts) -> Finding | None:
+    """Another directory in its home directory."""
+    server = recognised(container, facts)
+    if server is None or server.conditional or server.has_env_from:
+        return None
+    for each in server.preset.home_directories:
+        moved = any(name in server.variables for name in (*each.env, "HOME"))
+        if moved or server.has_option(*each.unless_flags) or not image_matches(container.image, each.images):
+            continue
+        if not any(mounts_at(f"/{each.name}", container)):
+            return Finding(
+                _place(template, container),
+                f"Container {container.name} ({server.name}) keeps {each.keeps} in {each.name} of its home "
+                f"directory. It runs as user {user}, whose home directory is /, where it cannot create that: "
+                "the server does not start.",
+                "Set HOME to a directory that it can write, such as /tmp or a volume.",
+            )
+    return None
+
+
+def _place(template: PodTemplate, container: Container) -> str:
+    """The field that sets the user."""
+    if container.typed.security_context.run_as_user:
+        return template.at(container, "securityContext")
+    return f"{template.spec_path}.securityContext"
 
 
 RULE = rule(__name__, check)
