@@ -71,6 +71,26 @@ def blocking_links(target: Target) -> tuple[Link, ...]:
     return _first(link for template in target.templates for link in _blocking(template))
 
 
+def tried_links(target: Target) -> tuple[Link, ...]:
+    """The hosts that a Job's own programs try to reach for a limited time, before they go on or fail."""
+    return _first(
+        link
+        for template in target.templates
+        if template.completes
+        for container in template.containers(Role.MAIN)
+        for host, limit in _limited_waits(template, container)
+        for link in _link(
+            template,
+            container,
+            f"the command of container {container.name}",
+            Relation.WAITS,
+            host,
+            template.command_path(container),
+            limit=limit,
+        )
+    )
+
+
 def all_links(target: Target) -> tuple[Link, ...]:
     return _first(
         link
@@ -126,7 +146,7 @@ def _command_waits(template: PodTemplate, container: Container) -> Iterator[Host
 
 
 def _limited_waits(template: PodTemplate, container: Container) -> list[tuple[Host, float]]:
-    """The hosts that an init container waits for up to a time limit, after which it succeeds."""
+    """The hosts that a container waits for up to a time limit, after which it goes on."""
     summary = container_command(template, container)
     if not summary.loops or not 0 < summary.seconds < math.inf:
         return []

@@ -13,7 +13,7 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import read
 from policies.kube.objects.services import Service
-from policies.relations.links import Link, blocking_links
+from policies.relations.links import Link, blocking_links, tried_links
 from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
 
 _MAX: Final = 8
@@ -25,7 +25,7 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 def check(target: Target, facts: Facts) -> Findings:
     if not target.replicas:
         return
-    for link in blocking_links(target)[:_MAX]:
+    for link in (*blocking_links(target)[:_MAX], *tried_links(target)[:_MAX]):
         found = resolve(link.host, facts.namespace, facts.cluster)
         # Only manifests have annotations; objects in a cluster were deployed before.
         if found is None or not found.service.is_manifest:
@@ -84,7 +84,7 @@ def _finding(
     limit = "" if link.limit is None else f"{link.limit:.0f} s "
     one = "release" if tool == "Helm" else "application"
     first = "The" if certainty is Certainty.CERTAIN else f"If one {one} has both, the"
-    ends = "never completes" if link.limit is None else "takes that long"
+    ends = "never completes" if link.limit is None else "takes that long, or fails"
     return Finding(
         link.path,
         f"{link.subject} waits {limit}for {what}, which {tool} deploys {later.description}, "
