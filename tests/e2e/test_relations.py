@@ -129,6 +129,38 @@ def test_ports_and_spreads_limit_the_pods_as_the_rule_counts_them(
     runs(api, 2)
 
 
+ZONE = "topology.kubernetes.io/zone"
+
+
+@pytest.fixture
+def zones(control_plane: ControlPlane) -> Iterator[None]:
+    """Two zones with GPUs, and one without."""
+    for zone, capacity in (("a", {"nvidia.com/gpu": "4"}), ("b", {"nvidia.com/gpu": "4"}), ("c", {})):
+        control_plane.add_node(f"zone-{zone}", POOL | {ZONE: zone}, capacity=capacity)
+    yield
+    for zone in "abc":
+        control_plane.api.delete("nodes", f"zone-{zone}")
+
+
+def test_a_spread_counts_zones_without_gpus(api: Api, chassis: Chassis, zones: None) -> None:
+    rule = "rollout-node-deadlock"
+
+    def spread(replicas: int) -> JSON:
+        labels: JSON = {"labelSelector": {"matchLabels": {"app": "api"}}}
+        one: JSON = labels | {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+        gpus = {"limits": {"nvidia.com/gpu": "1"}}
+        return deployment(
+            replicas, pod={"nodeSelector": POOL, "topologySpreadConstraints": [one]}, resources=gpus
+        )
+
+    chassis.process.wait_until(lambda: rule in api.warnings(spread(3)))
+    assert rule not in api.warnings(spread(1))
+    api.create(spread(3))
+    api.wait_for("pods", one_is_left)
+    api.patch("deployments", "api", {"spec": {"replicas": 2}})
+    runs(api, 2)
+
+
 def test_a_service_that_sends_to_an_unknown_port_name_has_no_endpoints(api: Api, chassis: Chassis) -> None:
     ports = [{"name": "http", "port": 80, "targetPort": "web"}]
     service = manifest("Service", "api", {"selector": {"app": "api"}, "ports": ports})
