@@ -164,6 +164,7 @@ class RequestLimit(Model):
     unless_flags: tuple[str, ...] = Field(
         (), description="flags with which health checks may be answered at once"
     )
+    unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
     source: str = Field(description="the documentation, code or thread that shows both")
 
 

@@ -54,9 +54,11 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
         leader, workers, size = group.leader_template, group.worker_template, group.size
         path = "spec.leaderWorkerTemplate.workerTemplate.metadata.labels"
         roles = {template.steps[-1]: set(_roles(template, facts)) for template in target.templates}
-        leads = leader is not None and (_serves(leader) or GroupRole.SERVES in roles["leaderTemplate"])
+        leads = leader is not None and (
+            _serves(leader) or GroupRole.SERVES in roles.get("leaderTemplate", ())
+        )
         works = not _serves(workers) or (
-            roles["workerTemplate"] == {GroupRole.WORKER} and not _waits(workers)
+            roles.get("workerTemplate") == {GroupRole.WORKER} and not _waits(workers)
         )
         if leader is not None and size > 1 and leads and works:
             first = {**leader.metadata.labels, LWS_NAME: target.name}

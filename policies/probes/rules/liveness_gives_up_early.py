@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.kube.json import mapping
 from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
@@ -41,7 +41,9 @@ def _within_seconds(probe: Probe, server: Server) -> Finding:
 
 def _before_requests_end(probe: Probe, server: Server) -> Findings:
     limit = server.preset.request_limit
-    if limit is None or server.has_option(*limit.unless_flags) or not mapping(probe.spec, "httpGet"):
+    if limit is None or not mapping(probe.spec, "httpGet"):
+        return
+    if server.has_option(*limit.unless_flags) or server.has_variable(*limit.unless_env):
         return
     longest = server.options.value(limit.flags) or ""
     if longest.isascii() and longest.isdecimal() and probe.give_up < int(longest[:_DIGITS]):
@@ -51,6 +53,7 @@ def _before_requests_end(probe: Probe, server: Server) -> Findings:
             f"waits for the same workers of {server.name}. It gives up after {in_words(probe.give_up)}: long "
             "requests on all workers then end in a restart.",
             f"Give it more than {longest} s (periodSeconds * failureThreshold), or lower {limit.flags[0]}.",
+            Certainty.LIKELY,
         )
 
 

@@ -112,7 +112,10 @@ def _alternative(limit: Limit, found: Domains, placed: Placement | None) -> str:
         case Cause.SPREAD:
             change = "set nodeTaintsPolicy to Honor" if found.unusable else "lower minDomains"
             if placed is not None:
-                change = "select the nodes with accelerators by a label"
+                change = (
+                    "select the nodes with accelerators by a label, or declare a pool that can grow in "
+                    "gpu-affinity.yaml"
+                )
             return f"{change}, or set whenUnsatisfiable to ScheduleAnyway"
 
 
