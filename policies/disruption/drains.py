@@ -18,6 +18,7 @@ from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container
+from policies.kube.quantities import whole_number
 from policies.probes.recognition import release
 from policies.probes.serving import recognised
 
@@ -57,7 +58,8 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
 
 
 def _configured(value: str, option: str) -> Drain | None:
-    return Drain(int(value), option) if value.isascii() and value.isdigit() and len(value) < 7 else None
+    seconds = whole_number(value, 6)
+    return None if seconds is None else Drain(seconds, option)
 
 
 # --- preStop hooks -------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ def parse_duration(value: object) -> int:
     raise ValueError(f"{shown(value)} is not a duration: write seconds, or for example 90s, 15m, 24h, 7d")
 
 
+def whole_number(text: str | None, digits: int) -> int | None:
+    """The number that a text of at most so many digits writes; None for others."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
 def parse_quantity(value: object) -> Decimal:
     """A Kubernetes quantity (`500m`, `40Gi`, `1e3`, 2) as an exact number. Raises ValueError for others."""
     if isinstance(value, int | float) and not isinstance(value, bool):

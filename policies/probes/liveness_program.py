@@ -20,6 +20,7 @@ from policies.core.pod_view import PodView
 from policies.kube import probe_defaults
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.pods import Container
+from policies.kube.quantities import whole_number
 from policies.probes.canary import annotated_progress
 from policies.probes.endpoints import preset_health, speaks_tls
 from policies.probes.preset import Progress
@@ -179,7 +180,7 @@ JITTER: Final = 59
 def watched_start(probe: object) -> int:
     """Seconds that a program in this probe allows for the start; 0 if it does not watch the start."""
     start = text(dig(probe, "exec", "command"), 6) if is_program(probe) else ""
-    return int(start) if start.isascii() and start.isdigit() and len(start) < 10 else 0
+    return whole_number(start, 9) or 0
 
 
 def can_watch_start(pod: PodView, container: Container, facts: Facts) -> bool:
@@ -280,8 +281,7 @@ def _may_have_further_flags(server: Server) -> bool:
 def _silence(server: Server | None, progress: Progress) -> int:
     """Seconds of silence until a check fails."""
     longest = server.configured(progress.silence_flags, ()) if server else None
-    known = longest and longest.isascii() and longest.isdigit() and len(longest) < 6
-    return max(progress.silence, int(longest) if longest and known else 0)
+    return max(progress.silence, whole_number(longest, 5) or 0)
 
 
 def _plan(server: Server | None, progress: Progress) -> str:

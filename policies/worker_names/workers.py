@@ -22,6 +22,7 @@ from policies.kube.objects.pods import PodState
 from policies.kube.objects.ray import RayCluster, WorkerGroupSpec
 from policies.kube.objects.reading import WrongTypeError, read
 from policies.kube.objects.scaling import Scale
+from policies.kube.quantities import whole_number
 
 IS_RAY_NODE: Final = "ray.io/is-ray-node"
 REPLICA_INDEX: Final = "ray.io/worker-group-replica-index"
@@ -126,7 +127,7 @@ def _selectable(labels: Mapping[str, str], key: str) -> str:
 
 
 def _number(label: str | None) -> int | None:
-    return int(label) if label and label.isascii() and label.isdigit() and len(label) < 10 else None
+    return whole_number(label, 9)
 
 
 # --- the desired number ------------------------------------------------------------------------

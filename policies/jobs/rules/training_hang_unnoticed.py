@@ -12,6 +12,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Targe
 from policies.core.data import load_one, table
 from policies.core.settings import Model
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import whole_number
 
 
 class HangSetting(Model):
@@ -28,9 +29,10 @@ class HangSetting(Model):
         """What the value does, as half a sentence; empty if a hang ends the training."""
         if value in self.disabled:
             return "switches off what ends a training that hangs"
-        if self.longest is None or not (value.isascii() and value.isdigit() and len(value) < 19):
+        number = whole_number(value, 18)
+        if self.longest is None or number is None:
             return ""
-        seconds = int(value) * self.unit
+        seconds = number * self.unit
         return f"lets a training hang for {seconds // 86400} days" if seconds > self.longest else ""
 
 

@@ -16,6 +16,7 @@ from policies.core.data import load_one, table
 from policies.core.settings import Model
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import whole_number
 
 _AS_WRITTEN: Final = (*MADE_AS_WRITTEN, "kubeflow.org", "batch.volcano.sh")
 """API groups whose pods get no volume at /dev/shm from their operator, as training-operator v1.9,
@@ -68,19 +69,15 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
         words = command.argv
         launcher = next((each for each in _table().launchers if each.run in (command.name, *words[:4])), None)
         if launcher is not None:
-            ranks = _number(option(words, *launcher.ranks))
+            ranks = whole_number(option(words, *launcher.ranks), 5) or 0
             if ranks > 1 and devices(container) > 1:
                 return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
         elif not is_python(command.name):
             continue
         for loader in _table().loaders:
-            if count := _number(option(words, *loader.flags)):
+            if count := whole_number(option(words, *loader.flags), 5):
                 return f"{count} loading processes hand their batches over through it"
     return ""
-
-
-def _number(value: str | None) -> int:
-    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 6 else 0
 
 
 RULE = rule(__name__, check, requires=(PodFeature.COMPLETES, PodFeature.COMMAND))

@@ -7,13 +7,13 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.kube.json import mapping
+from policies.kube.quantities import whole_number
 from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 TOO_SOON: Final = 10
 """Seconds. A burst of requests, a garbage collection or the load of an adapter lasts as long."""
-_DIGITS: Final = 9
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -45,11 +45,11 @@ def _before_requests_end(probe: Probe, server: Server) -> Findings:
         return
     if server.has_option(*limit.unless_flags) or server.has_variable(*limit.unless_env):
         return
-    longest = server.options.value(limit.flags) or ""
-    if longest.isascii() and longest.isdecimal() and probe.give_up < int(longest[:_DIGITS]):
+    longest = whole_number(server.options.value(limit.flags), 18)
+    if longest is not None and probe.give_up < longest:
         yield Finding(
             probe.at("failureThreshold"),
-            f"A request may take {in_words(int(longest[:_DIGITS]))} ({limit.flags[0]}), and the {probe.name} "
+            f"A request may take {in_words(longest)} ({limit.flags[0]}), and the {probe.name} "
             f"waits for the same workers of {server.name}. It gives up after {in_words(probe.give_up)}: long "
             "requests on all workers then end in a restart.",
             f"Give it more than {longest} s (periodSeconds * failureThreshold), or lower {limit.flags[0]}.",

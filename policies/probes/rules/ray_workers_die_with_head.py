@@ -8,6 +8,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container
+from policies.kube.quantities import whole_number
 from policies.probes.probe import LIVENESS, probes
 
 _RECONNECT: Final = "RAY_gcs_rpc_server_reconnect_timeout_s"
@@ -38,8 +39,8 @@ def check(target: Target, facts: Facts) -> Findings:
 def _reconnect(container: Container) -> int:
     """Seconds for which the worker waits for the GCS."""
     values = [variable.value for variable in container.typed.env if variable.name == _RECONNECT]
-    value = values[-1] if values else ""
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else _KUBERAYS
+    seconds = whole_number(values[-1], 9) if values else None
+    return _KUBERAYS if seconds is None else seconds
 
 
 RULE = rule(__name__, check, RAY_KINDS, requires=(PodFeature.LIVENESS,))
