@@ -6,7 +6,7 @@ Only permanent filters of the scheduler count. Other pods, cordons and nodes tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Final, TypeVar, cast
 
@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from policies.accelerators.inventory import lasting
 from policies.accelerators.node_affinity import admits, required_terms, tolerates
-from policies.accelerators.placement import apart_in
+from policies.accelerators.placement import Placement, apart_in
 from policies.containers.bounded_cache import BoundedCache
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
+from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.nodes import Node, Taint
 from policies.kube.objects.pods import PodSpec
@@ -100,6 +101,8 @@ class Domains(Struct, frozen=True):
     """Domains that can take a pod."""
     unusable: int
     """Domains that cannot, although the scheduler counts them in a spread."""
+    lacking: str = ""
+    """The accelerators that some of these lack, if the pod requests any: `1 nvidia.com/gpu`."""
 
     def room(self, limit: Limit) -> float:
         """The number of pods that fit at once; infinite without a limit.
@@ -119,13 +122,33 @@ def domains(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
     return _cached(nodes, key, lambda: _count(pod, limit, nodes))
 
 
+def with_accelerators(found: Domains, limit: Limit, placed: Placement) -> Domains | None:
+    """The domains of a spread for a pod with accelerators, some of which lack these.
+
+    None if all have them, if a pool may add nodes that have them, or for other limits.
+    """
+    if limit.cause is not Cause.SPREAD or any(node.pool is not None for node in placed.nodes):
+        return None
+    usable = {_domain_of(node.name, node.labels, limit) for node in placed.nodes} - {""}
+    without = found.usable - len(usable)
+    if without <= 0:
+        return None
+    requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
+    return Domains(len(usable), found.unusable + without, requested)
+
+
+def _domain_of(name: str, labels: Mapping[str, str], limit: Limit) -> str:
+    """The domain of a node; empty if it is in none."""
+    return labels.get(limit.key) or (name if limit.key == HOSTNAME else "")
+
+
 def _count(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
     usable: set[str] = set()
     counted: set[str] = set()
     spread = limit.cause is Cause.SPREAD
     for node in nodes.objects(Node):
         labels = node.metadata.labels
-        domain = labels.get(limit.key) or (node.name if limit.key == HOSTNAME else "")
+        domain = _domain_of(node.name, labels, limit)
         if spread and not domain:
             continue  # the scheduler places no pod of a spread there
         selected = admits(pod, node.name, labels)

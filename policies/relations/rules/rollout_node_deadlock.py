@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.node_affinity import is_within_limits
-from policies.accelerators.placement import Placement, placement
+from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
-from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
-from policies.relations.domains import MAX_NODES, Cause, Domains, Limit, domains, limits_of
+from policies.relations.domains import MAX_NODES, Cause, Domains, Limit, domains, limits_of, with_accelerators
 from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
 
 _PLACES: Final = {HOSTNAME: "on different nodes", "topology.kubernetes.io/zone": "in different zones"}
@@ -38,42 +37,22 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # rollout-host-port-deadlock's
         found = domains(spec, limit, nodes)
         if found is not None and placed is not None:
-            found = _with_accelerators(placed, limit, found)
+            found = with_accelerators(found, limit, placed)
         if found is None or not found.usable:
             continue
         ends = outcome(update, found.room(limit))
         if ends is Outcome.SHORT or (ends is Outcome.STUCK and limit.across_revisions):
             # Pods of another workload may count in a spread.
             sure = settings.fixed_size and limit.cause is not Cause.SPREAD
-            yield _finding(
-                update, limit, found, placed, ends, Certainty.CERTAIN if sure else Certainty.LIKELY
-            )
+            yield _finding(update, limit, found, ends, Certainty.CERTAIN if sure else Certainty.LIKELY)
             return
 
 
-def _with_accelerators(placed: Placement, limit: Limit, found: Domains) -> Domains | None:
-    """The domains of a spread, of which those without accelerators take no pod. None if rollout-gpu-deadlock
-    reports it, if a pool may add nodes, or if each domain has them."""
-    if limit.cause is not Cause.SPREAD or any(node.pool is not None for node in placed.nodes):
-        return None
-    usable = {
-        node.labels.get(limit.key) or (node.name if limit.key == HOSTNAME else "") for node in placed.nodes
-    }
-    usable.discard("")
-    lacking = found.usable - len(usable)
-    return Domains(len(usable), found.unusable + lacking) if lacking > 0 else None
-
-
 def _finding(
-    update: RollingUpdate,
-    limit: Limit,
-    found: Domains,
-    placed: Placement | None,
-    ends: Outcome,
-    certainty: Certainty,
+    update: RollingUpdate, limit: Limit, found: Domains, ends: Outcome, certainty: Certainty
 ) -> Finding:
     room = int(found.room(limit))
-    reason, alternative = _reason(limit, found, placed), _alternative(limit, found, placed)
+    reason, alternative = _reason(limit, found), _alternative(limit, found)
     if ends is Outcome.SHORT:
         message = f"{reason}: {pending_replicas(update.replicas, room)}."
         return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
@@ -86,12 +65,12 @@ def _finding(
     )
 
 
-def _reason(limit: Limit, found: Domains, placed: Placement | None) -> str:
+def _reason(limit: Limit, found: Domains) -> str:
     """Why so few pods fit, as a sentence without its end."""
     if limit.cause is Cause.SPREAD:
         what = "whose taints or labels keep the pods out"
-        if placed is not None:
-            what = f"without a node that has {listed(f'{n} {name}' for name, n in placed.requests.items())}"
+        if found.lacking:
+            what = f"without a node that has {found.lacking}"
         empty = (
             f"The spread over {limit.key} counts a domain {what}"
             if found.unusable
@@ -103,7 +82,7 @@ def _reason(limit: Limit, found: Domains, placed: Placement | None) -> str:
     return apart if limit.cause is Cause.APART else f"Each pod takes a port of its node. {apart}"
 
 
-def _alternative(limit: Limit, found: Domains, placed: Placement | None) -> str:
+def _alternative(limit: Limit, found: Domains) -> str:
     match limit.cause:
         case Cause.APART:
             return f"prefer pods {_places(limit)} instead of requiring it"
@@ -111,7 +90,7 @@ def _alternative(limit: Limit, found: Domains, placed: Placement | None) -> str:
             return "drop the host port and use a Service"
         case Cause.SPREAD:
             change = "set nodeTaintsPolicy to Honor" if found.unusable else "lower minDomains"
-            if placed is not None:
+            if found.lacking:
                 change = (
                     "select the nodes with accelerators by a label, or declare a pool that can grow in "
                     "gpu-affinity.yaml"
