@@ -53,14 +53,11 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
         )
         leader, workers, size = group.leader_template, group.worker_template, group.size
         path = "spec.leaderWorkerTemplate.workerTemplate.metadata.labels"
-        roles = {template.steps[-1]: set(_roles(template, facts)) for template in target.templates}
-        leads = leader is not None and (
-            _serves(leader) or GroupRole.SERVES in roles.get("leaderTemplate", ())
-        )
-        works = not _serves(workers) or (
-            roles.get("workerTemplate") == {GroupRole.WORKER} and not _waits(workers)
-        )
-        if leader is not None and size > 1 and leads and works:
+        roles = {each.steps[-1]: {it.role for it in _servers(each, facts)} for each in target.templates}
+        headless = roles.get("workerTemplate") == {GroupRole.WORKER} and not _checks_readiness(workers)
+        idle = headless or not _serves(workers)
+        answers = GroupRole.SERVES in roles.get("leaderTemplate", ())
+        if leader is not None and size > 1 and idle and (answers or _serves(leader)):
             first = {**leader.metadata.labels, LWS_NAME: target.name}
             yield _Group(path, {**workers.metadata.labels, LWS_NAME: target.name}, first, size, index)
         if leader is not None:
@@ -76,16 +73,12 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
 
 def _serves(template: PodTemplateSpec) -> bool:
     """Whether a container of the pods declares a port or checks its readiness."""
-    return _waits(template) or any(each.ports for each in template.spec.containers)
+    return _checks_readiness(template) or any(each.ports for each in template.spec.containers)
 
 
-def _waits(template: PodTemplateSpec) -> bool:
+def _checks_readiness(template: PodTemplateSpec) -> bool:
     """Whether a container of the pods checks its readiness: while it fails, no Service sends to the pod."""
     return any(each.readiness_probe is not None for each in template.spec.containers)
-
-
-def _roles(template: PodTemplate, facts: Facts) -> Iterator[GroupRole]:
-    return (server.role for server in _servers(template, facts))
 
 
 def _servers(template: PodTemplate, facts: Facts) -> Iterator[Server]:
