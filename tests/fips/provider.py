@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import tarfile
 import urllib.request
@@ -61,10 +62,11 @@ def _build(place: Path) -> None:
     for command in (
         ["./Configure", "enable-fips", "no-tests"],
         ["make", "-s", f"-j{os.cpu_count()}", "build_sw"],
-        ["cp", "providers/fips.so", str(place)],
     ):
         subprocess.run(command, cwd=tree, check=True, stdout=subprocess.DEVNULL)
+    shutil.copy(tree / "providers" / "fips.so", place)
     install = ["apps/openssl", "fipsinstall", "-quiet", "-provider_name", "fips"]
     install += ["-module", str(place / "fips.so"), "-out", str(place / "fipsmodule.cnf")]
     subprocess.run(install, cwd=tree, check=True, env={**os.environ, "LD_LIBRARY_PATH": str(tree)})
-    subprocess.run(["rm", "-rf", place / CRATE, archive], check=True)
+    shutil.rmtree(place / CRATE)
+    archive.unlink()

@@ -7,17 +7,16 @@ import os
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from policies.kube.json import Json
-from tests.e2e.processes import free_port
+from tests.e2e.processes import Process, free_port
 from tests.fips.provider import environment
 from tests.manifests import manifest
 from webhook.server import pki
@@ -43,36 +42,27 @@ def files(tmp_path: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def serving(flags: tuple[str, ...], env: Mapping[str, str], log: Path) -> Iterator[int]:
+def serving(flags: tuple[str, ...], env: Mapping[str, str], log: Path) -> Iterator[tuple[Process, int]]:
     """A server, and its port."""
     port = free_port()
     command = [sys.executable, "-m", "webhook.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("w") as lines:
-        process = subprocess.Popen([*command, *flags], env=env, stderr=lines)
-        try:
-            yield port
-        finally:
-            process.terminate()
-            process.wait(PATIENCE)
+    process = Process("chassis serve", [*command, *flags], log, env)
+    try:
+        yield process, port
+    finally:
+        process.terminate()
 
 
 def ask(port: int, path: str, ca: Path, body: Json | None = None) -> str:
-    """An answer, as soon as there is one."""
+    """The text of an answer."""
     context = ssl.create_default_context(cafile=str(ca))
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(
         f"https://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
     )
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with urllib.request.urlopen(request, context=context) as answer:
-                text: str = answer.read().decode()
-                return text
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+    with urllib.request.urlopen(request, context=context) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 def test_the_provider_is_all_there_is(fips: Mapping[str, str]) -> None:
@@ -102,8 +92,14 @@ def test_reviews_are_answered_with_a_certificate_of_others(
         "object": pod,
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    with serving(files, fips, tmp_path / "log") as port:
-        assert ask(port, "/readyz", tmp_path / "ca.crt") == "ok\n"
+    with serving(files, fips, tmp_path / "log") as (chassis, port):
+
+        def is_ready() -> bool:
+            with suppress(OSError):
+                return ask(port, "/readyz", tmp_path / "ca.crt") == "ok\n"
+            return False
+
+        chassis.wait_until(is_ready, PATIENCE)
         answer = json.loads(ask(port, "/mutate", tmp_path / "ca.crt", review))["response"]
         assert answer["allowed"]
         assert answer["patch"]
@@ -112,9 +108,7 @@ def test_reviews_are_answered_with_a_certificate_of_others(
 
 def test_it_says_that_it_cannot_make_a_certificate(fips: Mapping[str, str], tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with serving(("--self-signed",), fips, log):
-        until = time.monotonic() + PATIENCE
-        while "no new serving certificate" not in log.read_text() and time.monotonic() < until:
-            time.sleep(0.2)
+    with serving(("--self-signed",), fips, log) as (chassis, _):
+        chassis.wait_until(lambda: "no new serving certificate" in log.read_text(), PATIENCE)
     line = next(line for line in log.read_text().splitlines() if "no new serving certificate" in line)
     assert json.loads(line)["error"].endswith("serve it with --tls-cert and --tls-key")
