@@ -17,16 +17,16 @@ def check(target: Target, facts: Facts) -> Findings:
         found = next((each for each in run.retries() if _is_endless(each, run)), None)
         if found is None:
             continue
-        # Who retries certain exit codes only has thought about it.
+        # Retries of certain exit codes only are a decision.
         chosen = bool(found.retry.exit_codes) or not _is_expensive(target, run, facts)
         if chosen and not _has_useless(found, run):
             continue
         kind = run.life.kind if run.life.gk != JOB else kind_of(target.obj).kind
-        useless = " " if not _has_useless(found, run) else " although the manifest limits its retries "
+        useless = ", although the manifest limits its retries" if _has_useless(found, run) else ""
         yield Finding(
             field_path(found.steps),
-            f"{_what(found)} starts again{useless}for as long as the {kind} exists, and keeps what "
-            f"its pods hold: {found.retry.why}.",
+            f"{_what(found)} starts again for as long as the {kind} exists{useless}, and keeps what its pods "
+            f"hold: {found.retry.why}.",
             found.retry.instead,
         )
 
@@ -42,7 +42,11 @@ def _has_useless(each: RetryAt, run: Run) -> bool:
 
 
 def _what(each: RetryAt) -> str:
-    return "A program whose exit code is retried" if each.retry.exit_codes else "A program with an error"
+    return (
+        "A program that fails with a retried exit code"
+        if each.retry.exit_codes
+        else "A program with an error"
+    )
 
 
 def _is_expensive(target: Target, run: Run, facts: Facts) -> bool:
