@@ -6,20 +6,16 @@ Conditions in CEL (`matchConditions`) are not read: a webhook with one is never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from policies.core.contracts import Facts
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
-from policies.kube.objects.config import Namespace
+from policies.kube.objects.config import NAMESPACE_NAME, Namespace
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.services import Service
 from policies.kube.objects.webhooks import RuleWithOperations, ServiceReference, Webhook
-
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
-"""The label that the API server sets on every namespace."""
 
 
 def covers_resource(
@@ -48,10 +44,10 @@ def covers_namespace(webhook: Webhook, namespace: str, facts: Facts) -> bool:
     """Whether the namespaceSelector certainly selects a namespace."""
     selector, known = webhook.namespace_selector, facts.cluster_objects(Namespace)
     found = None if known is None else known.named(namespace)
-    if found is None and not _keys(selector) <= {_NAME_LABEL}:
+    if found is None and not _keys(selector) <= {NAMESPACE_NAME}:
         return False
     labels = {} if found is None else found.metadata.labels
-    return selector.matches({**labels, _NAME_LABEL: namespace})
+    return selector.matches({**labels, NAMESPACE_NAME: namespace})
 
 
 def _keys(selector: LabelSelector) -> set[str]:

@@ -52,19 +52,33 @@ def queue(control_plane: ControlPlane, operator: Operator, namespace: str) -> It
         "coveredResources": ["cpu", "nvidia.com/gpu", "memory"],
         "flavors": [{"name": namespace, "resources": [*quota, {"name": "memory", "nominalQuota": "64Gi"}]}],
     }
-    for kind, name, within, spec in (
-        ("ResourceFlavor", namespace, {}, flavor),
-        ("ClusterQueue", namespace, {}, {"namespaceSelector": {}, "resourceGroups": [group]}),
-        ("LocalQueue", "training", {"namespace": namespace}, {"clusterQueue": namespace}),
-    ):
-        metadata = {"name": name, **within}
-        api.create({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec})
-    api.wait(
-        "localqueues.kueue.x-k8s.io", "training", has_condition("Active"), namespace=namespace, timeout=120
-    )
+    create(api, "ResourceFlavor", {"name": namespace}, flavor)
+    create_queue(api, "training", namespace, namespace, {"namespaceSelector": {}, "resourceGroups": [group]})
     yield "training"
     for kind in ("clusterqueues", "resourceflavors"):
         api.delete(f"{kind}.kueue.x-k8s.io", namespace)
+
+
+@pytest.fixture
+def queue_without_selector(control_plane: ControlPlane, queue: str, namespace: str) -> Iterator[str]:
+    """A queue with the same quota whose ClusterQueue has no namespaceSelector."""
+    api, kinds = control_plane.api, "clusterqueues.kueue.x-k8s.io"
+    groups = api.get(kinds, namespace)["spec"]["resourceGroups"]
+    name = f"{namespace}-closed"
+    create_queue(api, "closed", namespace, name, {"resourceGroups": groups})
+    yield "closed"
+    api.delete(kinds, name)
+
+
+def create_queue(api: Api, name: str, namespace: str, cluster_queue: str, spec: JSON) -> None:
+    """A LocalQueue and its ClusterQueue, once both are active."""
+    create(api, "ClusterQueue", {"name": cluster_queue}, spec)
+    create(api, "LocalQueue", {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue})
+    api.wait("localqueues.kueue.x-k8s.io", name, has_condition("Active"), namespace=namespace, timeout=120)
+
+
+def create(api: Api, kind: str, metadata: JSON, spec: JSON) -> None:
+    api.create({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec})
 
 
 def _answers(api: Api) -> bool:
@@ -74,18 +88,18 @@ def _answers(api: Api) -> bool:
     return suspended is True and "schedulingGates" in api.create(pod, dry_run=True).body["spec"]
 
 
-def pod_spec() -> JSON:
+def pod_spec(demand: JSON = DEMAND) -> JSON:
     container = {
         "name": "main",
         "image": "registry.example/train:1",
-        "resources": {"requests": DEMAND, "limits": DEMAND},
+        "resources": {"requests": demand, "limits": demand},
     }
     return {"restartPolicy": "Never", "containers": [container]}
 
 
-def job(name: str, namespace: str, queue: str) -> JSON:
+def job(name: str, namespace: str, queue: str, demand: JSON = DEMAND) -> JSON:
     metadata = {"name": name, "namespace": namespace, "labels": {QUEUE: queue}}
-    spec = {"template": {"spec": pod_spec()}}
+    spec = {"template": {"spec": pod_spec(demand)}}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
@@ -201,30 +215,34 @@ def refusals(workloads: list[JSON]) -> list[str]:
 
 
 def test_the_rule_on_queues_agrees_with_kueue(
-    control_plane: ControlPlane, chassis: Chassis, queue: str, namespace: str
+    control_plane: ControlPlane, chassis: Chassis, queue: str, queue_without_selector: str, namespace: str
 ) -> None:
     """Jobs with the warning stay suspended; the sound one of the same queue, created last, is admitted."""
     api, rule = control_plane.api, "queue-never-admits"
     chassis.restart()  # it lists Kueue's objects now that they are served, without a pause
-    large, nowhere = job("large", namespace, queue), job("nowhere", namespace, "trainning")
-    demand = {**DEMAND, "nvidia.com/gpu": "65"}
-    container = large["spec"]["template"]["spec"]["containers"][0]
-    container["resources"] = {"requests": demand, "limits": demand}
+    jobs = [
+        job("large", namespace, queue, {**DEMAND, "nvidia.com/gpu": "65"}),
+        job("nowhere", namespace, "trainning"),
+        job("uncovered", namespace, queue, {**DEMAND, "ephemeral-storage": "1Gi"}),
+        job("unselected", namespace, queue_without_selector),
+    ]
 
     def warns(item: JSON) -> bool:
         return any(rule in warning for warning in api.create(item, dry_run=True).warnings)
 
-    chassis.process.wait_until(lambda: warns(large) and warns(nowhere), interval=0.5)
+    chassis.process.wait_until(lambda: all(map(warns, jobs)), interval=0.5)
     assert not warns(job("sound", namespace, queue))
-    for bad in (large, nowhere):
+    for bad in jobs:
         api.create(bad)
-    found = api.wait_for(WORKLOADS, lambda found: len(refusals(found)) == 2, namespace=namespace, timeout=120)
-    no_queue, no_quota = refusals(found)
-    assert "trainning" in no_queue
-    assert "65 > 64" in no_quota
+    found = api.wait_for(
+        WORKLOADS, lambda found: len(refusals(found)) == len(jobs), namespace=namespace, timeout=120
+    )
+    said = "\n".join(refusals(found))
+    for reason in ("trainning", "65 > 64", "ephemeral-storage unavailable", "namespace doesn't match"):
+        assert reason in said
     api.create(job("sound", namespace, queue))
     running(api, namespace, "sound")
-    for bad in (large, nowhere):
+    for bad in jobs:
         left = api.get("jobs", bad["metadata"]["name"], namespace)
         assert left["spec"]["suspend"] is True
         assert not left["status"].get("active")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from policies.kube.objects.base import EMPTY
 from policies.kube.objects.metadata import Object
@@ -10,6 +11,10 @@ from policies.kube.objects.metadata import Object
 
 class ConfigMap(Object):
     data: Mapping[str, str] = EMPTY
+
+
+NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+"""The label that the API server sets on every namespace; files lack it."""
 
 
 class Namespace(Object):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from policies.kube.objects.base import EMPTY, Part, Quantity
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import LabelSelector, Object
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.placement import Toleration
 
@@ -42,6 +42,8 @@ class ResourceGroup(Part):
 
 
 class ClusterQueueSpec(Part):
+    namespace_selector: LabelSelector | None = None
+    """The namespaces that it serves. None: no namespace."""
     resource_groups: tuple[ResourceGroup, ...] = ()
     cohort: str = ""
     cohort_name: str = ""

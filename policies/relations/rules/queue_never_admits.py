@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from policies.accelerators.node_affinity import tolerates
@@ -18,6 +18,7 @@ from policies.core.pod_view import PodView
 from policies.core.suggestions import closest
 from policies.kube.group_kinds import JOB
 from policies.kube.names import listed
+from policies.kube.objects.config import NAMESPACE_NAME
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node
@@ -55,7 +56,9 @@ def check(target: Target, facts: Facts) -> Findings:
     cluster_name = queue.spec.cluster_queue
     cluster_queue = None if cluster_queues is None else cluster_queues.named(cluster_name)
     if cluster_queue is not None:
-        yield from islice(_not_admitted(target, cluster_queue, facts), 1)
+        yield from islice(
+            chain(_not_served(target, cluster_queue, facts), _not_admitted(target, cluster_queue, facts)), 1
+        )
     elif cluster_queues and not next(iter(cluster_queues)).is_manifest:
         yield Finding(
             _PATH,
@@ -77,6 +80,29 @@ def _no_queue(target: Target, name: str, known: Iterable[str], namespace: str) -
     )
 
 
+def _not_served(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Findings:
+    """A namespace that the ClusterQueue does not select (`namespaceSelector`)."""
+    selector = cluster_queue.spec.namespace_selector
+    if selector is None:
+        yield Finding(
+            _PATH,
+            f"ClusterQueue {cluster_queue.name} has no namespaceSelector, so it serves no namespace: Kueue "
+            f"never admits this {target.kind.kind}.",
+            "Select this namespace, or set `namespaceSelector: {}` for all.",
+            Certainty.CERTAIN,
+        )
+        return
+    labels = facts.namespace_labels()
+    if labels is not None and not selector.matches({**labels, NAMESPACE_NAME: facts.namespace}):
+        yield Finding(
+            _PATH,
+            f"The namespaceSelector of ClusterQueue {cluster_queue.name} does not select namespace "
+            f"{facts.namespace}: Kueue never admits this {target.kind.kind}.",
+            "Label the namespace as the selector asks, or use another queue.",
+            Certainty.CERTAIN,
+        )
+
+
 def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Findings:
     asked: dict[str, Decimal] = {}
     first = ""
@@ -88,11 +114,21 @@ def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> 
             count = per_pod * pods
             asked[resource] = asked.get(resource, Decimal(0)) + count
             obstacles = list(_obstacles(spec, cluster_queue, resource, count, facts))
-            if not obstacles or None in obstacles:
+            if None in obstacles:
                 continue
             reasons = [each for each in obstacles if each]
             shown = "; ".join(dict.fromkeys(reasons[:_SHOWN]))
             asks = "A pod asks" if pods == 1 else f"The {pods} pods that run at once ask"
+            if not obstacles:
+                yield Finding(
+                    template.spec_path,
+                    f"{asks} for {formatted(resource, count)} {resource}, which ClusterQueue "
+                    f"{cluster_queue.name} does not cover: Kueue never admits this {target.kind.kind}, "
+                    "unless its configuration excludes that resource.",
+                    f"Cover {resource} with a quota in each flavor, or use another queue.",
+                    Certainty.LIKELY,
+                )
+                continue
             yield Finding(
                 template.spec_path,
                 f"{asks} for {formatted(resource, count)} {resource}, and no flavor of ClusterQueue "
@@ -154,7 +190,7 @@ def _min_pods(target: Target) -> int:
 
 
 def _requests(view: PodView, spec: PodSpec, facts: Facts) -> dict[str, Decimal]:
-    """The accelerators, CPUs and memory of a pod."""
+    """The resources that a pod asks for."""
     found = {
         name: Decimal(count) for name, count in facts.settings(GpuAffinity).catalogue.requests(spec).items()
     }
@@ -165,7 +201,7 @@ def _requests(view: PodView, spec: PodSpec, facts: Facts) -> dict[str, Decimal]:
             )
         except ValueError:
             return found
-        found |= {name: sums[name] for name in ("cpu", "memory") if sums.get(name)}
+        found |= {name: amount for name, amount in sums.items() if amount}
     return found
 
 
