@@ -13,12 +13,13 @@ from typing import Final
 from pydantic import Field
 
 from policies.containers.commands import command_without_pod
+from policies.containers.images import Globs
 from policies.core.data import load_one, table
 from policies.core.facts import Facts
 from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
-from policies.kube.images import glob_matches, image_matches, repository
+from policies.kube.images import glob_matches, repository
 from policies.kube.json import mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
@@ -78,9 +79,13 @@ def _has_only_controller_ports(container: Container) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)
+@table
+def _third_party() -> Globs:
+    return Globs(_signs().third_party_images)
+
+
 def _is_third_party(image: str) -> bool:
-    return image_matches(image, _signs().third_party_images)
+    return bool(_third_party().matching(image))
 
 
 @lru_cache(maxsize=1024)
