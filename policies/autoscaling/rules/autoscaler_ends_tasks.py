@@ -1,26 +1,50 @@
-"""autoscaler-ends-tasks: workers of a queue that an autoscaler removes while they work."""
+"""autoscaler-ends-tasks: workers of a queue that KEDA removes while they work.
+
+Source: `deletePreviousVersionScaleJobs` in controllers/keda/scaledjob_controller.go of KEDA 2.18.
+"""
 
 from __future__ import annotations
 
 from policies.autoscaling.queues import queue_of
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SCALED_JOB, STATEFUL_SET
 from policies.kube.objects.pods import DEFAULT_GRACE
+from policies.kube.objects.scaling import ScaledJob
 from policies.kube.pods import Role
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import autoscaler_of, minimum_replicas
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == SCALED_JOB:
+        yield from _by_update(target)
+    else:
+        yield from _by_autoscaler(target, facts)
+
+
+def _by_update(target: Target) -> Findings:
+    """A change of a ScaledJob, at which KEDA deletes its Jobs unless its rollout is gradual."""
+    spec = target.read(ScaledJob).spec
+    if (spec.rollout_strategy or spec.rollout.strategy) == "gradual":
+        return
+    for template in target.templates:
+        if _has_default_grace(template):
+            yield Finding(
+                "spec.rollout.strategy",
+                "KEDA deletes the running Jobs at each change of this ScaledJob, and their pods have "
+                f"{DEFAULT_GRACE} s, the default, to end: a task that takes longer is lost or done again.",
+                "Set `rollout: {strategy: gradual}`: running Jobs end with the old version.",
+            )
+
+
+def _by_autoscaler(target: Target, facts: Facts) -> Findings:
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts) if target.replicas else None
     if autoscaler is None or (autoscaler.spec.max_replicas or 0) <= minimum_replicas(target, facts):
         return
     queue = queue_of(autoscaler)
     for template in target.templates if queue else ():
-        if template.typed.spec.termination_grace_period_seconds is not None or any(
-            recognised(each, facts) is not None or each.typed.pre_stop is not None
-            for each in template.containers(Role.MAIN)
-        ):
+        mains = template.containers(Role.MAIN)
+        if not _has_default_grace(template) or any(recognised(each, facts) is not None for each in mains):
             continue
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
@@ -28,8 +52,16 @@ def check(target: Target, facts: Facts) -> Findings:
             f"those that still work on a task, and the pod has {DEFAULT_GRACE} s, the default, to end: a "
             "task that takes longer is lost or done again.",
             "Set terminationGracePeriodSeconds to the time of the longest task, and let the program end its "
-            "task at SIGTERM; or use a ScaledJob, which never removes a running pod.",
+            "task at SIGTERM; or use a ScaledJob with `rollout: {strategy: gradual}`, whose pods all run to "
+            "their end.",
         )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT), unowned=True)
+def _has_default_grace(template: PodTemplate) -> bool:
+    """Whether nobody has decided how long the pods have to end."""
+    return template.typed.spec.termination_grace_period_seconds is None and all(
+        each.typed.pre_stop is None for each in template.containers(Role.MAIN)
+    )
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, SCALED_JOB), unowned=True)

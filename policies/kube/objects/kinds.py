@@ -17,7 +17,12 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from policies.kube.objects.ray import RayCluster, RayJob, RayService
-from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget, ScaledObject
+from policies.kube.objects.scaling import (
+    HorizontalPodAutoscaler,
+    PodDisruptionBudget,
+    ScaledJob,
+    ScaledObject,
+)
 from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, Service, VirtualService
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from policies.kube.objects.webhooks import WebhookConfiguration
@@ -47,6 +52,7 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.AUTOSCALER: HorizontalPodAutoscaler,
         gk.DISRUPTION_BUDGET: PodDisruptionBudget,
         gk.SCALED_OBJECT: ScaledObject,
+        gk.SCALED_JOB: ScaledJob,
         gk.LEADER_WORKER_SET: LeaderWorkerSet,
         gk.RAY_CLUSTER: RayCluster,
         gk.RAY_SERVICE: RayService,

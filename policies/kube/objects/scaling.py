@@ -117,3 +117,19 @@ class ScaledObject(Object):
     """KEDA's."""
 
     spec: ScaledObjectSpec = ScaledObjectSpec()
+
+
+class JobRollout(Part):
+    strategy: str = ""
+
+
+class ScaledJobSpec(Part):
+    rollout: JobRollout = JobRollout()
+    rollout_strategy: str = ""
+    """The deprecated form of `rollout.strategy`, which counts if both are set."""
+
+
+class ScaledJob(Object):
+    """KEDA's."""
+
+    spec: ScaledJobSpec = ScaledJobSpec()
