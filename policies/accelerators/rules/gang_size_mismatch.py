@@ -14,7 +14,7 @@ from policies.kube.json import dig, mapping, maps
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.workloads import Replicated, StatefulSet
-from policies.rollouts.rollouts import autoscaler_of
+from policies.rollouts.rollouts import autoscaler_of, rolling_update
 
 _VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
 _CONTROLLERS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB)
@@ -105,12 +105,24 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
         )
         return
     made = _at_once(target)
-    if made and least > made and autoscaler_of(target.kind.kind, target.name, facts) is None:
+    if not made or autoscaler_of(target.kind.kind, target.name, facts) is not None:
+        return
+    if least > made:
         yield Finding(
             path,
             f"The {target.kind.kind} makes {made} {_plural(made)} at a time, and {_MIN_MEMBER} is {least}: "
             "Volcano waits for the others, and no pod ever starts.",
             f"Set the annotation to {made} at most.",
+        )
+        return
+    update = rolling_update(target, made) if target.kind == DEPLOYMENT else None
+    if update is not None and least > update.surge + update.unavailable:
+        new = update.surge + update.unavailable
+        yield Finding(
+            path,
+            f"A rolling update begins with {new} new {_plural(new)}, and {_MIN_MEMBER} is {least}: Volcano "
+            "starts none of them before there are more, and the others are made once these are ready.",
+            f"Set maxSurge or maxUnavailable to {least}, or the strategy to Recreate.",
         )
 
 
