@@ -27,7 +27,13 @@ from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import Replicated, StatefulSet
-from policies.rollouts.rollouts import minimum_replicas, pods_in_group, pods_per_replica, running_update
+from policies.rollouts.rollouts import (
+    minimum_of,
+    minimum_replicas,
+    pods_in_group,
+    pods_per_replica,
+    running_update,
+)
 
 _MAX_NODES: Final = 2_000
 """A pod that can run on more nodes is not judged."""
@@ -87,27 +93,50 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
 
 
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
-    """A finding about a ReadWriteOnce claim that a workload on another node mounts, too."""
-    host, workloads = _host(template.typed.spec), facts.objects(Replicated)
-    if not host or not workloads:
+    """A finding about a ReadWriteOnce claim that another workload mounts, too, maybe on another node. The
+    webhook's caches keep no volumes of other workloads: it is found in files and by a scan."""
+    workloads = facts.objects(Replicated)
+    if not workloads or template.completes or not minimum_replicas(target, facts):
         return
+    pod = template.typed.spec
     for path, claim in _claims_of(template, facts):
         if claim.spec.access_modes != (_ONE_NODE,):
             continue
         for other in workloads:
-            pod = other.spec.template.spec
-            used = (each.persistent_volume_claim for each in pod.volumes)
-            if _host(pod) in ("", host) or other.name == target.name:
+            if (other.kind, other.name) == (target.kind.kind, target.name) or not minimum_of(other, facts):
                 continue
-            if any(each is not None and each.claim_name == claim.name for each in used):
+            apart = _apart(pod, other, claim, facts) if _mounts(other, claim.name) else ""
+            if apart:
                 yield Finding(
                     path,
-                    f"Claim {claim.name} is {_ONE_NODE}. {other.kind} {other.name} uses it on {_host(pod)}, "
-                    f"and this pod runs on {host}: the volume is attached to one of them, and one pod waits.",
-                    "Run both on one node, or use a ReadWriteMany claim.",
+                    f"Claim {claim.name} is {_ONE_NODE}. {apart}",
+                    "Run both on one node, by an affinity of one pod to the other, or use a ReadWriteMany "
+                    "claim.",
                     Certainty.LIKELY,
                 )
                 return
+
+
+def _mounts(workload: Replicated, claim: str) -> bool:
+    sources = (each.persistent_volume_claim for each in workload.spec.template.spec.volumes)
+    return any(each is not None and each.claim_name == claim for each in sources)
+
+
+def _apart(pod: PodSpec, other: Replicated, claim: PersistentVolumeClaim, facts: Facts) -> str:
+    """What happens if a pod and those of another workload are on two nodes; empty if they certainly are not,
+    or if the volume is no disk."""
+    second, who = other.spec.template.spec, f"{other.kind} {other.name}"
+    if _host(pod) and _host(second):
+        if _host(pod) == _host(second):
+            return ""
+        return (
+            f"{who} uses it on {_host(second)}, and this pod runs on {_host(pod)}: the volume is attached to "
+            "one of them, and one pod waits."
+        )
+    fixed = (pinned_to_one_node(each) or _is_together(each) for each in (pod, second))
+    if any(fixed) or not keeps_others_waiting(claim, facts):
+        return ""
+    return f"{who} mounts it, too: on two nodes, one pod waits for the volume as long as the other runs."
 
 
 def _shared(target: Target, facts: Facts) -> Findings:
