@@ -129,7 +129,7 @@ def _starts_training(container: Container) -> bool:
     names = {words[0] for words in started} - SHELLS - table.harmless
     if any(prepares(name) for name in names):
         return False
-    return any(_launcher(words) for words in lines) or any(
+    return any(launcher_of(words) for words in lines) or any(
         _SCRIPT.search(name) and words_of(name) & table.words for name in names
     )
 
@@ -141,18 +141,18 @@ def _trains(container: Container) -> bool:
     table = _table()
     started = programs(container)
     lines = (*started, *(command.argv for command in summary.commands))
-    launched = any(_launcher(words) for words in lines)
+    launched = any(launcher_of(words) for words in lines)
     names = {words[0] for words in started} - SHELLS - table.harmless
     # A shell script may do anything before it trains.
     names_of_python = (name for name in names if not name.endswith((".sh", ".bash")))
     scripts = {name for name in names_of_python if words_of(name) & table.words or _SCRIPT.search(name)}
     if any(prepares(name) for name in names):
         return False
-    names -= {words[0] for words in started if _launcher(words)}
+    names -= {words[0] for words in started if launcher_of(words)}
     return names <= scripts and (launched or any(words_of(name) & table.words for name in scripts))
 
 
-def _launcher(words: tuple[str, ...]) -> str:
+def launcher_of(words: tuple[str, ...]) -> str:
     """The launcher of a training that a command runs, else empty."""
     if len(words) > 2 and is_python(words[0].rpartition("/")[2]) and words[1] == "-m":
         words = words[2:]

@@ -55,6 +55,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/disruption/single_state.yaml",
         "policies/disruption/spot_nodes.yaml",
         "policies/jobs/hangs.yaml",
+        "policies/jobs/rendezvous.yaml",
         "policies/jobs/shared_memory.yaml",
         "policies/jobs/training_programs.yaml",
         "policies/network/gateways.yaml",

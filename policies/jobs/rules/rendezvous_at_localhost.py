@@ -1,0 +1,106 @@
+"""rendezvous-at-localhost: trainings over several pods that meet at localhost, where each pod is alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from policies.containers.commands import container_command
+from policies.containers.programs import Options, Program
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.data import load_list, table
+from policies.core.lives import runs_in
+from policies.core.settings import Model
+from policies.jobs.training import launcher_of
+from policies.kube.group_kinds import JOB
+from policies.kube.objects.jobs import Job
+from policies.kube.pods import Container, Role
+from policies.kube.quantities import whole_number
+
+_DIGITS: Final = 6
+
+
+class Rendezvous(Model):
+    """An entry of the table rendezvous.yaml."""
+
+    launchers: tuple[str, ...] = Field(min_length=1, description="programs, as in training_programs.yaml")
+    nodes: tuple[str, ...] = Field(description="flags with the number of nodes: `2`, or `2:4`")
+    rank: tuple[str, ...] = Field(description="flags with the rank of the node")
+    address: tuple[str, ...] = Field(description="flags with the address at which the nodes meet")
+    variables: tuple[str, ...] = Field((), description="variables with the same address")
+    default: str = Field("", description="the address without a flag or a variable")
+    source: str
+
+
+@table
+def _table() -> tuple[Rendezvous, ...]:
+    return load_list(Rendezvous, "policies.jobs", "rendezvous.yaml")
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        if template.typed.spec.host_network:
+            continue  # pods of one node may meet there
+        for container in template.containers(Role.MAIN):
+            for command in container_command(template, container).commands:
+                yield from _of_command(target, template, container, command.argv)
+
+
+def _of_command(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
+    launcher, options = launcher_of(words), Options(words)
+    for known in _table():
+        nodes = _at_least(options.value(known.nodes)) if launcher in known.launchers else 0
+        if nodes < 2 or _is_first(options.value(known.rank), target, template):
+            continue
+        address = options.value(known.address)
+        where = f"{address}"
+        if address is None and not _is_set_elsewhere(target, container, known):
+            address, where = known.default, f"{known.default} (the default of {launcher})"
+        if _is_loopback(address or ""):
+            yield Finding(
+                template.command_path(container),
+                f"Container {container.name} waits for {nodes} nodes at {where}, which is each pod "
+                "itself: no pod meets another one, and all fail at the timeout of the rendezvous.",
+                "Give the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
+            )
+
+
+def _at_least(nodes: str | None) -> int:
+    """The least number of nodes, such as 2 of `2:4`; 0 if it is unknown."""
+    return whole_number((nodes or "").partition(":")[0], _DIGITS) or 0
+
+
+def _is_first(rank: str | None, target: Target, template: PodTemplate) -> bool:
+    """Whether the pod may be the one where the others meet, for which localhost is right: the only pod of its
+    template, unless its rank says something else."""
+    if rank is not None and whole_number(rank, _DIGITS) is not None:
+        return int(rank) == 0
+    return _pods(target, template) < 2
+
+
+def _pods(target: Target, template: PodTemplate) -> int:
+    """The number of pods of a template."""
+    if target.kind == JOB:
+        job = target.read(Job).spec
+        return min(job.parallelism, job.completions or job.parallelism)
+    run = next(runs_in(target.obj), None)
+    role = run.role_of(template) if run is not None else None
+    return target.replicas if role is None else role.pods
+
+
+def _is_set_elsewhere(target: Target, container: Container, known: Rendezvous) -> bool:
+    """Whether a variable sets the address, or may: Kubeflow's operators add the variables themselves."""
+    if target.kind.group.endswith("kubeflow.org") or container.typed.env_from:
+        return True
+    return any(each.name in known.variables for each in container.typed.env)
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether an address with or without a port is that of the pod itself."""
+    host = address.removeprefix("[").partition("]")[0] if "]" in address else address
+    host = host if host == "::1" else host.partition(":")[0]
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+RULE = rule(__name__, check)
