@@ -111,6 +111,19 @@ class Composed(Model):
     owner: str = Field("", description="kind of the pod's owner, if it is not that of the workload")
 
 
+class MadeDeployment(Model):
+    """A Deployment that the operator makes of a pod template. All other paths are relative to `at`."""
+
+    at: str = Field(description="path of the map, or of each map, that describes one")
+    pod: str = Field("", description="path of the pod spec; empty: the map itself")
+    replicas: str = Field(description="field with the number of its pods, by default 1")
+    inherited: bool = Field(False, description="whether `replicas` of a map around `at` counts, too")
+    strategy: str = Field("", description="field with its strategy, if there is one")
+    max_surge: int | str = Field("25%", description="of the rolling update, if there is no strategy")
+    max_unavailable: int | str = Field("25%", description="the same")
+    unless: tuple[str, ...] = Field((), description="fields with which it makes something else")
+
+
 class TemplatePatch(Model):
     """A patch that an operator merges over a pod template, with the paths of both relative to `at`."""
 
@@ -149,6 +162,9 @@ class Workload(Model):
     )
     composed: tuple[Composed, ...] = Field(
         (), description="pods whose parts are in several fields; findings in them are never refused"
+    )
+    deployments: tuple[MadeDeployment, ...] = Field(
+        (), description="the Deployments that the operator makes, which are updated as any Deployment is"
     )
     overrides: tuple[TemplatePatch, ...] = Field(
         (),

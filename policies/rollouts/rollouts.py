@@ -16,12 +16,24 @@ from policies.core.facts import Facts
 from policies.core.listing import TypedIndex
 from policies.core.lives import runs_in
 from policies.core.target import PodTemplate, Target
+from policies.core.workloads import MadeDeployment
 from policies.kube import group_kinds
+from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET
+from policies.kube.json import Json, dig
 from policies.kube.objects.base import IntOrString
 from policies.kube.objects.pods import ContainerSpec, PodSpec
+from policies.kube.objects.reading import readable
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
-from policies.kube.objects.workloads import DaemonSet, Deployment, LeaderWorkerSet, Replicated, StatefulSet
+from policies.kube.objects.workloads import (
+    DaemonSet,
+    Deployment,
+    LeaderWorkerSet,
+    Replicated,
+    RollingUpdateSteps,
+    StatefulSet,
+    UpdateStrategy,
+)
 
 _QUARTER: Final = "25%"
 """The default of a Deployment's maxSurge and maxUnavailable."""
@@ -137,9 +149,13 @@ def rolling_update(target: Target, replicas: int) -> RollingUpdate | None:
 def _of_deployment(deployment: Deployment, replicas: int) -> RollingUpdate | None:
     """Surge is rounded up, unavailable down; if both are 0, one pod may be unavailable
     (`ResolveFenceposts` in the deployment controller's `deployment_util.go`)."""
-    if deployment.spec.strategy.type == "Recreate" or deployment.spec.paused:
+    return None if deployment.spec.paused else _of_strategy(deployment.spec.strategy, replicas)
+
+
+def _of_strategy(strategy: UpdateStrategy, replicas: int) -> RollingUpdate | None:
+    if strategy.type == "Recreate":
         return None
-    steps = deployment.spec.strategy.rolling_update
+    steps = strategy.rolling_update
     surge = count_of(_or_default(steps.max_surge, _QUARTER), replicas, up=True)
     unavailable = count_of(_or_default(steps.max_unavailable, _QUARTER), replicas, up=False)
     if surge is None or unavailable is None:
@@ -225,6 +241,51 @@ def autoscaler_minimum(autoscaler: HorizontalPodAutoscaler) -> int:
 def running_update(target: Target, facts: Facts) -> RollingUpdate | None:
     """The rolling update of a workload at its minimum of replicas."""
     return rolling_update(target, minimum_replicas(target, facts))
+
+
+class MadeRollout(Struct, frozen=True):
+    """The rolling update of a Deployment that an operator makes of a template."""
+
+    template: PodTemplate
+    strategy: str
+    """Field path of the strategy; empty if the kind has no field for it."""
+    update: RollingUpdate
+
+
+def made_rollouts(target: Target) -> Iterator[MadeRollout]:
+    """The rolling updates of the Deployments that an operator makes of the workload. Values that the API
+    server would refuse are left out."""
+    for template in target.templates:
+        for made in () if template.workload is None else template.workload.deployments:
+            for steps, node in maps_at(target.obj, made.at):
+                at = field_path((*steps, made.pod) if made.pod else steps)
+                if at != template.spec_path or any(field in node for field in made.unless):
+                    continue
+                replicas, strategy = _made_replicas(target, steps, made), _made_strategy(node, made)
+                update = _of_strategy(strategy, replicas) if strategy and replicas > 0 else None
+                if update is not None:
+                    path = field_path((*steps, made.strategy)) if made.strategy else ""
+                    yield MadeRollout(template, path, update)
+
+
+def _made_strategy(node: Json, made: MadeDeployment) -> UpdateStrategy | None:
+    """The strategy in the map of a Deployment, or the operator's; None if it cannot be read."""
+    written = node.get(made.strategy) if made.strategy else None
+    if written is not None:
+        return readable(written, UpdateStrategy)
+    steps = RollingUpdateSteps(max_surge=made.max_surge, max_unavailable=made.max_unavailable)
+    return UpdateStrategy(rolling_update=steps)
+
+
+def _made_replicas(target: Target, steps: Steps, made: MadeDeployment) -> int:
+    """The number of pods: of the map at `steps`, or of the nearest one around it if that counts."""
+    for end in range(len(steps), 0, -1):
+        value = dig(target.obj, *steps[:end], made.replicas)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if not made.inherited:
+            break
+    return 1
 
 
 def host_ports(pod: PodSpec, container: ContainerSpec) -> dict[int, int]:

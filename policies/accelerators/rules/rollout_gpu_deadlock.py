@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE, STATEFUL_SET
+from policies.kube.group_kinds import (
+    DEPLOYMENT,
+    LEADER_WORKER_SET,
+    MAKES_DEPLOYMENTS,
+    RAY_SERVICE,
+    STATEFUL_SET,
+)
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.ray import RayService
-from policies.rollouts.rollouts import Outcome, outcome, pending_replicas, pods_per_replica, running_update
+from policies.rollouts.rollouts import (
+    Outcome,
+    made_rollouts,
+    outcome,
+    pending_replicas,
+    pods_per_replica,
+    running_update,
+)
 
 
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == RAY_SERVICE:
         yield from _second_cluster(target, facts)
         return
+    yield from islice(_made_by_operator(target, facts), 1)
     update = running_update(target, facts)
     if update is None:
         return
@@ -50,6 +66,29 @@ def check(target: Target, facts: Facts) -> Findings:
                 _certainty(facts),
             )
         return
+
+
+def _made_by_operator(target: Target, facts: Facts) -> Findings:
+    """Findings about Deployments that the operator of the workload makes."""
+    for made in made_rollouts(target):
+        placed = placement(made.template.view, facts)
+        if placed is None or not placed.nodes:
+            continue
+        room = placed.room(one_each=False)
+        if outcome(made.update, room) is not Outcome.STUCK:
+            continue
+        requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
+        change = (
+            f"Set {made.strategy}.type to Recreate" if made.strategy else "Delete an old pod at each change"
+        )
+        yield Finding(
+            made.strategy or made.template.spec_path,
+            f"A change of this {target.kind.kind} starts a new pod with {requested} before it stops an old "
+            f"one. With {made.update.replicas} running, no node has room for it: all nodes and pools "
+            f"together fit {int(room)} such pods.",
+            f"{change}, or declare a pool that can grow in gpu-affinity.yaml.",
+            Certainty.UNDECIDED,  # the operator's own configuration may have another strategy
+        )
 
 
 def _second_cluster(target: Target, facts: Facts) -> Findings:
@@ -109,6 +148,6 @@ def _compete(one: Placement, other: Placement) -> bool:
 RULE = rule(
     __name__,
     check,
-    (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_SERVICE),
+    (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_SERVICE, *MAKES_DEPLOYMENTS),
     requires=(PodFeature.EXTENDED,),
 )
