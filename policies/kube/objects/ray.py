@@ -84,6 +84,8 @@ class UpgradeStrategy(Part):
 
 
 class RayServiceSpec(Part):
+    serve_config_v2: str = ""
+    """The applications of Serve, as YAML."""
     upgrade_strategy: UpgradeStrategy = UpgradeStrategy()
     ray_cluster_config: RayClusterSpec = RayClusterSpec()
 
