@@ -1,8 +1,9 @@
-"""Gateways that send requests to Services, and how long they wait for an answer, from `gateways.yaml`."""
+"""Gateways that send requests to pods, and how long they wait for an answer, from `gateways.yaml`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from pydantic import Field
@@ -12,12 +13,22 @@ from policies.core import data
 from policies.core.facts import WholeObjects
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json
+from policies.kube.objects import services as objects
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import WrongTypeError, read
 from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, VirtualService
 
-_CLASS = "kubernetes.io/ingress.class"
+T = TypeVar("T", bound=Object)
+
+_CLASS: Final = "kubernetes.io/ingress.class"
+_SERVICE: Final = "Service"
+_POOL: Final = "InferencePool"
+_GATEWAY: Final = GroupKind("gateway.networking.k8s.io", "Gateway")
+_GATEWAY_CLASS: Final = GroupKind("gateway.networking.k8s.io", "GatewayClass")
+_AI_BACKEND: Final = GroupKind("aigateway.envoyproxy.io", "AIServiceBackend")
+_BACKEND: Final = GroupKind("gateway.envoyproxy.io", "Backend")
 
 
 class Gateway(Model):
@@ -26,10 +37,17 @@ class Gateway(Model):
     name: str
     kind: str = Field(pattern=r"^\w+\.[\w.-]+$", description="the kind of its routes, as `Kind.group`")
     classes: tuple[str, ...] = Field((), description="the classes of its Ingresses")
+    gateway_classes: tuple[str, ...] = Field(
+        (), description="the classes of the Gateways of its routes, or the controllers of these classes"
+    )
     annotations: tuple[str, ...] = Field((), description="annotations that set the time")
+    policies: tuple[str, ...] = Field(
+        (), description="kinds, as `Kind.group`, that may set the time: it is unknown if there is one"
+    )
     key: str = Field("", description="the key of the time in an annotation of `key=value` pairs")
     default: int | None = Field(None, description="seconds without a setting; absent: no limit")
     whole: bool = Field(False, description="whether the whole answer counts, also that of a stream")
+    setting: str = Field(description="what sets the time, as a person would write it")
     source: str = Field(description="the documentation that shows it")
 
     @property
@@ -37,40 +55,75 @@ class Gateway(Model):
         return GroupKind.parse(self.kind)
 
 
-class RoutedService(Struct, frozen=True):
-    """A Service behind a route."""
+class Backends(NamedTuple):
+    """The objects that select the pods behind a route."""
+
+    services: frozenset[str]
+    pools: frozenset[str]
+    """InferencePools."""
+
+
+class Routed(Struct, frozen=True):
+    """A Service or an InferencePool behind a route."""
 
     gateway: Gateway
     route: str
     """The route's kind and name."""
-    service: str
+    backend: str
+    """The backend's kind and name."""
     seconds: float
     is_default: bool
 
 
-def routed_services(cluster: WholeObjects, namespace: str) -> Iterator[RoutedService]:
-    """The Services of a namespace that a route with a known time limit leads to."""
+def routed(cluster: WholeObjects, namespace: str, own: Backends) -> Iterator[Routed]:
+    """Those of some Services and InferencePools of a namespace to which a route with a known time limit
+    leads."""
     for gateway in _gateways():
         kind = type_of(gateway.group_kind)
+        if any(any(cluster.every(GroupKind.parse(each), namespace)) for each in gateway.policies):
+            continue
         for obj in cluster.every(gateway.group_kind, namespace):
-            try:
-                route = read(obj, kind)
-            except WrongTypeError:
-                continue  # its own review says so
-            if gateway.classes and _class_of(route) not in gateway.classes:
+            route = _read(obj, kind)
+            if route is None or (gateway.classes and _class_of(route) not in gateway.classes):
+                continue
+            if gateway.gateway_classes and not _is_of(route, gateway.gateway_classes, cluster, namespace):
                 continue
             name = f"{gateway.group_kind.kind} {route.name}"
             set_by_user = _annotated(gateway, route)
-            for service, limit in _backends(route):
-                own = limit if gateway.whole else set_by_user
-                time = gateway.default if own is None else own
-                if time:
-                    yield RoutedService(gateway, name, service, time, own is None)
+            for reference, limit in _references(route):
+                limited = limit if gateway.whole else set_by_user
+                time = gateway.default if limited is None else limited
+                backend = _followed(reference, cluster, namespace)
+                names = own.pools if backend.kind == _POOL else own.services
+                if time and backend.name in names:
+                    yield Routed(gateway, name, f"{backend.kind} {backend.name}", time, limited is None)
+
+
+def _read(obj: Json, kind: type[T]) -> T | None:
+    try:
+        return read(obj, kind)
+    except WrongTypeError:
+        return None  # its own review says so
 
 
 def _class_of(route: Object) -> str:
     own = route.spec.ingress_class_name if isinstance(route, Ingress) else ""
     return own or route.metadata.annotations.get(_CLASS, "")
+
+
+def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, namespace: str) -> bool:
+    """Whether a route belongs to a Gateway of one of the classes."""
+    for parent in route.spec.parent_refs if isinstance(route, Route) else ():
+        found = cluster.named(_GATEWAY, parent.namespace or namespace, parent.name)
+        gateway = None if found is None else _read(found, objects.Gateway)
+        if gateway is None:
+            continue
+        name = gateway.spec.gateway_class_name
+        of_class = cluster.named(_GATEWAY_CLASS, "", name)
+        known = None if of_class is None else _read(of_class, objects.GatewayClass)
+        if name in classes or (known is not None and known.spec.controller_name in classes):
+            return True
+    return False
 
 
 def _annotated(gateway: Gateway, route: Object) -> float | None:
@@ -84,23 +137,49 @@ def _annotated(gateway: Gateway, route: Object) -> float | None:
     return None
 
 
-def _backends(route: Object) -> Iterator[tuple[str, float | None]]:
-    """The Services of a route, each with the time that its rule sets."""
+def _references(route: Object) -> Iterator[tuple[objects.BackendReference, float | None]]:
+    """The backends of a route, each with the time that its rule sets."""
     if isinstance(route, Ingress):
-        yield route.spec.default_backend.service.name, None
+        yield _service(route.spec.default_backend.service.name), None
         for paths in route.spec.rules:
-            yield from ((path.backend.service.name, None) for path in paths.http.paths)
+            yield from ((_service(path.backend.service.name), None) for path in paths.http.paths)
     elif isinstance(route, OpenShiftRoute):
-        yield route.spec.to.name, None
+        yield _service(route.spec.to.name), None
     elif isinstance(route, Route):
         for rule in route.spec.rules:
             times = [seconds(each) for each in (rule.timeouts.request, rule.timeouts.backend_request) if each]
-            limit = min((each for each in times if each), default=None)
-            yield from ((each.name, limit) for each in rule.backend_refs if each.kind in ("", "Service"))
+            limit = min(filter(None, times), default=0.0 if times else None)  # 0s switches it off
+            yield from ((each, limit) for each in rule.backend_refs)
     elif isinstance(route, VirtualService):
         for http in route.spec.http:
             names = (each.destination.host.partition(".")[0] for each in http.route)
-            yield from ((name, seconds(http.timeout)) for name in names)
+            yield from ((_service(name), seconds(http.timeout)) for name in names)
+
+
+def _service(name: str) -> objects.BackendReference:
+    return objects.BackendReference(kind=_SERVICE, name=name)
+
+
+def _followed(
+    reference: objects.BackendReference, cluster: WholeObjects, namespace: str
+) -> objects.BackendReference:
+    """The Service or InferencePool that a reference leads to. An AIGatewayRoute names AIServiceBackends,
+    which name a Backend with a host name."""
+    found = (
+        cluster.named(_AI_BACKEND, namespace, reference.name)
+        if reference.kind in ("", "AIServiceBackend")
+        else None
+    )
+    ai_backend = None if found is None else _read(found, objects.AIServiceBackend)
+    if ai_backend is not None:
+        reference = ai_backend.spec.backend_ref
+    if reference.kind == "Backend":
+        found = cluster.named(_BACKEND, namespace, reference.name)
+        backend = None if found is None else _read(found, objects.Backend)
+        hosts = () if backend is None else (each.fqdn.hostname for each in backend.spec.endpoints)
+        inside = (host for host in hosts if host.partition(".")[2] in ("", namespace) or ".svc" in host)
+        return _service(next(inside, "").partition(".")[0])
+    return objects.BackendReference(kind=reference.kind or _SERVICE, name=reference.name)
 
 
 @data.table

@@ -23,7 +23,17 @@ from policies.kube.objects.scaling import (
     ScaledJob,
     ScaledObject,
 )
-from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, Service, VirtualService
+from policies.kube.objects.services import (
+    AIServiceBackend,
+    Backend,
+    Gateway,
+    GatewayClass,
+    Ingress,
+    OpenShiftRoute,
+    Route,
+    Service,
+    VirtualService,
+)
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from policies.kube.objects.webhooks import WebhookConfiguration
 from policies.kube.objects.workloads import (
@@ -62,6 +72,11 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.VALIDATING_WEBHOOKS: WebhookConfiguration,
         GroupKind("networking.k8s.io", "Ingress"): Ingress,
         GroupKind("gateway.networking.k8s.io", "HTTPRoute"): Route,
+        GroupKind("gateway.networking.k8s.io", "Gateway"): Gateway,
+        GroupKind("gateway.networking.k8s.io", "GatewayClass"): GatewayClass,
+        GroupKind("aigateway.envoyproxy.io", "AIGatewayRoute"): Route,
+        GroupKind("aigateway.envoyproxy.io", "AIServiceBackend"): AIServiceBackend,
+        GroupKind("gateway.envoyproxy.io", "Backend"): Backend,
         GroupKind("route.openshift.io", "Route"): OpenShiftRoute,
         GroupKind("networking.istio.io", "VirtualService"): VirtualService,
         GroupKind("", "Node"): Node,

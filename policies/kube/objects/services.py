@@ -76,13 +76,58 @@ class RouteRule(Part):
 
 
 class RouteSpec(Part):
+    parent_refs: tuple[BackendReference, ...] = ()
     rules: tuple[RouteRule, ...] = ()
 
 
 class Route(Object):
-    """An HTTPRoute, GRPCRoute or another route of the Gateway API."""
+    """An HTTPRoute, GRPCRoute or another route of the Gateway API, or an AIGatewayRoute of Envoy."""
 
     spec: RouteSpec = RouteSpec()
+
+
+class GatewaySpec(Part):
+    gateway_class_name: str = ""
+
+
+class Gateway(Object):
+    spec: GatewaySpec = GatewaySpec()
+
+
+class GatewayClassSpec(Part):
+    controller_name: str = ""
+
+
+class GatewayClass(Object):
+    spec: GatewayClassSpec = GatewayClassSpec()
+
+
+class AIServiceBackendSpec(Part):
+    backend_ref: BackendReference = BackendReference()
+
+
+class AIServiceBackend(Object):
+    """A backend of Envoy's AI gateway."""
+
+    spec: AIServiceBackendSpec = AIServiceBackendSpec()
+
+
+class NamedEndpoint(Part):
+    hostname: str = ""
+
+
+class BackendEndpoint(Part):
+    fqdn: NamedEndpoint = NamedEndpoint()
+
+
+class BackendSpec(Part):
+    endpoints: tuple[BackendEndpoint, ...] = ()
+
+
+class Backend(Object):
+    """A backend of Envoy Gateway."""
+
+    spec: BackendSpec = BackendSpec()
 
 
 class OpenShiftRouteSpec(Part):
