@@ -57,9 +57,12 @@ _MERGED: Final = frozenset(
 """Lists of a pod that a strategic merge merges by a key; it replaces the others."""
 
 
-def composed_pod(node: Json, at: str, entry: Composed, around: Json) -> tuple[Json, Json, Origins]:
+def composed_pod(
+    node: Json, at: str, entry: Composed, around: Json, whole: Json
+) -> tuple[Json, Json, Origins]:
     """The spec and metadata of the pod that a map describes, and the origins of their fields; without
-    containers if the map has none. `at` is the field path of the map, which is in the map `around`."""
+    containers if the map has none. `at` is the field path of the map, which is in the map `around` of the
+    object `whole`."""
     origins: dict[str, str] = {}
     base = _at(node, entry.base) if entry.base else {}
     containers: list[Json] = []
@@ -79,6 +82,16 @@ def composed_pod(node: Json, at: str, entry: Composed, around: Json) -> tuple[Js
             if name in holder:
                 spec[name] = holder[name]
                 origins[f"spec.{name}"] = f"{place}.{name}"
+    shared = _at(whole, entry.pods) if entry.pods else {}
+    for name in entry.pod_fields:
+        if name == "volumes":
+            used = {text(each, "name") for one in (*containers, *init) for each in maps(one, "volumeMounts")}
+            mounted = [each for each in maps(shared, name) if text(each, "name") in used]
+            if mounted:
+                spec[name] = [*mounted, *maps(spec, name)]
+        elif name in shared and name not in spec:
+            spec[name] = shared[name]
+            origins[f"spec.{name}"] = f"{entry.pods}.{name}"
     if containers:
         _mount(spec, containers, node, at, entry, origins)
         spec["containers"] = containers
@@ -86,8 +99,11 @@ def composed_pod(node: Json, at: str, entry: Composed, around: Json) -> tuple[Js
             spec["initContainers"] = init
     metadata: Json = {}
     if entry.metadata:
-        found = _at(node, entry.metadata)
-        metadata = {key: found[key] for key in ("labels", "annotations") if isinstance(found.get(key), dict)}
+        own = _at(node, entry.metadata)
+        all_pods = _at(shared, entry.pod_metadata) if entry.pod_metadata else {}
+        for key in ("labels", "annotations"):
+            if found := {**mapping(all_pods, key), **mapping(own, key)}:
+                metadata[key] = found
         origins["metadata"] = f"{at}.{entry.metadata}" if entry.metadata != "." else at
     origins["spec"] = at
     return spec, metadata, origins

@@ -290,9 +290,9 @@ def _composed_template(
     obj: Json, workload: Workload, steps: Steps, node: Json, entry: Composed
 ) -> Iterator[PodTemplate]:
     path = field_path(steps)
-    spec, metadata, origins = composed_pod(node, path, entry, mapping(obj, *steps[:-1]))
+    spec, metadata, origins = composed_pod(node, path, entry, mapping(obj, *steps[:-1]), obj)
     if "containers" in spec:
-        pod = _pod(obj, workload, metadata or _inherited(obj), spec, entry.owner)
+        pod = _pod(obj, workload, metadata if entry.metadata else _inherited(obj), spec, entry.owner)
         yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, origins=origins)
 
 

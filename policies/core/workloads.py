@@ -107,7 +107,15 @@ class Composed(Model):
     name: str = Field("main", description="name of a container that has none")
     base: str = Field("", description="path of a map that is merged under each container")
     spec: str = Field("", description="path of a map with further fields of a pod spec")
-    metadata: str = Field("", description="path of the pod's labels and annotations")
+    metadata: str = Field(
+        "",
+        description="path of the pod's labels and annotations; without one it has those of the object",
+    )
+    pods: str = Field("", description="path, in the whole object, of a map with fields of all pods")
+    pod_fields: tuple[str, ...] = Field(
+        (), description="the fields of that map, unless a pod has its own; of `volumes` those that it mounts"
+    )
+    pod_metadata: str = Field("", description="path in that map of labels and annotations of all pods")
     owner: str = Field("", description="kind of the pod's owner, if it is not that of the workload")
 
 

@@ -151,7 +151,8 @@ def _shared(target: Target, facts: Facts) -> Findings:
     pods: Counter[str] = Counter()
     for template, count in pods_per_replica(target):
         spec = template.typed.spec
-        apart = not pinned_to_one_node(spec) and not _is_together(spec)
+        in_turn = template.completes and not group  # the steps of a workflow may follow one another
+        apart = not in_turn and not pinned_to_one_node(spec) and not _is_together(spec)
         for path, claim in _claims_of(template, facts) if apart else ():
             if claim.spec.access_modes != (_ONE_NODE,) or not keeps_others_waiting(claim, facts):
                 continue

@@ -147,6 +147,39 @@ def test_a_group_that_only_ends_like_one_of_kubernetes_is_not_built_in() -> None
     assert not is_builtin(GroupKind("jobset.x-k8s.io", "JobSet"))
 
 
+@pytest.mark.parametrize(("kind", "above"), [("Workflow", ()), ("CronWorkflow", ("workflowSpec",))])
+def test_pods_of_a_workflow_have_its_pod_fields_and_not_its_own_annotations(
+    kind: str, above: tuple[str, ...]
+) -> None:
+    step = {
+        "name": "train",
+        "container": {"image": "train:1", "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]},
+        "metadata": {"labels": {"step": "train"}},
+        "nodeSelector": {"pool": "gpus"},
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    }
+    spec: Json = {
+        "templates": [step],
+        "podMetadata": {"labels": {"step": "any", "team": "ml"}},
+        "nodeSelector": {"pool": "cpus"},
+        "tolerations": [{"key": "team", "operator": "Exists"}],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}, {"name": "other", "emptyDir": {}}],
+        "activeDeadlineSeconds": 60,
+    }
+    for name in above:
+        spec = {name: spec}
+    metadata = {"name": "w", "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}}
+    obj: Json = {"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+    (template,) = pod_templates(obj, TABLE)
+    pod = template.typed
+    assert pod.metadata.annotations == {}
+    assert pod.metadata.labels == {"step": "train", "team": "ml"}
+    assert pod.spec.node_selector == {"pool": "gpus"}
+    assert [each.key for each in pod.spec.tolerations] == ["team"]
+    assert [each.name for each in pod.spec.volumes] == ["shm", "data"]
+    assert pod.spec.active_deadline_seconds is None
+
+
 def test_unread_fields_are_named() -> None:
     for workload in known_workloads():
         for field in workload.unread:
