@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from policies.core.annotations import CANARY, CANARY_BODY, CANARY_TIME
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
+from policies.kube.json import Json
 from policies.kube.pods import Container
 from policies.kube.quantities import parse_duration
 from policies.probes.health import annotations_apply_to
@@ -16,6 +17,8 @@ from policies.probes.preset import Canary, Progress
 
 LONGEST: Final = 300
 """Seconds that an answer to a canary may take."""
+BODY_VARIABLE: Final = "MLCHASSIS_CANARY_BODY"
+"""The variable of the container with a body from a ConfigMap."""
 _TIME: Final = 20
 """Seconds that it may take without an annotation."""
 _INCLUDED: Final = 15
@@ -36,9 +39,21 @@ def parse_canary(value: object) -> tuple[str, str]:
 _REQUEST: Final = re.compile(r"(GET|POST) (/[!-~]{0,2047})", re.ASCII)
 
 
-def parse_body(value: object) -> str:
-    """The text of a JSON body. Raises ValueError with a sentence."""
+class BodyKey(NamedTuple):
+    """The key of a ConfigMap that contains the body."""
+
+    config_map: str
+    key: str
+
+
+def parse_body(value: object) -> str | BodyKey:
+    """The text of a JSON body, or `configMap:NAME/KEY`. Raises ValueError with a sentence."""
     text = str(value)
+    if text.startswith(_CONFIG_MAP):
+        match = _BODY_KEY.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text[:40]!r} is not configMap: with a name, a slash and a key")
+        return BodyKey(match[1], match[2])
     if len(text) > _LARGEST_BODY:
         raise ValueError(f"its {len(text)} characters are more than {_LARGEST_BODY}")
     try:
@@ -46,6 +61,10 @@ def parse_body(value: object) -> str:
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
     return text
+
+
+_CONFIG_MAP: Final = "configMap:"
+_BODY_KEY: Final = re.compile(r"configMap:([a-z0-9][a-z0-9.-]{0,252})/([A-Za-z0-9._-]{1,253})", re.ASCII)
 
 
 def parse_time(value: object) -> int:
@@ -67,17 +86,9 @@ def requested_canary(pod: PodView, container: Container, facts: Facts) -> str | 
 
 def annotated_progress(pod: PodView, container: Container, facts: Facts) -> Progress | None:
     """The check of progress that a container's annotations describe; None without valid ones."""
-    given = pod.chassis_annotations
-    if not given:
+    if not pod.chassis_annotations or (request := _value(pod, container, CANARY, facts)) is None:
         return None
-
-    def value(name: str) -> object:
-        own = given.get(f"{name}.{container.name}")
-        return given.get(name) if own is None and annotations_apply_to(pod, container, facts) else own
-
-    if (request := value(CANARY)) is None:
-        return None
-    body, seconds = value(CANARY_BODY), value(CANARY_TIME)
+    body, seconds = (_value(pod, container, each, facts) for each in (CANARY_BODY, CANARY_TIME))
     try:
         method, path = parse_canary(request)
         content = None if method == "GET" else "{}" if body is None else parse_body(body)
@@ -86,7 +97,28 @@ def annotated_progress(pod: PodView, container: Container, facts: Facts) -> Prog
         return None
     return Progress(
         connections=True,
-        canaries=(Canary(path=path, body=content),),
+        canaries=(Canary(path=path, body="" if isinstance(content, BodyKey) else content),),
+        body_variable=BODY_VARIABLE if isinstance(content, BodyKey) else "",
         longest=max(longest - _INCLUDED, 0),
         silence=_SILENCE,
     )
+
+
+def body_variable(pod: PodView, container: Container, facts: Facts) -> Json | None:
+    """The variable for a canary with its body in a ConfigMap; None for others, and if the container has it.
+    Without the ConfigMap it is not set, and no canary is sent."""
+    progress = annotated_progress(pod, container, facts)
+    if progress is None or any(each.name == progress.body_variable for each in container.typed.env):
+        return None
+    body = parse_body(_value(pod, container, CANARY_BODY, facts)) if progress.body_variable else ""
+    if not isinstance(body, BodyKey):
+        return None
+    reference = {"name": body.config_map, "key": body.key, "optional": True}
+    return {"name": progress.body_variable, "valueFrom": {"configMapKeyRef": reference}}
+
+
+def _value(pod: PodView, container: Container, name: str, facts: Facts) -> str | None:
+    """An annotation for a container: its own one, or the pod's if that is about it."""
+    given = pod.chassis_annotations
+    own = given.get(f"{name}.{container.name}")
+    return given.get(name) if own is None and annotations_apply_to(pod, container, facts) else own

@@ -295,6 +295,7 @@ def _plan(server: Server | None, progress: Progress) -> str:
         "workers": list(progress.workers),
         "models": progress.models or "",
         "canaries": [[each.path, each.body] for each in progress.canaries],
+        **({"body": progress.body_variable} if progress.body_variable else {}),
         "paused": list(progress.paused),
         "silence": _silence(server, progress),
         "longest": progress.longest,

@@ -131,6 +131,9 @@ class Progress(Model):
         description="whether it has no such page, and what the kernel shows of its connections counts: "
         "without `canaries` that it accepts them",
     )
+    body_variable: str = Field(
+        "", description="the variable with the body of `canaries`; without it in the container none is sent"
+    )
     page: str = Field("/metrics", pattern=r"^/", description="the path of its Prometheus page")
     page_port: int = Field(0, ge=0, le=65535, description="the port of the page; 0: the server's")
     page_port_flags: tuple[str, ...] = Field((), description="flags that set the port of the page")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from policies.core.annotations import (
     CANARY,
+    CANARY_BODY,
     EXPECTED_START,
     HEALTH_PATH,
     HEALTH_PORT,
@@ -25,11 +26,11 @@ from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, in_words, times
 from policies.kube import probe_defaults
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, dig, integer, mapping, text
+from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.names import is_label_key
 from policies.kube.pods import Container, Role, with_container
 from policies.probes.advice import advise
-from policies.probes.canary import annotated_progress
+from policies.probes.canary import annotated_progress, body_variable
 from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
 from policies.probes.health import (
@@ -145,6 +146,14 @@ def _with_missing_probes(
             live = _with_more_failures(live) if grouped else live
         added["livenessProbe"] = live
         _explain(why, pod, container, "livenessProbe", live, found.live_source, check)
+        variable = body_variable(pod, container, facts) if check and program else None
+        if variable is not None:
+            added["env"] = [*maps(spec, "env"), variable]
+            why.give(
+                f"{container.path}.env[{variable['name']}]",
+                "the body of its canary, from the ConfigMap that an annotation names",
+                annotation=lambda: _written(pod, container, CANARY_BODY),
+            )
     if "readinessProbe" in added:
         _explain(why, pod, container, "readinessProbe", added["readinessProbe"], found.ready_source)
     return container.with_spec({**spec, **added}) if added else container

@@ -23,6 +23,10 @@ import zlib
 
 PORT, SCHEME, START, PATH = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 PLAN, VARIABLES = json.loads(sys.argv[5]), sys.argv[6:]
+# The canaries' body is in a variable, or none is sent.
+if "body" in PLAN:
+    found = os.environ.get(PLAN["body"])
+    PLAN["canaries"] = [[path, found] for path, _ in PLAN["canaries"] if found]
 HUNG = 100
 # Seconds since the shell began; the probe's timeoutSeconds is 30, and `longest` more.
 DEADLINE, HEALTH, PAGE, LATEST_CANARY = 25 + PLAN["longest"], 10, 3, 8 + PLAN["longest"]

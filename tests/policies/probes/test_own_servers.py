@@ -219,6 +219,16 @@ def test_a_canary_that_is_not_answered_and_passes(
     assert asks(kubelet, server, silent=LONG_AGO, armed=armed, used=used).status == 0
 
 
+@pytest.mark.parametrize("body", [None, {"x": 2}])
+def test_a_body_from_a_variable(body: dict[str, int] | None, kubelet: Kubelet) -> None:
+    """Without the variable, because its ConfigMap does not exist, no canary is sent."""
+    server, env = Server(), {"BODY": json.dumps(body)} if body else {}
+    plan = json.dumps({**json.loads(ASKS), "canaries": [["/predict", ""]], "body": "BODY"})
+    use(kubelet, 100)
+    assert kubelet.probe(server, path="", plan=plan, env=env).status == 0
+    assert server.requests == ([("/predict", body, None)] if body else [])
+
+
 def test_a_client_that_gets_answers(kubelet: Kubelet) -> None:
     """It keeps its connection and asks again: no canary is sent while its answers come."""
     with listener() as (listening, port):
@@ -297,6 +307,27 @@ def test_a_path_and_a_canary() -> None:
     assert changed["readinessProbe"]["httpGet"] == {"path": "/health", "port": 8080}
 
 
+def test_a_body_in_a_config_map() -> None:
+    annotations = {**CANARY, "mlchassis.dev/canary-body": "configMap:canaries/api.json"}
+    changed = injected({**UVICORN, "env": [{"name": "A", "value": "1"}]}, annotations)
+    assert changed["env"] == [
+        {"name": "A", "value": "1"},
+        {
+            "name": "MLCHASSIS_CANARY_BODY",
+            "valueFrom": {"configMapKeyRef": {"name": "canaries", "key": "api.json", "optional": True}},
+        },
+    ]
+    assert plan_of(changed)["canaries"] == [["/predict", ""]]
+    assert plan_of(changed)["body"] == "MLCHASSIS_CANARY_BODY"
+    assert injected(changed, annotations) == changed
+
+
+def test_a_body_variable_of_the_container_stays() -> None:
+    annotations = {**CANARY, "mlchassis.dev/canary-body": "configMap:canaries/api.json"}
+    env = [{"name": "MLCHASSIS_CANARY_BODY", "value": "{}"}]
+    assert injected({**UVICORN, "env": env}, annotations)["env"] == env
+
+
 def test_nothing_in_a_body_is_expanded() -> None:
     annotations = {**CANARY, "mlchassis.dev/canary-body": '{"x": "$(SECRET)"}'}
     changed = injected({**UVICORN}, annotations)
@@ -310,6 +341,10 @@ def test_nothing_in_a_body_is_expanded() -> None:
         ({"mlchassis.dev/canary": "PUT /x"}, "is not GET or POST and a path"),
         ({"mlchassis.dev/canary": "POST predict"}, "is not GET or POST and a path"),
         ({**CANARY, "mlchassis.dev/canary-body": "{x"}, "it is not JSON"),
+        (
+            {**CANARY, "mlchassis.dev/canary-body": "configMap:canaries"},
+            "is not configMap: with a name, a slash",
+        ),
         ({**CANARY, "mlchassis.dev/canary-body": "[" * 100_000}, "are more than"),
         ({**CANARY, "mlchassis.dev/canary-time": "1h"}, "is not between 1 s and 300 s"),
         ({"mlchassis.dev/canary-time": "10s"}, "has no effect without mlchassis.dev/canary"),
