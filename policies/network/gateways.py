@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from pydantic import Field
@@ -13,14 +13,11 @@ from policies.core import data
 from policies.core.facts import WholeObjects
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json
 from policies.kube.objects import services as objects
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.reading import WrongTypeError, read
+from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, VirtualService
-
-T = TypeVar("T", bound=Object)
 
 _CLASS: Final = "kubernetes.io/ingress.class"
 _SERVICE: Final = "Service"
@@ -83,7 +80,7 @@ def routed(cluster: WholeObjects, namespace: str, own: Backends) -> Iterator[Rou
         if any(any(cluster.every(GroupKind.parse(each), namespace)) for each in gateway.policies):
             continue
         for obj in cluster.every(gateway.group_kind, namespace):
-            route = _read(obj, kind)
+            route = readable(obj, kind)
             if route is None or (gateway.classes and _class_of(route) not in gateway.classes):
                 continue
             if gateway.gateway_classes and not _is_of(route, gateway.gateway_classes, cluster, namespace):
@@ -99,13 +96,6 @@ def routed(cluster: WholeObjects, namespace: str, own: Backends) -> Iterator[Rou
                     yield Routed(gateway, name, f"{backend.kind} {backend.name}", time, limited is None)
 
 
-def _read(obj: Json, kind: type[T]) -> T | None:
-    try:
-        return read(obj, kind)
-    except WrongTypeError:
-        return None  # its own review says so
-
-
 def _class_of(route: Object) -> str:
     own = route.spec.ingress_class_name if isinstance(route, Ingress) else ""
     return own or route.metadata.annotations.get(_CLASS, "")
@@ -115,12 +105,12 @@ def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, names
     """Whether a route belongs to a Gateway of one of the classes."""
     for parent in route.spec.parent_refs if isinstance(route, Route) else ():
         found = cluster.named(_GATEWAY, parent.namespace or namespace, parent.name)
-        gateway = None if found is None else _read(found, objects.Gateway)
+        gateway = None if found is None else readable(found, objects.Gateway)
         if gateway is None:
             continue
         name = gateway.spec.gateway_class_name
         of_class = cluster.named(_GATEWAY_CLASS, "", name)
-        known = None if of_class is None else _read(of_class, objects.GatewayClass)
+        known = None if of_class is None else readable(of_class, objects.GatewayClass)
         if name in classes or (known is not None and known.spec.controller_name in classes):
             return True
     return False
@@ -170,12 +160,12 @@ def _followed(
         if reference.kind in ("", "AIServiceBackend")
         else None
     )
-    ai_backend = None if found is None else _read(found, objects.AIServiceBackend)
+    ai_backend = None if found is None else readable(found, objects.AIServiceBackend)
     if ai_backend is not None:
         reference = ai_backend.spec.backend_ref
     if reference.kind == "Backend":
         found = cluster.named(_BACKEND, namespace, reference.name)
-        backend = None if found is None else _read(found, objects.Backend)
+        backend = None if found is None else readable(found, objects.Backend)
         hosts = () if backend is None else (each.fqdn.hostname for each in backend.spec.endpoints)
         inside = (host for host in hosts if host.partition(".")[2] in ("", namespace) or ".svc" in host)
         return _service(next(inside, "").partition(".")[0])

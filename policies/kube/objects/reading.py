@@ -83,3 +83,11 @@ def _with_key(obj: Any, path: str, got: str) -> str:
 
 def _name_of(value: object) -> str:
     return _NAMES.get(type(value), "object" if isinstance(value, dict) else "array")
+
+
+def readable(obj: Json, kind: type[T]) -> T | None:
+    """The object as a type; None if it cannot be read, which the review of the object itself reports."""
+    try:
+        return read(obj, kind)
+    except WrongTypeError:
+        return None

@@ -21,7 +21,7 @@ from policies.core.listing import TypedIndex
 from policies.core.volumes import class_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.nodes import HOSTNAME, pinned_to_one_node
+from policies.kube.nodes import HOSTNAME, only_node, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
@@ -126,12 +126,13 @@ def _apart(pod: PodSpec, other: Replicated, claim: PersistentVolumeClaim, facts:
     """What happens if a pod and those of another workload are on two nodes; empty if they certainly are not,
     or if the volume is no disk."""
     second, who = other.spec.template.spec, f"{other.kind} {other.name}"
-    if _host(pod) and _host(second):
-        if _host(pod) == _host(second):
+    here, there = only_node(pod), only_node(second)
+    if here and there:
+        if here == there:
             return ""
         return (
-            f"{who} uses it on {_host(second)}, and this pod runs on {_host(pod)}: the volume is attached to "
-            "one of them, and one pod waits."
+            f"{who} uses it on {there}, and this pod runs on {here}: the volume is attached to one of them, "
+            "and one pod waits."
         )
     fixed = (pinned_to_one_node(each) or _is_together(each) for each in (pod, second))
     if any(fixed) or not keeps_others_waiting(claim, facts):
@@ -171,11 +172,6 @@ def _shared(target: Target, facts: Facts) -> Findings:
 
 def _is_together(pod: PodSpec) -> bool:
     return any(term.topology_key == HOSTNAME for term in pod.affinity.pod_affinity.required)
-
-
-def _host(pod: PodSpec) -> str:
-    """The only node that a pod may run on; empty if there are several."""
-    return pod.node_name or pod.node_selector.get(HOSTNAME, "")
 
 
 def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:

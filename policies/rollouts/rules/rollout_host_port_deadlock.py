@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT
+from policies.core.facts import WholeObjects
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.nodes import pinned_to_one_node
+from policies.kube.nodes import only_node, pinned_to_one_node
+from policies.kube.objects.nodes import Node
+from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.reading import readable
+from policies.kube.objects.workloads import DaemonSet, Replicated
 from policies.kube.pods import Role
 from policies.rollouts.rollouts import (
     Outcome,
     RollingUpdate,
     host_ports,
+    minimum_of,
+    minimum_replicas,
     outcome,
     pending_replicas,
     running_update,
@@ -18,6 +27,10 @@ from policies.rollouts.rollouts import (
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    other = next(iter(_taken_by_others(target, facts)), None)
+    if other is not None:
+        yield other
+        return
     update = running_update(target, facts)
     if update is None:
         return
@@ -40,6 +53,67 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
+def _taken_by_others(target: Target, facts: Facts) -> Findings:
+    """Findings about host ports that the pods of another workload take on the same node. The webhook's caches
+    keep no ports of other workloads: they are found in files and by a scan."""
+    cluster = facts.cluster
+    if not isinstance(cluster, WholeObjects) or target.kind == DAEMON_SET:
+        return
+    if not minimum_replicas(target, facts):
+        return
+    for template in target.templates:
+        pod = template.typed.spec
+        for container in template.containers(Role.MAIN, Role.SIDECAR):
+            for index, port in host_ports(pod, container.typed).items():
+                protocol = container.typed.ports[index].protocol
+                for who, where in _others(target, pod, facts, cluster, (port, protocol)):
+                    yield Finding(
+                        template.at(container, f"ports[{index}]"),
+                        f"{who} takes host port {port} of {where}, too: one of the two pods stays Pending.",
+                        "Give them different host ports or nodes, or drop the host port and use a Service.",
+                        Certainty.LIKELY,
+                    )
+
+
+def _others(
+    target: Target, pod: PodSpec, facts: Facts, cluster: WholeObjects, port: tuple[int, str]
+) -> Iterator[tuple[str, str]]:
+    """The other workloads of the namespace that take a host port of the node of a pod, and the node."""
+    node = _node(pod, facts)
+    for other in facts.objects(Replicated) or () if node else ():
+        second = other.spec.template.spec
+        own = (other.kind, other.name) == (target.kind.kind, target.name)
+        if not own and _node(second, facts) == node and port in _ports(second) and minimum_of(other, facts):
+            yield f"{other.kind} {other.name}", f"node {node}"
+    for obj in cluster.every(DAEMON_SET, facts.namespace):
+        daemons = readable(obj, DaemonSet)
+        second = PodSpec() if daemons is None else daemons.spec.template.spec
+        if daemons is not None and port in _ports(second) and _is_wherever(second, pod):
+            yield f"DaemonSet {daemons.name}", "every such node"
+
+
+def _is_wherever(daemon: PodSpec, pod: PodSpec) -> bool:
+    """Whether a DaemonSet has a pod on each node that another pod may run on."""
+    selects = daemon.node_selector or daemon.affinity.node_affinity.required is not None
+    tolerates_all = any(each.operator == "Exists" and not each.key for each in daemon.tolerations)
+    return not selects and (tolerates_all or not pod.tolerations)
+
+
+def _node(pod: PodSpec, facts: Facts) -> str:
+    """The only node for a pod: the one that it names, or the only one of the cluster."""
+    nodes = facts.cluster_objects(Node)
+    alone = next(iter(nodes)).name if nodes and len(nodes) == 1 else ""
+    return only_node(pod) or alone
+
+
+def _ports(pod: PodSpec) -> set[tuple[int, str]]:
+    return {
+        (port, container.ports[index].protocol)
+        for container in pod.containers
+        for index, port in host_ports(pod, container).items()
+    }
+
+
 def _texts(ports: str, one_node: bool, update: RollingUpdate, found: Outcome) -> tuple[str, str]:
     if found is Outcome.STUCK:
         node = "the same node" if one_node else "a node"
@@ -55,4 +129,4 @@ def _texts(ports: str, one_node: bool, update: RollingUpdate, found: Outcome) ->
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, DAEMON_SET), requires=(PodFeature.HOST_PORT,))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET), requires=(PodFeature.HOST_PORT,))
