@@ -474,6 +474,9 @@ class Preset(Model):
     repository_api: str | None = Field(
         None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"
     )
+    opens_early: str = Field(
+        "", description="where it is shown that its port is open before the models are loaded, if it is"
+    )
     loads_model: bool = Field(
         False,
         description="whether it loads the model in its arguments, variables or image before it serves: "

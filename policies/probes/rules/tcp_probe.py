@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.health import known_health
-from policies.probes.probe import LIVENESS, READINESS, probes
+from policies.probes.probe import LIVENESS, READINESS, Probe, probes
+from policies.probes.serving import recognised
 
 
 def check(target: Target, facts: Facts) -> Findings:
     reported: set[str] = set()
     for probe in probes(target, LIVENESS, READINESS):
         container = probe.template.at(probe.container)
-        if container in reported or probe.typed.tcp_socket is None or not probe.is_user_written:
+        if container in reported or probe.typed.tcp_socket is None:
+            continue
+        if not probe.is_user_written and not _is_early(probe, facts):
             continue
         health = known_health(probe.template.view, probe.container, facts)
         if health is None:
@@ -23,12 +26,26 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         reported.add(container)  # one finding is enough for two such probes
         source = f"The {source}" if source.startswith("preset") else "An annotation"
+        if not probe.is_user_written:
+            yield Finding(
+                container,
+                f"The readinessProbe that KServe adds checks only for an open port, and the server opens "
+                f"it before its models are loaded. {source} gives a health endpoint.",
+                f"Write a readinessProbe with {_endpoint(known)}.",
+            )
+            continue
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks only for an open port, which can be open while the model is not "
             f"loaded or the server hangs. {source} gives a health endpoint.",
             f"Use {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
         )
+
+
+def _is_early(probe: Probe, facts: Facts) -> bool:
+    """Whether a readinessProbe that an operator adds passes before the models are loaded."""
+    server = recognised(probe.container, facts) if probe.field == READINESS else None
+    return server is not None and bool(server.preset.opens_early)
 
 
 def _endpoint(handler: dict[str, dict[str, object]]) -> str:
