@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
 
-from policies.core.facts import Facts
+from policies.core.facts import Facts, whole_objects
+from policies.core.lives import runs_in
 from policies.core.pod_view import PodView
-from policies.core.target import PodTemplate, Target
+from policies.core.target import PodTemplate, Target, pod_templates
+from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.json import mapping
 from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
@@ -55,6 +58,8 @@ _LISTED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET)
 REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
 MAX_WORKLOADS: Final = 500
 """Maximum number of workloads whose usage is added up."""
+_MAX_GROUPS: Final = 50
+"""Maximum number of groups of one kind that each group is compared with."""
 
 
 # --- pods ------------------------------------------------------------------------------------------
@@ -329,6 +334,27 @@ def used_by_other_manifests(
             used = _sum((used, pods.usage))
             last = last and identity < own
     return used, last
+
+
+def used_by_other_groups(target: Target, quota: ResourceQuota, facts: Facts) -> dict[str, Amounts]:
+    """What each other group among the manifests takes whose pods wait for each other, by its kind and name.
+    Groups that a person or a queue starts later take nothing."""
+    cluster = whole_objects(facts.cluster)
+    found: dict[str, Amounts] = {}
+    if cluster is None:
+        return found
+    for workload in (each for each in known_workloads() if each.group):
+        for obj in islice(cluster.every(workload.gk, facts.namespace), _MAX_GROUPS):
+            other = Target(obj, workload.gk, pod_templates(obj, {workload.gk: workload}))
+            run = next(runs_in(obj), None)
+            if (other.kind, other.name) == (target.kind, target.name) or run is None or not run.creates_pods:
+                continue
+            counts = pods_in_group(other)
+            pods = [pods_of(each.view, counts.get(each.path, 0), facts) for each in other.templates]
+            counted = [each for each in pods if each is not None and covers(quota, each)]
+            if sum(counts.values()) > 1 and len(counted) == len(pods):
+                found[f"{other.kind.kind} {other.name}"] = _sum(each.usage for each in counted)
+    return found
 
 
 def _sum(usages: Iterable[Amounts]) -> dict[str, Decimal]:

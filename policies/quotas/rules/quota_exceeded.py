@@ -13,6 +13,7 @@ from policies.quotas.quotas import (
     is_running,
     missing_resources,
     quota_matches,
+    used_by_other_groups,
     used_by_other_manifests,
 )
 from policies.rollouts.rollouts import Outcome, outcome
@@ -64,6 +65,7 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         yield _short(target, each, room, room.text, Certainty.CERTAIN)
     else:
         yield from _next_to_others(target, each, facts)
+        yield from _next_to_groups(target, each, facts)
 
 
 def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
@@ -84,6 +86,28 @@ def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
             f"and {part} takes {room.amount(room.per_replica)}"
         )
         yield _short(target, each, room, why, Certainty.LIKELY)
+
+
+def _next_to_groups(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
+    """Two groups of pods of which each fits the quota alone: if both start, each may get a part of its pods,
+    which wait for the rest. The last of them by kind and name has the finding."""
+    if target.kind in REPLICATED or sum(part.count for part in each.pods) < 2:
+        return
+    if in_use(each.quota) is not None:
+        return  # those that run are among the pods in use
+    others = used_by_other_groups(target, each.quota, facts)
+    for who, usage in others.items():
+        room = each.room(dict(usage))
+        if room is not None and room.replicas < 1 and who < f"{target.kind.kind} {target.name}":
+            yield Finding(
+                _resources(each.templates[0]),
+                f"ResourceQuota {room.quota} allows {room.limit}. {who} takes {room.amount(room.used)}, "
+                f"and this {target.kind.kind} {room.amount(room.per_replica)}: if both start, each may get a "
+                "part of its pods, which wait for the rest.",
+                "Admit them as groups, by a queue of Kueue or another gang scheduler, or raise the quota.",
+                Certainty.LIKELY,
+            )
+            return
 
 
 def _short(target: Target, each: QuotaMatch, room: Room, why: str, certainty: Certainty) -> Finding:
