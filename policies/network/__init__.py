@@ -5,5 +5,6 @@
 | how long do gateways wait for an answer (`gateways.yaml`) | `gateways` |
 | is a pod in a mesh, and when does its proxy run (`meshes.yaml`) | `meshes` |
 
-Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`.
+Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`,
+`policies.rollouts`.
 """

@@ -470,6 +470,9 @@ class Preset(Model):
         False, description="whether the word after the command names the model: `vllm serve Qwen/Qwen3-8B`"
     )
     model_env: tuple[str, ...] = Field((), description="environment variables that name the model")
+    served_name_flags: tuple[str, ...] = Field(
+        (), description="flags with the name by which clients ask for the model, if it is another"
+    )
     default_model: str | None = Field(None, description="the default name of the model")
     repository_api: str | None = Field(
         None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"

@@ -1,0 +1,65 @@
+"""service-mixes-models: Services of one model that send requests to the server of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.pod_view import PodView
+from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.json import mapping
+from policies.kube.objects.services import Service
+from policies.kube.objects.workloads import Replicated
+from policies.kube.pods import Role
+from policies.probes.serving import recognised
+from policies.probes.startup_budget import named_models
+from policies.rollouts.rollouts import minimum_of
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        own = frozenset(_models(template.view, facts))
+        selecting = list(_services(target, template.typed.metadata.labels, facts)) if own else ()
+        for service in selecting:
+            # A Service with the name of another workload is that one's.
+            for view, other in _named(service.name, facts):
+                theirs = frozenset(_models(view, facts))
+                selected = service.spec.selector.items() <= other.spec.template.metadata.labels.items()
+                if selected and theirs and own.isdisjoint(theirs):
+                    yield Finding(
+                        f"{template.metadata_path}.labels",
+                        f"Service {service.name} selects these pods, which serve {min(own)}, next to those "
+                        f"of {other.kind} {other.name}, which serve {min(theirs)}: it sends each request to "
+                        "one of them by chance.",
+                        "Select by a label that only the pods of one model have.",
+                    )
+                    return
+
+
+def _services(target: Target, labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
+    """The Services with another name than the workload's that send requests to its pods."""
+    for service in facts.objects(Service) or ():
+        selector = service.spec.selector
+        balanced = service.spec.cluster_ip != "None" and service.name != target.name
+        if selector and balanced and selector.items() <= labels.items():
+            yield service
+
+
+def _named(name: str, facts: Facts) -> Iterator[tuple[PodView, Replicated]]:
+    """The workloads of a name that run, with their pods."""
+    workloads = facts.objects(Replicated)
+    for obj, workload in zip(workloads.listing, workloads, strict=True) if workloads else ():
+        if workload.name == name and minimum_of(workload, facts):
+            yield facts.view(mapping(obj, "spec", "template")), workload
+
+
+def _models(view: PodView, facts: Facts) -> Iterator[str]:
+    """The names by which clients ask for the models of a pod, as far as they are known."""
+    for container in view.containers:
+        server = recognised(container, facts) if container.role is Role.MAIN else None
+        if server is not None and not any("$" in word for word in server.argv):
+            served = server.options.value(server.preset.served_name_flags)
+            yield from filter(None, (served,) if served else named_models(server))
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
