@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.core.facts import Facts, whole_objects
+from policies.core.facts import Facts
 from policies.core.lives import runs_in
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target, pod_templates
@@ -339,7 +339,7 @@ def used_by_other_manifests(
 def used_by_other_groups(target: Target, quota: ResourceQuota, facts: Facts) -> dict[str, Amounts]:
     """What each other group among the manifests takes whose pods wait for each other, by its kind and name.
     Groups that a person or a queue starts later take nothing."""
-    cluster = whole_objects(facts.cluster)
+    cluster = facts.whole
     found: dict[str, Amounts] = {}
     if cluster is None:
         return found

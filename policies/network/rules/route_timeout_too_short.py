@@ -22,8 +22,8 @@ _POOLS: Final = (
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    cluster = facts.cluster
-    if not isinstance(cluster, WholeObjects) or target.has_controller:
+    cluster = facts.whole
+    if cluster is None or target.has_controller:
         return
     for template in target.templates:
         for container in template.containers(Role.MAIN):

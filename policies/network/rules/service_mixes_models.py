@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.pod_view import PodView
@@ -15,12 +17,16 @@ from policies.probes.serving import recognised
 from policies.probes.startup_budget import named_models
 from policies.rollouts.rollouts import minimum_of
 
+_MAX_SERVICES: Final = 32
+
 
 def check(target: Target, facts: Facts) -> Findings:
+    if facts.whole is None:
+        return  # the webhook's caches keep no containers of other workloads
     for template in target.templates:
         own = frozenset(_models(template.view, facts))
-        selecting = list(_services(target, template.typed.metadata.labels, facts)) if own else ()
-        for service in selecting:
+        selecting = _services(target, template.typed.metadata.labels, facts) if own else ()
+        for service in islice(selecting, _MAX_SERVICES):
             # A Service with the name of another workload is that one's.
             for view, other in _named(service.name, facts):
                 theirs = frozenset(_models(view, facts))
@@ -48,7 +54,9 @@ def _services(target: Target, labels: Mapping[str, str], facts: Facts) -> Iterat
 def _named(name: str, facts: Facts) -> Iterator[tuple[PodView, Replicated]]:
     """The workloads of a name that run, with their pods."""
     workloads = facts.objects(Replicated)
-    for obj, workload in zip(workloads.listing, workloads, strict=True) if workloads else ():
+    if workloads is None or next(workloads.all_named(name), None) is None:
+        return
+    for obj, workload in zip(workloads.listing, workloads, strict=True):
         if workload.name == name and minimum_of(workload, facts):
             yield facts.view(mapping(obj, "spec", "template")), workload
 

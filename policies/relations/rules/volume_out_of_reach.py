@@ -95,7 +95,7 @@ def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certa
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """A finding about a ReadWriteOnce claim that another workload mounts, too, maybe on another node. The
     webhook's caches keep no volumes of other workloads: it is found in files and by a scan."""
-    workloads = facts.objects(Replicated)
+    workloads = facts.objects(Replicated) if facts.whole is not None else None
     if not workloads or template.completes or not minimum_replicas(target, facts):
         return
     pod = template.typed.spec

@@ -56,8 +56,8 @@ def check(target: Target, facts: Facts) -> Findings:
 def _taken_by_others(target: Target, facts: Facts) -> Findings:
     """Findings about host ports that the pods of another workload take on the same node. The webhook's caches
     keep no ports of other workloads: they are found in files and by a scan."""
-    cluster = facts.cluster
-    if not isinstance(cluster, WholeObjects) or target.kind == DAEMON_SET:
+    cluster = facts.whole
+    if cluster is None or target.kind == DAEMON_SET:
         return
     if not minimum_replicas(target, facts):
         return
