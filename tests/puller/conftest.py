@@ -86,10 +86,11 @@ class World:
             """Replaces the shutdown."""
 
         self.puller._shut_down = nothing  # type: ignore[method-assign]
-        tasks = [self._task, *self.puller._tasks.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = {self._task, *self.puller._tasks.values()}
+        while running := {task for task in tasks if not task.done()}:
+            for task in running:  # before Python 3.12 asyncio.wait_for may swallow a cancellation
+                task.cancel()
+            await asyncio.wait(running, timeout=10)
         await self.puller.actions.storage.close()
         self.puller._store.close()
         await self.puller.actions.server.close()
