@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from pydantic import Field
@@ -26,6 +26,8 @@ _GATEWAY: Final = GroupKind("gateway.networking.k8s.io", "Gateway")
 _GATEWAY_CLASS: Final = GroupKind("gateway.networking.k8s.io", "GatewayClass")
 _AI_BACKEND: Final = GroupKind("aigateway.envoyproxy.io", "AIServiceBackend")
 _BACKEND: Final = GroupKind("gateway.envoyproxy.io", "Backend")
+
+T = TypeVar("T", bound=Object)
 
 
 class Gateway(Model):
@@ -104,16 +106,20 @@ def _class_of(route: Object) -> str:
 def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, namespace: str) -> bool:
     """Whether a route belongs to a Gateway of one of the classes."""
     for parent in route.spec.parent_refs if isinstance(route, Route) else ():
-        found = cluster.named(_GATEWAY, parent.namespace or namespace, parent.name)
-        gateway = None if found is None else readable(found, objects.Gateway)
+        gateway = _known(cluster, _GATEWAY, objects.Gateway, parent.namespace or namespace, parent.name)
         if gateway is None:
             continue
         name = gateway.spec.gateway_class_name
-        of_class = cluster.named(_GATEWAY_CLASS, "", name)
-        known = None if of_class is None else readable(of_class, objects.GatewayClass)
-        if name in classes or (known is not None and known.spec.controller_name in classes):
+        of_class = _known(cluster, _GATEWAY_CLASS, objects.GatewayClass, "", name)
+        if name in classes or (of_class is not None and of_class.spec.controller_name in classes):
             return True
     return False
+
+
+def _known(cluster: WholeObjects, kind: GroupKind, as_type: type[T], namespace: str, name: str) -> T | None:
+    """An object of a name as a type; None if it is unknown or has a value of another type."""
+    found = cluster.named(kind, namespace, name)
+    return None if found is None else readable(found, as_type)
 
 
 def _annotated(gateway: Gateway, route: Object) -> float | None:
@@ -155,17 +161,11 @@ def _followed(
 ) -> objects.BackendReference:
     """The Service or InferencePool that a reference leads to. An AIGatewayRoute names AIServiceBackends,
     which name a Backend with a host name."""
-    found = (
-        cluster.named(_AI_BACKEND, namespace, reference.name)
-        if reference.kind in ("", "AIServiceBackend")
-        else None
-    )
-    ai_backend = None if found is None else readable(found, objects.AIServiceBackend)
-    if ai_backend is not None:
-        reference = ai_backend.spec.backend_ref
+    if reference.kind in ("", "AIServiceBackend"):
+        ai_backend = _known(cluster, _AI_BACKEND, objects.AIServiceBackend, namespace, reference.name)
+        reference = reference if ai_backend is None else ai_backend.spec.backend_ref
     if reference.kind == "Backend":
-        found = cluster.named(_BACKEND, namespace, reference.name)
-        backend = None if found is None else readable(found, objects.Backend)
+        backend = _known(cluster, _BACKEND, objects.Backend, namespace, reference.name)
         hosts = () if backend is None else (each.fqdn.hostname for each in backend.spec.endpoints)
         inside = (host for host in hosts if host.partition(".")[2] in ("", namespace) or ".svc" in host)
         return _service(next(inside, "").partition(".")[0])
