@@ -93,6 +93,12 @@ class PodTemplate:
         inline = self.workload is not None and (self.shape is Shape.SPEC or bool(self.container_path))
         return "metadata" if inline or not self.path else f"{self.path}.metadata"
 
+    @property
+    def entry(self) -> int | None:
+        """The index of the first list element on the way to the template, such as that of its worker group;
+        None without one."""
+        return next((step for step in self.steps if isinstance(step, int)), None)
+
     def command_path(self, container: Container) -> str:
         """Field path of a container's `command`, or of its `args` if it has only these."""
         return self.at(container, "command" if strings(container.spec, "command") else "args")

@@ -115,8 +115,8 @@ def _later_pods(target: Target, template: PodTemplate) -> dict[str, str]:
         return {f"{target.name}-0-": why} if waits and leads else {}
     spec = target.read(JobSet).spec
     jobs = spec.replicated_jobs
-    own = next((step for step in template.steps if isinstance(step, int)), len(jobs))
-    if own >= len(jobs):
+    own = template.entry
+    if own is None or own >= len(jobs):
         return {}
     name = jobs[own].name
     if spec.startup_policy.startup_policy_order == "InOrder":

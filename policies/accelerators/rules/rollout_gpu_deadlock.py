@@ -98,9 +98,9 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
         return
     groups = spec.ray_cluster_config.worker_group_specs
     for template in target.templates:
-        index = next((step for step in template.steps if isinstance(step, int)), -1)
+        index = template.entry
         placed = placement(template.view, facts)
-        if placed is None or not placed.nodes or not 0 <= index < len(groups):
+        if placed is None or not placed.nodes or index is None or index >= len(groups):
             continue
         group = groups[index]
         pods = max(group.min_replicas, group.replicas or 0) * group.num_of_hosts

@@ -84,8 +84,8 @@ def _asked(container: ContainerSpec) -> int:
 
 def _group(template: PodTemplate, groups: tuple[WorkerGroupSpec, ...]) -> WorkerGroupSpec | None:
     """The worker group of a template; None for the head's."""
-    index = next((step for step in template.steps if isinstance(step, int)), len(groups))
-    return groups[index] if index < len(groups) else None
+    index = template.entry
+    return None if index is None or index >= len(groups) else groups[index]
 
 
 def _has_pods(group: WorkerGroupSpec) -> bool:
