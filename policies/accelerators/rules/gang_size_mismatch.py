@@ -130,8 +130,7 @@ def _at_once(target: Target) -> int | None:
     """The number of pods that a controller creates at the same time; None if unknown."""
     if target.kind != JOB:
         return target.read(Replicated).spec.replicas
-    job = target.read(Job).spec
-    return min(job.parallelism, job.completions or job.parallelism)
+    return target.read(Job).spec.at_once
 
 
 def _pods(target: Target, template: PodTemplate) -> int | None:

@@ -54,7 +54,7 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
         if nodes < 2 or _is_first(options.value(known.rank), target, template):
             continue
         address = options.value(known.address)
-        where = f"{address}"
+        where = address
         if address is None and not _is_set_elsewhere(target, container, known):
             address, where = known.default, f"{known.default} (the default of {launcher})"
         if _is_loopback(address or ""):
@@ -82,8 +82,7 @@ def _is_first(rank: str | None, target: Target, template: PodTemplate) -> bool:
 def _pods(target: Target, template: PodTemplate) -> int:
     """The number of pods of a template."""
     if target.kind == JOB:
-        job = target.read(Job).spec
-        return min(job.parallelism, job.completions or job.parallelism)
+        return target.read(Job).spec.at_once
     run = next(runs_in(target.obj), None)
     role = run.role_of(template) if run is not None else None
     return target.replicas if role is None else role.pods

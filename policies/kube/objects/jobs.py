@@ -44,6 +44,11 @@ class JobSpec(Part):
     managed_by: str = ""
     template: PodTemplateSpec = PodTemplateSpec()
 
+    @property
+    def at_once(self) -> int:
+        """The number of pods that run at the same time."""
+        return min(self.parallelism, self.completions or self.parallelism)
+
 
 class Job(Object):
     spec: JobSpec = JobSpec()
