@@ -5,7 +5,6 @@
 | which fields an object has | `objects` |
 | how JSON is read and edited | `json`, `metadata`, `group_kinds`, `field_paths` |
 | which containers a pod has | `pods` |
-| what the API server adds to a probe | `probe_defaults` |
 | how texts are parsed | `quantities`, `times`, `images`, `selectors`, `names` |
 | which nodes a pod selects | `nodes` |
 | how user text is printed | `printable` |

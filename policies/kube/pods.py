@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.kube.cache import Cache, lazy
 from policies.kube.json import Json, indexed_maps, maps, replaced, text
-from policies.kube.objects.pods import ContainerSpec
+from policies.kube.objects.pods import ContainerSpec, Probe
 from policies.kube.objects.reading import read
 
 
@@ -78,6 +78,22 @@ def port_number(container: ContainerSpec, port: object) -> int | None:
         named = next((each.container_port for each in container.ports if each.name == port), None)
         port = int(port) if named is None and port.isascii() and port.isdigit() and len(port) < 6 else named
     return port if type(port) is int and 0 < port < 65536 else None
+
+
+def every(period: int, timeout: int, failures: int) -> Probe:
+    """The numbers of a probe, in seconds and counts; `timed` gives it a handler."""
+    return Probe(period_seconds=period, timeout_seconds=timeout, failure_threshold=failures)
+
+
+def timed(handler: Json, timing: Probe) -> Json:
+    """A handler with the numbers of a probe, as JSON."""
+    numbers = {
+        "periodSeconds": timing.period,
+        "timeoutSeconds": timing.timeout,
+        "failureThreshold": timing.failures,
+    }
+    delay = {"initialDelaySeconds": timing.initial_delay} if timing.initial_delay else {}
+    return {**handler, **numbers, **delay}
 
 
 def containers(pod: Json, *roles: Role) -> Iterator[Container]:

@@ -16,7 +16,6 @@ from policies.containers.commands import command_without_pod, handler_command
 from policies.core.facts import Facts
 from policies.core.groups import Waits
 from policies.core.pod_view import PodView
-from policies.kube import probe_defaults
 from policies.kube.json import Json, mapping, strings, text
 from policies.kube.pods import Container, Role, port_number
 from policies.probes.health import handler_of, known_health, right_port
@@ -85,11 +84,13 @@ def _known_programs(container: Container, facts: Facts) -> frozenset[str]:
 def killed_start(pod: PodView, container: Container, facts: Facts) -> int | None:
     """Seconds of the expected start that the container's livenessProbe would end; None if it would not, or if
     a startupProbe would do harm."""
-    live = container.spec.get("livenessProbe")
-    if container.spec.get("startupProbe") is not None or not handler_of(live) or watched_start(live):
+    live, timing = container.spec.get("livenessProbe"), container.typed.liveness_probe
+    if timing is None or container.typed.startup_probe is not None:
+        return None
+    if not handler_of(live) or watched_start(live):
         return None
     expected = expected_start(pod, container, facts)
-    if expected is None or probe_defaults.startup_deadline(live) >= expected:
+    if expected is None or timing.startup_deadline >= expected:
         return None
     if container.role is not Role.MAIN or is_kuberay_container(pod, container, facts):
         return None

@@ -12,16 +12,16 @@ from policies.core.facts import Facts
 from policies.core.reasons import in_words
 from policies.core.settings import Model
 from policies.core.target import PodTemplate
-from policies.kube import probe_defaults
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import handler_of
 from policies.probes.liveness_program import (
+    asked_by,
     asks_nothing,
     blind_because,
-    checked_progress,
     is_program,
-    patience,
+    patience_of,
+    plan_in,
 )
 from policies.probes.probe import LIVENESS
 from policies.probes.recognition import Server
@@ -68,13 +68,15 @@ class Hang(NamedTuple):
 def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     """What happens if the server in a container with these probes hangs."""
     probe, server = container.spec.get(LIVENESS), recognised(container, facts)
-    if not probe:
+    timing = container.typed.liveness_probe
+    if not probe or timing is None:
         doubt = doubt_about(container, server, server_port(container, server)) if server else None
         return Hang(False, "it has no livenessProbe", change=f"{doubt[1]}." if doubt else f"Add {_CANARY}.")
     if is_program(probe):
-        more = f"Hung threads are noticed only with {_CANARY}." if asks_nothing(probe) else ""
-        return Hang(True, f"its livenessProbe checks {checked_progress(probe)}", patience(probe), more)
-    after = in_words(probe_defaults.give_up(probe))
+        plan = plan_in(probe)
+        more = f"Hung threads are noticed only with {_CANARY}." if asks_nothing(plan) else ""
+        return Hang(True, f"its livenessProbe checks {asked_by(plan)}", patience_of(plan, timing), more)
+    after = in_words(timing.give_up)
     if server is not None and (because := blind_because(template.view, container, facts)):
         remove = "Remove the livenessProbe: the webhook adds one that notices it."
         by_hand = because == "the probe was written by hand"

@@ -20,7 +20,6 @@ from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PAT
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.pod_view import PodView
-from policies.kube import probe_defaults
 from policies.kube.json import Json, integer, mapping, text
 from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
@@ -272,7 +271,8 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
         return None
     if kind in ("httpGet", "tcpSocket") and port_number(container.typed, action.get("port")) is None:
         return None  # the kubelet cannot send it
-    if probe_defaults.give_up(readiness) >= _DISABLED:
+    written = container.typed.readiness_probe
+    if written is not None and written.give_up >= _DISABLED:
         return None
     similar = settings.mirror is Mirror.SIMILAR
     if kind == "httpGet":

@@ -17,8 +17,8 @@ from policies.containers.programs import programs
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
-from policies.kube import probe_defaults
 from policies.kube.json import Json, dig, integer, mapping, maps, text
+from policies.kube.objects.pods import Probe as ProbeSpec
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
 from policies.probes.canary import annotated_progress
@@ -54,6 +54,10 @@ class Check(NamedTuple):
     why_not: str = ""
     timeout: int = TIMEOUT
     """Its timeoutSeconds."""
+    plan: Json = {}  # noqa: RUF012  # read only
+    """What the program knows of its server."""
+    start: int = 0
+    """Seconds that it allows for the start; 0 if it does not watch the start."""
 
 
 def parse_liveness(value: object) -> Liveness:
@@ -100,9 +104,11 @@ def progress_check(
     (action,) = endpoint.values()
     port, path = integer(action, "port", default=0), text(action, "path")
     tls = text(action, "scheme") == "HTTPS" or speaks_tls(container, server, port)
-    given = (str(port), "https" if tls else "http", str(start), path, _plan(server, progress))
+    plan = _plan(server, progress)
+    given = (str(port), "https" if tls else "http", str(start), path, _as_argument(plan))
     keys = _key_variables(server, progress) if server else ()
-    return Check({"exec": {"command": [*SHELL, program(), *given, *keys]}}, "", TIMEOUT + progress.longest)
+    handler = {"exec": {"command": [*SHELL, program(), *given, *keys]}}
+    return Check(handler, "", TIMEOUT + progress.longest, plan, start)
 
 
 def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
@@ -137,7 +143,7 @@ def is_program(probe: object) -> bool:
 _NAME: Final = "User-Agent: mlchassis-liveness"
 
 
-def _plan_in(probe: object) -> Json:
+def plan_in(probe: object) -> Json:
     """What the program in a probe knows of its server; empty for other programs."""
     try:
         return mapping(json.loads(text(dig(probe, "exec", "command"), 8)))
@@ -145,13 +151,12 @@ def _plan_in(probe: object) -> Json:
         return {}
 
 
-def checked_progress(probe: object) -> str:
-    """What the program in a probe asks, as a phrase."""
-    plan = _plan_in(probe)
+def asked_by(plan: Json) -> str:
+    """What the program asks, as a phrase."""
     canary = dig(plan, "canaries", 0)
-    if not plan or (text(plan, "page") and canary):
+    if not plan or (plan.get("page") and canary):
         return "its health, what it has finished, and one request while that does not change"
-    if text(plan, "page"):
+    if plan.get("page"):
         return "its health, and what it has finished while requests wait; no request is sent"
     if canary is None:
         return "whether it accepts connections while its processes compute nothing; no request is sent"
@@ -159,17 +164,16 @@ def checked_progress(probe: object) -> str:
     return f"{method} {text(canary, 0)}, while no client gets answers and its processes compute nothing"
 
 
-def asks_nothing(probe: object) -> bool:
-    """Whether the program in a probe only looks whether connections are accepted."""
-    plan = _plan_in(probe)
-    return bool(plan) and not text(plan, "page") and not plan.get("canaries")
+def asks_nothing(plan: Json) -> bool:
+    """Whether the program only looks whether connections are accepted."""
+    return bool(plan) and not plan.get("page") and not plan.get("canaries")
 
 
-def patience(probe: Json) -> str:
+def patience_of(plan: Json, timing: ProbeSpec) -> str:
     """How long a server without progress is left alone, such as `3 to 5 min`."""
-    silence, period = integer(_plan_in(probe), "silence", default=30), probe_defaults.period(probe)
-    failures = probe_defaults.failures(probe)
-    least, most = silence + (failures - 1) * period, silence + JITTER + failures * period
+    silence = integer(plan, "silence", default=30)
+    least = silence + (timing.failures - 1) * timing.period
+    most = silence + JITTER + timing.failures * timing.period
     return f"{least // 60} to {-(-most // 60)} min"
 
 
@@ -284,10 +288,10 @@ def _silence(server: Server | None, progress: Progress) -> int:
     return max(progress.silence, whole_number(longest, 5) or 0)
 
 
-def _plan(server: Server | None, progress: Progress) -> str:
-    """What the program needs to know of the preset, as JSON."""
+def _plan(server: Server | None, progress: Progress) -> Json:
+    """What the program needs to know of the preset."""
     metrics = {kind: list(names) for kind, names in progress.metrics if names}
-    plan = {
+    return {
         "page": "" if progress.connections else progress.page,
         "port": _page_port(server, progress),
         "metrics": metrics,
@@ -305,6 +309,9 @@ def _plan(server: Server | None, progress: Progress) -> str:
         "config": list(server.preset.config_flags) if server else [],
         "keys": list(progress.key_flags),
     }
+
+
+def _as_argument(plan: Json) -> str:
     return json.dumps(plan, separators=(",", ":")).replace("$", "\\u0024")  # the kubelet expands $(NAME)
 
 

@@ -6,7 +6,10 @@ standard-probes.md documents it; `policies.probes.advice` has its warnings.
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from policies.core.annotations import (
     CANARY,
@@ -23,32 +26,23 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.pod_view import PodView
-from policies.core.reasons import UNREAD, Reasons, in_words, times
-from policies.kube import probe_defaults
+from policies.core.reasons import UNREAD, Lazy, Reasons, in_words, times
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, dig, integer, mapping, maps, text
+from policies.kube.json import Json, dig, maps, text
 from policies.kube.names import is_label_key
-from policies.kube.pods import Container, Role, with_container
+from policies.kube.objects.pods import Probe
+from policies.kube.pods import Container, Role, every, timed, with_container
 from policies.probes.advice import advise
 from policies.probes.canary import annotated_progress, body_variable
 from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
-from policies.probes.health import (
-    ANNOTATION,
-    FALLBACK,
-    MIRRORED,
-    AnnotationError,
-    handler_of,
-    health_to_inject,
-)
+from policies.probes.health import ANNOTATION, FALLBACK, MIRRORED, AnnotationError, health_to_inject
 from policies.probes.liveness_program import (
     Check,
+    asked_by,
     can_watch_start,
-    checked_progress,
-    is_program,
-    patience,
+    patience_of,
     progress_check,
-    watched_start,
 )
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
@@ -64,119 +58,132 @@ _MAX_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
 
 
+class _Field(NamedTuple):
+    """A field that a container gets, with the reason; the last three are those of `Reason`."""
+
+    name: str
+    value: Any
+    why: Lazy
+    setting: str = ""
+    annotation: Lazy = ""
+    element: str = ""
+    """The name of the list element that is added; empty if the field has no list."""
+
+
 def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
     """Add the missing probes of serving containers, and a startupProbe to each container whose livenessProbe
     would end the start."""
-    pod = facts.view(obj)
-    if pod.completes:
-        return _with_progress(pod, facts, why)
-    serving = {container.name for container in serving_containers(pod, facts)}
-    changed = obj
+    pod, changed = facts.view(obj), obj
+    serving = () if pod.completes else serving_containers(pod, facts)
     for container in pod.running:
         # Computed from the original pod: its facts are cached, and injected probes do not count.
-        filled = container
-        if container.name in serving:
-            filled = _with_missing_probes(pod, container, settings, facts, why)
-        spec = _with_startup_probe(pod, filled, settings, facts, why)
-        changed = with_container(changed, container, spec)
+        if pod.completes:
+            fields = list(_training_liveness(pod, container, facts))
+        else:
+            missing = _missing_probes(pod, container, settings, facts) if container in serving else ()
+            fields = [*missing, *_startup_of_own_liveness(pod, container, settings, facts)]
+        if fields:
+            added = {each.name: each.value for each in fields}
+            changed = with_container(changed, container, {**container.spec, **added})
+        for name, _, reason, setting, annotation, element in fields:
+            place = f"{container.path}.{name}" + (f"[{element}]" if element else "")
+            why.give(place, reason, setting=setting, annotation=annotation)
     return changed
 
 
-def _with_progress(pod: PodView, facts: Facts, why: Reasons) -> Json:
-    """A training pod with livenessProbes by the progress that its annotations name."""
-    changed = pod.json
-    for container in pod.running:
-        progress = progress_of(pod, container, facts)
-        if progress is None or container.spec.get("livenessProbe") is not None:
-            continue
-        spec = {**container.spec, "livenessProbe": progress.probe}
-        changed = with_container(changed, container, spec)
-        why.give(
-            f"{container.path}.livenessProbe",
-            f"ends the container when nothing was written to {progress.path} for "
-            f"{in_words(progress.silence)}, so that the retries of the Job begin",
-            annotation=_container_key(TRAINING_PROGRESS, container),
-        )
-    return changed
+def _training_liveness(pod: PodView, container: Container, facts: Facts) -> Iterator[_Field]:
+    """The livenessProbe of a training by the progress that its annotation names."""
+    progress = progress_of(pod, container, facts)
+    if progress is None or container.spec.get("livenessProbe") is not None:
+        return
+    yield _Field(
+        "livenessProbe",
+        progress.probe,
+        f"ends the container when nothing was written to {progress.path} for "
+        f"{in_words(progress.silence)}, so that the retries of the Job begin",
+        annotation=_container_key(TRAINING_PROGRESS, container),
+    )
 
 
-def _with_missing_probes(
-    pod: PodView, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
-) -> Container:
-    spec = container.spec
-    live, ready, startup = (spec.get(name) for name in ("livenessProbe", "readinessProbe", "startupProbe"))
+def _missing_probes(
+    pod: PodView, container: Container, settings: StandardProbes, facts: Facts
+) -> Iterator[_Field]:
+    """The probes of a serving container that its author left out."""
+    live, ready = container.typed.liveness_probe, container.typed.readiness_probe
     if live is not None and (ready is not None or is_kuberay_container(pod, container, facts)):
-        return container
+        return
     try:
         found = health_to_inject(pod, container, settings, facts)
     except AnnotationError:
-        return container
-    timeout = _timeout(container, settings)
-    group_waits = waits_for(pod, container, facts) is not Waits.NO
-    added: Json = {}
-    if ready is None and found.ready is not None and not group_waits:
-        ready = added["readinessProbe"] = _readiness(found.ready, settings, timeout, live)
+        return
+    if ready is None and found.ready is not None and waits_for(pod, container, facts) is Waits.NO:
+        ready = _readiness(settings, _timeout(container, settings), live)
+        yield _probe(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
     if live is None and found.live is not None:
-        budget = _budget(pod, container, ready, settings, facts)
-        live = added["livenessProbe"] = _liveness(found.live, settings, timeout, ready)
-        watches_start = (
-            not group_waits
-            and startup is None
-            and ready is not None
-            and _may_watch_start(pod, container, budget, facts)
+        yield from _missing_liveness(pod, container, found.live, found.live_source, ready, settings, facts)
+
+
+def _missing_liveness(
+    pod: PodView,
+    container: Container,
+    endpoint: Json,
+    source: str,
+    ready: Probe | None,
+    settings: StandardProbes,
+    facts: Facts,
+) -> Iterator[_Field]:
+    """The livenessProbe, and what allows the start its time: a startupProbe, a delay, or the program.
+
+    `endpoint` is the handler that asks the server, and `ready` the numbers of its readinessProbe.
+    """
+    waits = waits_for(pod, container, facts) is not Waits.NO
+    grouped = waits or in_leader_worker_set(pod.typed.metadata)
+    budget, starts = _budget(pod, container, ready, settings, facts), container.typed.startup_probe is None
+    watches_start = (
+        starts and not waits and ready is not None and _may_watch_start(pod, container, budget, facts)
+    )
+    known = source.startswith("preset ") or annotated_progress(pod, container, facts)
+    watched = budget.seconds if watches_start else 0
+    check = progress_check(pod, container, endpoint if known else None, facts, watched)
+    program = check.handler if check else None
+    timing, delay = _liveness(settings, _timeout(container, settings), ready, grouped=grouped), 0
+    if starts and waits:
+        delay = budget.seconds * GROUP_FACTOR
+    elif starts and (source == MIRRORED or container.role is Role.SIDECAR):
+        delay = budget.seconds
+    elif starts and not (watches_start and program):
+        yield _startup(container, endpoint, timing, budget, settings)
+    if check and program:
+        timing = _liveness(settings, check.timeout, ready, grouped=grouped)
+    else:
+        timing = _with_live_timeout(timing, endpoint, container, settings)
+    timing = replace(timing, initial_delay_seconds=delay)
+    yield _probe(pod, container, "livenessProbe", endpoint, timing, source, check)
+    variable = body_variable(pod, container, facts) if program else None
+    if variable is not None:
+        yield _Field(
+            "env",
+            [*maps(container.spec, "env"), variable],
+            "the body of its canary, from the ConfigMap that an annotation names",
+            annotation=lambda: _written(pod, container, CANARY_BODY),
+            element=variable["name"],
         )
-        known = found.live_source.startswith("preset ") or annotated_progress(pod, container, facts)
-        endpoint = found.live if known else None
-        check = progress_check(pod, container, endpoint, facts, budget.seconds if watches_start else 0)
-        program = check.handler if check else None
-        grouped = group_waits or in_leader_worker_set(pod.typed.metadata)
-        if grouped:
-            live = _with_more_failures(live)
-        if group_waits and startup is None:
-            live["initialDelaySeconds"] = budget.seconds * GROUP_FACTOR
-        elif startup is None and (found.live_source == MIRRORED or container.role is Role.SIDECAR):
-            live["initialDelaySeconds"] = budget.seconds
-        elif startup is None and not (watches_start and program):
-            probe = added["startupProbe"] = _startup(live, settings, budget.seconds)
-            _explain_startup(why, container, probe, budget, settings)
-        live = _with_live_timeout(live, found.live, container, settings)
-        if check and program:
-            delay = {key: live[key] for key in ("initialDelaySeconds",) if key in live}
-            live = {**_liveness(program, settings, check.timeout, ready), **delay}
-            live = _with_more_failures(live) if grouped else live
-        added["livenessProbe"] = live
-        _explain(why, pod, container, "livenessProbe", live, found.live_source, check)
-        variable = body_variable(pod, container, facts) if check and program else None
-        if variable is not None:
-            added["env"] = [*maps(spec, "env"), variable]
-            why.give(
-                f"{container.path}.env[{variable['name']}]",
-                "the body of its canary, from the ConfigMap that an annotation names",
-                annotation=lambda: _written(pod, container, CANARY_BODY),
-            )
-    if "readinessProbe" in added:
-        _explain(why, pod, container, "readinessProbe", added["readinessProbe"], found.ready_source)
-    return container.with_spec({**spec, **added}) if added else container
 
 
-def _with_startup_probe(
-    pod: PodView, container: Container, settings: StandardProbes, facts: Facts, why: Reasons
-) -> Json:
-    """The container with a startupProbe, if its livenessProbe would end a start of the expected length."""
-    live, expected = container.spec.get("livenessProbe"), killed_start(pod, container, facts)
-    if expected is None:
-        return container.spec
-    check, why_not = startup_check(pod, container, live, facts)
-    if not check:
-        return container.spec
-    budget = budget_of(pod, container, facts)
-    timing = {key: value for key, value in mapping(live).items() if key not in handler_of(live)}
-    probe = _startup({**timing, **check}, settings, budget.seconds)
+def _startup_of_own_liveness(
+    pod: PodView, container: Container, settings: StandardProbes, facts: Facts
+) -> Iterator[_Field]:
+    """A startupProbe, if the author's livenessProbe would end a start of the expected length."""
+    live, expected = container.typed.liveness_probe, killed_start(pod, container, facts)
+    if live is None or expected is None:
+        return
+    handler, why_not = startup_check(pod, container, container.spec["livenessProbe"], facts)
+    if not handler:
+        return
     because = f"; without it, your livenessProbe kills the container during its start of {in_words(expected)}"
     if why_not:
-        because = f"; {_asked(probe)} instead of its livenessProbe, since {why_not}"
-    _explain_startup(why, container, probe, budget, settings, because)
-    return {**container.spec, "startupProbe": probe}
+        because = f"; {_asked(handler)} instead of its livenessProbe, since {why_not}"
+    yield _startup(container, handler, live, budget_of(pod, container, facts), settings, because)
 
 
 def _may_watch_start(pod: PodView, container: Container, budget: Budget, facts: Facts) -> bool:
@@ -197,51 +204,42 @@ def _timeout(container: Container, settings: StandardProbes) -> int:
     return max(settings.timeout, (server and server.preset.timeout) or 0)
 
 
-def _readiness(handler: Json, settings: StandardProbes, timeout: int, live: Any) -> Json:
-    """A readinessProbe that fails before the container's livenessProbe does."""
+def _readiness(settings: StandardProbes, timeout: int, live: Probe | None) -> Probe:
+    """The numbers of a readinessProbe that fails before the container's livenessProbe does."""
     period, failures = max(settings.readiness_period, timeout), settings.readiness_failures
-    if live is not None and period * failures >= probe_defaults.give_up(live):
-        period = max(1, min(period, probe_defaults.give_up(live) // (failures + 1)))
-        failures = max(1, min(failures, (probe_defaults.give_up(live) - 1) // period))
-    return probe_defaults.timed(handler, period, min(timeout, period), failures)
+    if live is not None and period * failures >= live.give_up:
+        period = max(1, min(period, live.give_up // (failures + 1)))
+        failures = max(1, min(failures, (live.give_up - 1) // period))
+    return every(period, min(timeout, period), failures)
 
 
-def _liveness(handler: Json, settings: StandardProbes, timeout: int, ready: Any) -> Json:
-    """A livenessProbe that takes more than twice as long as readiness to fail."""
-    timeout = max(timeout, integer(ready, "timeoutSeconds", default=1))
-    period = max(settings.liveness_period, timeout, probe_defaults.period(ready))
-    shortest = 2 * probe_defaults.give_up(ready) if ready is not None else 0
-    failures = min(max(settings.liveness_failures, shortest // period + 1), _MAX_FAILURES)
-    return probe_defaults.timed(handler, period, timeout, failures)
+def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, grouped: bool) -> Probe:
+    """The numbers of a livenessProbe that takes more than twice as long as readiness to fail; longer for a
+    member of a group, whose restart may restart the group."""
+    shortest, known = (2 * ready.give_up, ready) if ready is not None else (0, Probe())
+    timeout = max(timeout, known.timeout)
+    period = max(settings.liveness_period, timeout, known.period)
+    failures = max(settings.liveness_failures, shortest // period + 1)
+    return every(period, timeout, min(failures * (GROUP_FACTOR if grouped else 1), _MAX_FAILURES))
 
 
-def _with_live_timeout(live: Json, handler: Json, container: Container, settings: StandardProbes) -> Json:
-    """A livenessProbe with the preset's `liveTimeout`, if the server answers after earlier requests."""
+def _with_live_timeout(
+    timing: Probe, endpoint: Json, container: Container, settings: StandardProbes
+) -> Probe:
+    """The numbers with the preset's `liveTimeout`, if the server answers after earlier requests."""
     server, known = settings.recogniser.server(container), preset_health(container, settings)
     timeout = (server and server.preset.live_timeout) or 0
-    if timeout <= live["timeoutSeconds"] or known is None or handler != known.live:
-        return live
-    period = max(live["periodSeconds"], timeout)
-    failures = max(_BLOCKING_FAILURES, -(-probe_defaults.give_up(live) // period))
-    return probe_defaults.timed(live, period, timeout, failures)
+    if timeout <= timing.timeout or known is None or endpoint != known.live:
+        return timing
+    period = max(timing.period, timeout)
+    return every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
 
 
-def _with_more_failures(live: Json) -> Json:
-    """A livenessProbe for a member of a group, whose restart may restart the group."""
-    return {**live, "failureThreshold": min(live["failureThreshold"] * GROUP_FACTOR, _MAX_FAILURES)}
-
-
-def _startup(live: Any, settings: StandardProbes, budget: int) -> Json:
-    """A startupProbe with the handler of liveness that lasts for the startup budget."""
-    timeout = max(settings.timeout, integer(live, "timeoutSeconds", default=1))
-    period = max(settings.startup_period, timeout)
-    budget = max(budget, probe_defaults.startup_deadline(live))
-    return probe_defaults.timed(handler_of(live), period, timeout, min(-(-budget // period), _MAX_FAILURES))
-
-
-def _budget(pod: PodView, container: Container, ready: Any, settings: StandardProbes, facts: Facts) -> Budget:
+def _budget(
+    pod: PodView, container: Container, ready: Probe | None, settings: StandardProbes, facts: Facts
+) -> Budget:
     """The startup budget, longer than the delay of readiness."""
-    delay = min(integer(ready, "initialDelaySeconds", default=0), MAX_START)
+    delay = min(ready.initial_delay if ready else 0, MAX_START)
     budget, least = budget_of(pod, container, facts), math.ceil(delay * settings.startup_factor)
     if budget.seconds >= least:
         return budget
@@ -249,64 +247,90 @@ def _budget(pod: PodView, container: Container, ready: Any, settings: StandardPr
     return Budget(least, lambda: f"{factor} the {in_words(delay)} that readiness waits", "startupFactor")
 
 
-# --- reasons -----------------------------------------------------------------------------------------
+# --- each field with its reason ----------------------------------------------------------------------
 
 _PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
+_ACTIONS: Final = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}
 
 
-def _explain(
-    why: Reasons,
+def _probe(
     pod: PodView,
     container: Container,
     name: str,
-    probe: Json,
+    endpoint: Json,
+    timing: Probe,
     source: str,
     check: Check | None = None,
-) -> None:
-    """Give the reason for a liveness or readiness probe."""
+) -> _Field:
+    """A liveness or readiness probe, which runs the program of `check` if that has one."""
+    program = check if check and check.handler else None
 
-    def reason() -> str:
-        action = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}[name]
-        effect = f"{action} after {in_words(probe_defaults.give_up(probe))} of failures"
-        if source == MIRRORED:
-            return f"{_asked(probe)}, as readiness does, since that path shows that it is alive; {effect}"
-        if source == FALLBACK:
-            return f"{_asked(probe)}, since its health endpoint is unknown; {effect}"
+    def why() -> str:
         who = "by its annotation" if source == ANNOTATION else source
-        if is_program(probe):
-            asked = checked_progress(probe)
-            start = watched_start(probe)
-            limit = (
-                f"; no startupProbe: a start of at most {in_words(start)} that does something"
-                if start
-                else ""
-            )
-            return f"{asked} ({who}); a restart after {patience(probe)} without progress{limit}"
+        if program:
+            limit = ""
+            if program.start:
+                start = in_words(program.start)
+                limit = f"; no startupProbe: a start of at most {start} that does something"
+            patience = patience_of(program.plan, timing)
+            return f"{asked_by(program.plan)} ({who}); a restart after {patience} without progress{limit}"
+        asked, effect = _asked(endpoint), f"{_ACTIONS[name]} after {in_words(timing.give_up)} of failures"
+        if source == MIRRORED:
+            return f"{asked}, as readiness does, since that path shows that it is alive; {effect}"
+        if source == FALLBACK:
+            return f"{asked}, since its health endpoint is unknown; {effect}"
         blind = ""
         if check is not None:
             blind = f"; it passes even if the server hangs, since progress is not checked: {check.why_not}"
-        waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in probe else ""
-        if name == "livenessProbe" and probe_defaults.timeout(probe) >= _LONG_TIMEOUT:
-            waits = f", for up to {in_words(probe_defaults.timeout(probe))}, since it waits behind inferences"
-        return f"{_asked(probe)}{waits} ({who}); {effect}{blind}"
+        waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in endpoint else ""
+        if name == "livenessProbe" and timing.timeout >= _LONG_TIMEOUT:
+            waits = f", for up to {in_words(timing.timeout)}, since it waits behind inferences"
+        return f"{asked}{waits} ({who}); {effect}{blind}"
 
     def annotation() -> str:
         if source in (MIRRORED, FALLBACK):
             return ""  # an annotation would also add a startupProbe
-        if is_program(probe):
+        if program:
             progress = f"{_container_key(LIVENESS, container)}={Liveness.PROGRESS}"
             return _written(pod, container, CANARY) or progress
         if source == ANNOTATION and (own := _written(pod, container, _PATHS[name], HEALTH_PATH, HEALTH_PORT)):
             return own
         if container.spec.get("livenessProbe") is not None:
             return ""  # the rules would compare the user's own livenessProbe with the annotation
-        path = text(probe, "httpGet", "path")
+        path = text(endpoint, "httpGet", "path")
         return f"{_container_key(_PATHS[name], container)}={path}" if path else ""
 
-    setting = {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
-    if is_program(probe):
-        setting = "liveness"
-    why.give(f"{container.path}.{name}", reason, setting=setting, annotation=annotation)
+    setting = "liveness" if program else {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
+    handler = program.handler if program and program.handler else endpoint
+    return _Field(name, timed(handler, timing), why, setting, annotation)
+
+
+def _startup(
+    container: Container,
+    handler: Json,
+    live: Probe,
+    budget: Budget,
+    settings: StandardProbes,
+    because: str = "",
+) -> _Field:
+    """A startupProbe that lasts for the startup budget, and at least until `live` would fail."""
+    timeout = max(settings.timeout, live.timeout)
+    period = max(settings.startup_period, timeout)
+    failures = min(-(-max(budget.seconds, live.startup_deadline) // period), _MAX_FAILURES)
+    timing = every(period, timeout, failures)
+    seconds = timing.give_up
+
+    def annotation() -> str:
+        expected = int(seconds / settings.startup_factor)
+        return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= MAX_START else ""
+
+    return _Field(
+        "startupProbe",
+        timed(handler, timing),
+        lambda: f"{in_words(seconds)}: {budget.why()}{because}{_cost(seconds, budget)}",
+        budget.setting,
+        annotation,
+    )
 
 
 def _written(pod: PodView, container: Container, *keys: str) -> str:
@@ -314,28 +338,6 @@ def _written(pod: PodView, container: Container, *keys: str) -> str:
     written = pod.typed.metadata.annotations
     named = (own for key in keys for own in (f"{key}.{container.name}", key) if own in written)
     return next((f"{own}={written[own]}" for own in named), "")
-
-
-def _explain_startup(
-    why: Reasons,
-    container: Container,
-    probe: Json,
-    budget: Budget,
-    settings: StandardProbes,
-    because: str = "",
-) -> None:
-    seconds = probe_defaults.give_up(probe)
-
-    def annotation() -> str:
-        expected = int(seconds / settings.startup_factor)
-        return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= MAX_START else ""
-
-    why.give(
-        f"{container.path}.startupProbe",
-        lambda: f"{in_words(seconds)}: {budget.why()}{because}{_cost(seconds, budget)}",
-        setting=budget.setting,
-        annotation=annotation,
-    )
 
 
 def _cost(seconds: int, budget: Budget) -> str:
@@ -349,9 +351,9 @@ def _cost(seconds: int, budget: Budget) -> str:
     )
 
 
-def _asked(probe: Json) -> str:
-    """A probe's handler as a phrase."""
-    (kind, action), *_ = handler_of(probe).items()
+def _asked(handler: Json) -> str:
+    """A handler as a phrase."""
+    (kind, action), *_ = handler.items()
     match kind:
         case "httpGet":
             return f"GET {text(action, 'path')} on port {dig(action, 'port')}"

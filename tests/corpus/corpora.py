@@ -14,8 +14,9 @@ import yaml
 
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate, pod_templates
-from policies.kube import probe_defaults
 from policies.kube.json import Json, dig, text
+from policies.kube.objects.pods import Probe
+from policies.kube.objects.reading import read as read_as
 from policies.kube.pods import Container
 from policies.probes.endpoints import preset_health
 from policies.probes.health import annotated_health, handler_of
@@ -152,7 +153,7 @@ def _told(probe: Json) -> str:
         asked = f"TCP :{dig(probe, 'tcpSocket', 'port')}"
     if is_program(probe):
         asked = "progress"
-    return f"{asked} {probe_defaults.startup_deadline(probe)} s"
+    return f"{asked} {read_as(probe, Probe).startup_deadline} s"
 
 
 def _reason(pod: Json, container: Container, new: Json, added: list[str], facts: Facts) -> str:

@@ -16,7 +16,6 @@ from msgspec import Struct, field
 from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
-from policies.kube import probe_defaults
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
@@ -289,9 +288,8 @@ def needs_answer(probe: object) -> bool:
 
 def start_limit(container: Container) -> int:
     """Seconds after which a probe ends a start; 0 if none does."""
-    startup = container.spec.get("startupProbe")
-    if startup is not None:
-        return probe_defaults.startup_deadline(startup)
+    if (startup := container.typed.startup_probe) is not None:
+        return startup.startup_deadline
     return watched_start(container.spec.get("livenessProbe"))
 
 

@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from policies.core.annotations import CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
 from policies.core.reasons import in_words
-from policies.kube import probe_defaults
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
@@ -213,7 +212,7 @@ def _row(key: Key, group: _Group, history: History) -> Row:
     verdicts += _liveness_verdicts(liveness, container) if liveness else ()
     verdicts += _end_verdicts(group)
     expected = max(wanted, _MIN_EXPECTED) if wanted else 0
-    startup = container.spec.get("startupProbe")
+    startup = container.typed.startup_probe
     return Row(
         *key,
         budget,
@@ -226,22 +225,21 @@ def _row(key: Key, group: _Group, history: History) -> Row:
         entry.memory,
         tuple(verdicts) or (FINE,),
         (_annotation_key(container.name), f"{expected}s") if expected and injected else None,
-        -(-3 * expected // probe_defaults.period(startup)) if expected and startup and not injected else None,
+        -(-3 * expected // startup.period) if expected and startup and not injected else None,
         liveness,
     )
 
 
 def _liveness_verdicts(liveness: Liveness, container: Container) -> Iterator[str]:
-    probe = container.spec.get("livenessProbe")
-    if not isinstance(probe, dict) or liveness.total < _MIN_PROBES:
+    probe = container.typed.liveness_probe
+    if probe is None or liveness.total < _MIN_PROBES:
         return
     failed = liveness.failed / liveness.total
     if failed >= _OFTEN:
         yield f"{failed:.1%} of {liveness.total:,.0f} liveness probes failed"
-    timeout = probe_defaults.timeout(probe)
-    share, bound = liveness.slow(timeout) or (0, 0)
+    share, bound = liveness.slow(probe.timeout) or (0, 0)
     if share >= _OFTEN:
-        slow = f"{share:.1%} of liveness answers took more than {bound:g} s of {timeout} s"
+        slow = f"{share:.1%} of liveness answers took more than {bound:g} s of {probe.timeout} s"
         yield f"{slow}: raise timeoutSeconds"
 
 

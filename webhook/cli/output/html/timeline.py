@@ -11,9 +11,7 @@ from policies.core.facts import Facts
 from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container, Role
-from policies.kube.probe_defaults import give_up, startup_deadline
 from policies.probes.liveness_program import watched_start
-from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.startup_budget import Start, start_of
 
 
@@ -85,31 +83,20 @@ def timelines(pods: Iterable[tuple[PodTemplate, Facts]]) -> Iterator[Timeline]:
     """A timeline for each container with a probe; `pods`: as in `Subject.pods`."""
     for template, facts in pods:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
-            probes = {field: _probe(container, field) for field in (STARTUP, LIVENESS, READINESS)}
-            if any(probes.values()):
-                start = start_of(template.view, container, facts)
-                yield _timeline(template, container, start, probes)
+            spec = container.typed
+            if spec.startup_probe or spec.liveness_probe or spec.readiness_probe:
+                yield _timeline(template, container, start_of(template.view, container, facts))
 
 
-def _timeline(
-    template: PodTemplate,
-    container: Container,
-    start: Start | None,
-    probes: dict[str, dict[str, object]],
-) -> Timeline:
-    startup, liveness, readiness = probes[STARTUP], probes[LIVENESS], probes[READINESS]
-    watched = watched_start(liveness)
+def _timeline(template: PodTemplate, container: Container, start: Start | None) -> Timeline:
+    startup, liveness = container.typed.startup_probe, container.typed.liveness_probe
+    readiness, watched = container.typed.readiness_probe, watched_start(container.spec.get("livenessProbe"))
     return Timeline(
         container=container.name,
         expected=start.seconds if start else None,
         reason=start.reason if start else "",
-        startup=startup_deadline(startup) if startup else watched or None,
-        liveness_only=startup_deadline(liveness) if liveness and not startup and not watched else None,
-        readiness=give_up(readiness) if readiness and not template.completes else None,
-        liveness=give_up(liveness) if liveness else None,
+        startup=startup.startup_deadline if startup else watched or None,
+        liveness_only=liveness.startup_deadline if liveness and not startup and not watched else None,
+        readiness=readiness.give_up if readiness and not template.completes else None,
+        liveness=liveness.give_up if liveness else None,
     )
-
-
-def _probe(container: Container, field: str) -> dict[str, object]:
-    probe = container.spec.get(field)
-    return probe if isinstance(probe, dict) else {}
