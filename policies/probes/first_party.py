@@ -35,6 +35,7 @@ class Signs(Model):
     other_modules: frozenset[str] = Field(description="arguments with which Python runs other code")
     model_flags: frozenset[str] = Field(description="flags that name a model")
     model_variables: frozenset[str] = Field(description="variables of programs with a model")
+    token_variables: frozenset[str] = Field(description="variables of programs that may download a model")
     model_mounts: tuple[str, ...] = Field(description="first letters of the paths of models")
     controller_ports: frozenset[str] = Field(
         description="names of ports of controllers, which serve no users"
@@ -52,7 +53,7 @@ def _signs() -> Signs:
 
 def is_first_party(template: PodTemplate, container: Container, facts: Facts) -> bool:
     """Whether the user of the manifest is likely to choose the probes of a serving container."""
-    if not container.image or _is_third_party(container.image) or _is_example(container.image):
+    if not container.image or _is_third_party(container.image) or is_example(container.image):
         return False
     if recognised(container, facts) is not None:
         return True
@@ -62,7 +63,9 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
         return True
     if template.workload is not None and template.workload.gk == DAEMON_SET:
         return False
-    return _is_private(container.image) or _runs_code(container) or has_a_model(container)
+    if _is_private(container.image) or _runs_code(container) or has_a_model(container):
+        return True
+    return _has_variable(container, _signs().token_variables)
 
 
 def requests_device(container: Container) -> bool:
@@ -89,7 +92,8 @@ def _is_third_party(image: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_example(image: str) -> bool:
+def is_example(image: str) -> bool:
+    """Whether an image is a simulator or an example, by its name."""
     name = repository(image).rpartition("/")[2].lower()
     words = name.replace("_", "-").replace(".", "-").split("-")
     return not _signs().example_words.isdisjoint(words)
@@ -120,9 +124,13 @@ def has_a_model(container: Container) -> bool:
     """Whether a flag, a variable or a mount gives the container a model."""
     if any(word.partition("=")[0] in _signs().model_flags for word in container.typed.argv):
         return True
-    if any(text(each, "name") in _signs().model_variables for each in maps(container.spec, "env")):
+    if _has_variable(container, _signs().model_variables):
         return True
     return any(
         text(each, "mountPath").startswith(_signs().model_mounts)
         for each in maps(container.spec, "volumeMounts")
     )
+
+
+def _has_variable(container: Container, names: frozenset[str]) -> bool:
+    return any(each.name in names for each in container.typed.env)

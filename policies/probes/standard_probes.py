@@ -116,11 +116,14 @@ def _missing_probes(
         found = health_to_inject(pod, container, settings, facts)
     except AnnotationError:
         return
+    readiness = None
     if ready is None and found.ready is not None and waits_for(pod, container, facts) is Waits.NO:
         ready = _readiness(settings, _timeout(container, settings), live)
-        yield _probe(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
+        readiness = _probe(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
     if live is None and found.live is not None:
         yield from _missing_liveness(pod, container, found.live, found.live_source, ready, settings, facts)
+    if readiness is not None:
+        yield readiness
 
 
 def _missing_liveness(

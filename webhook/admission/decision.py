@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -50,10 +50,22 @@ class Result(Struct, frozen=True):
     """The family of the rule; None for a mutator."""
     by_shape: bool = False
     """Whether it is about a pod spec that was found by its structure in an unknown kind."""
+    also: tuple[str, ...] = ()
+    """Further field paths with the same finding; only `once_each` sets them."""
 
     @property
     def denies(self) -> bool:
         return self.mode is Mode.ENFORCE and self.exempted is None
+
+
+def once_each(results: Iterable[Result]) -> list[Result]:
+    """The results for people: a finding that several pod templates of the object share is one result."""
+    found: dict[tuple[object, ...], Result] = {}
+    for each in results:
+        key = each.rule, each.finding.message, each.finding.hint, each.mode, each.exempted, each.ratcheted
+        first = found.get(key)
+        found[key] = each if first is None else replace(first, also=(*first.also, each.finding.path))
+    return list(found.values())
 
 
 class Crash(Struct, frozen=True):

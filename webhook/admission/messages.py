@@ -17,10 +17,12 @@ from policies.kube.json import Json, dig
 from policies.kube.names import shortened
 from policies.kube.printable import printable
 from webhook.admission.answer_encoding import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
-from webhook.admission.decision import Change, Crash, Decision, Result
+from webhook.admission.decision import Change, Crash, Decision, Result, once_each
 from webhook.admission.json_patch import steps_of
 
 MESSAGE_WIDTH = 78
+MAX_PLACES = 4
+"""Further places of a finding that a denial lists."""
 MESSAGE_LENGTH = 32_000
 """Characters of a denial: controllers copy it into a condition, whose message may have 32,768."""
 AUDIT_LENGTH = 16 * 1024
@@ -71,7 +73,7 @@ def warnings_of(decision: Decision) -> Iterator[str]:
     yield from decision.notes
     if decision.owned:
         return
-    for result in decision.results:
+    for result in once_each(decision.results):
         if result.exempted is None and result.mode is Mode.WARN:
             cited = f" See {reference(result, decision.docs_url)}" if decision.docs_url else ""
             yield sentence(result) + cited
@@ -116,6 +118,8 @@ def sentence(result: Result) -> str:
     finding = result.finding
     not_refused = f" Not refused: {result.ratcheted}." if result.ratcheted else ""
     place = f"{finding.path}, found by shape" if result.by_shape else finding.path
+    if result.also:
+        place = f"{place}, and {len(result.also)} more"
     return " ".join(f"{result.rule}: {finding.message} {finding.hint} ({place}){not_refused}".split())
 
 
@@ -187,13 +191,13 @@ def _element(value: object, index: str) -> str:
 
 def denial(decision: Decision) -> str:
     """All refusals with reasons, MESSAGE_WIDTH columns wide; those beyond MESSAGE_LENGTH are counted."""
-    refused = [result for result in decision.results if result.denies]
+    refused = once_each(result for result in decision.results if result.denies)
     crashed = [crash for crash in decision.crashes if crash.denies]
     count = len(refused) + len(crashed)
     blocks = [f"{count} finding{'s' if count != 1 else ''}"]
     length = 0
     for number, block in enumerate(_blocks(refused, crashed, decision.docs_url)):
-        length += len(block)
+        length += len(block) + 2
         if length > MESSAGE_LENGTH:
             blocks.append(f"and {count - number} more: chassis review lists them")
             break
@@ -214,11 +218,12 @@ def _blocks(refused: Iterable[Result], crashed: Iterable[Crash], docs_url: str) 
 
 
 def _block(number: int, result: Result, docs_url: str) -> str:
-    finding = result.finding
+    finding, more = result.finding, len(result.also) - MAX_PLACES
     return "\n".join(
         (
             f"{number}. {result.rule}",
-            f"   at {printable(finding.path)}",
+            *(f"   at {printable(path)}" for path in (finding.path, *result.also[:MAX_PLACES])),
+            *([f"   and {more} more"] if more > 0 else []),
             _fill(finding.message, "   "),
             _fill(f"Fix: {finding.hint}", "   "),
             _fill(f"See: {reference(result, docs_url)}", "   "),

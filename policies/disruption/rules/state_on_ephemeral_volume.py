@@ -21,6 +21,7 @@ class DataDirectory(Model):
 
     image: str = Field(description="the last part of the image's repository")
     path: str = Field(description="the directory with the data")
+    argument: str = Field("", description="a word of the command line, without which it has only a cache")
     source: str
 
 
@@ -69,7 +70,9 @@ def _paths(container: Container) -> tuple[str, ...]:
     """The data directories of a store that is no server of a preset. Without any volume it is not reported:
     people run databases so for tests, and MinIO as a gateway."""
     name = repository(container.image).rpartition("/")[2]
-    return tuple(each.path for each in _directories() if each.image == name)
+    argv = container.typed.argv
+    known = (each for each in _directories() if each.image == name)
+    return tuple(each.path for each in known if not each.argument or each.argument in argv)
 
 
 def _may_keep(template: PodTemplate, container: Container) -> bool:

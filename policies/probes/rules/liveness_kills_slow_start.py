@@ -12,9 +12,10 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.mode import Mode
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
+from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Role
 from policies.probes.copied import is_sendable
-from policies.probes.first_party import has_a_model
+from policies.probes.first_party import has_a_model, is_example
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, Probe, probes
 from policies.probes.serving import recognised
@@ -100,13 +101,19 @@ def _loads_something(probe: Probe, facts: Facts) -> bool:
     server = recognised(probe.container, facts)
     if (workload is not None and workload.gk == _NOTEBOOK) or (server is not None and server.preset.doubt):
         return False
-    asked = {**typed.resources.requests, **typed.resources.limits}
+    if is_example(probe.container.image):
+        return False
+    if _requests_accelerators(typed):
+        return True
+    if any(map(_requests_accelerators, (each.typed for each in probe.template.containers(Role.MAIN)))):
+        return False  # that one loads the model, and this one downloads it or reports about it
     models = (each.value for each in typed.env if each.value and "MODEL" in each.name.upper())
-    return (
-        any(map(_ACCELERATOR.search, asked))
-        or any(map(_HUB.fullmatch, models))
-        or (server is None and has_a_model(probe.container))
-    )
+    return any(map(_HUB.fullmatch, models)) or (server is None and has_a_model(probe.container))
+
+
+def _requests_accelerators(container: ContainerSpec) -> bool:
+    asked = {**container.resources.requests, **container.resources.limits}
+    return any(map(_ACCELERATOR.search, asked))
 
 
 def _slow_start_hint(probe: Probe, expected: int) -> str:

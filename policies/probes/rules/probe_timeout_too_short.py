@@ -11,6 +11,8 @@ from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, t
 from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.serving import recognised
 
+_DEFAULT: Final = 1
+"""Seconds, the API server's default. A server recovers without traffic, so readiness may be stricter."""
 _HASTY: Final = 15
 """Seconds. A readinessProbe that gives up so early empties a Service under a burst."""
 
@@ -22,7 +24,8 @@ def check(target: Target, facts: Facts) -> Findings:
         busy = None if server is None else server.preset.busy
         if server is None or busy is None or probe.typed.http_get is None or container.name in reported:
             continue
-        if probe.timeout > SHORT or probe.give_up >= (LENIENT if probe.field == LIVENESS else _HASTY + 1):
+        short, patient = (SHORT, LENIENT) if probe.field == LIVENESS else (_DEFAULT, _HASTY + 1)
+        if probe.timeout > short or probe.give_up >= patient:
             continue
         if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
             continue  # liveness-gives-up-early reports it

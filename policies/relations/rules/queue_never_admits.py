@@ -120,6 +120,8 @@ def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> 
             shown = "; ".join(dict.fromkeys(reasons[:_SHOWN]))
             asks = "A pod asks" if pods == 1 else f"The {pods} pods that run at once ask"
             if not obstacles:
+                if _may_be_transformed(resource, cluster_queue, facts):
+                    continue
                 yield Finding(
                     template.spec_path,
                     f"{asks} for {formatted(resource, count)} {resource}, which ClusterQueue "
@@ -222,6 +224,17 @@ def _obstacles(
             else:
                 flavor = None if flavors is None else flavors.named(name)
                 yield None if flavor is None else _mismatch(pod, flavor, facts)
+
+
+def _may_be_transformed(resource: str, cluster_queue: ClusterQueue, facts: Facts) -> bool:
+    """Whether Kueue's configuration, which is unknown, may turn an extended resource into one that the queue
+    covers and no node has, such as HAMi's `nvidia.com/total-gpucores` (`resources.transformations`).
+
+    Source: https://kueue.sigs.k8s.io/docs/tasks/run/using_hami/
+    """
+    covered = chain.from_iterable(each.covered_resources for each in cluster_queue.spec.resource_groups)
+    vendor_of = facts.settings(GpuAffinity).catalogue.vendor_of
+    return "/" in resource and any("/" in name and vendor_of(name) is None for name in covered)
 
 
 def _mismatch(pod: PodSpec, flavor: ResourceFlavor, facts: Facts) -> str | None:

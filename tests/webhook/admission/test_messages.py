@@ -17,10 +17,14 @@ from webhook.admission.decision import Change, Crash, Decision, Result
 POD = {"spec": {"containers": [{"name": "api", "volumeMounts": [{"name": "m", "mountPath": "/m"}]}]}}
 
 
-def result(rule: str = "policy-config-invalid", mode: Mode = Mode.ENFORCE, **changes: Any) -> Result:
-    finding = Finding(
-        "data[rules.yaml]", "The policy does not load, and that for a long reason.", "Mend the key."
-    )
+FINDING = Finding(
+    "data[rules.yaml]", "The policy does not load, and that for a long reason.", "Mend the key."
+)
+
+
+def result(
+    rule: str = "policy-config-invalid", mode: Mode = Mode.ENFORCE, finding: Finding = FINDING, **changes: Any
+) -> Result:
     return Result(rule, finding, mode, **{"family": Family.DEADLOCK, **changes})
 
 
@@ -150,7 +154,10 @@ def test_warnings_cite_published_docs_only() -> None:
 
 
 def test_a_denial_fits_a_condition_of_the_controller_that_meets_it() -> None:
-    message = answer.denial(Decision({}, results=(result("tcp-probe"),) * 1000))
+    refused = (
+        result("tcp-probe", finding=Finding(f"spec[{n}]", f"Reason {n}.", "Fix.")) for n in range(1000)
+    )
+    message = answer.denial(Decision({}, results=tuple(refused)))
     assert message.startswith("1000 findings\n")
     assert len(message) <= 32_768
     *_, last, rest, way_out = message.split("\n\n")
@@ -205,3 +212,19 @@ def test_a_long_reason_does_not_hide_its_exemption_from_the_audit() -> None:
     assert listed["rule"] == "policy-config-invalid"
     assert listed["reason"].startswith("because because")
     assert len(listed["reason"]) == 1024
+
+
+def test_a_finding_of_several_templates_is_one_warning_and_one_refusal() -> None:
+    first, second, other = (result(mode=Mode.WARN) for _ in range(3))
+    second = replace(second, finding=replace(second.finding, path="data[jobs.yaml]"))
+    other = replace(other, finding=replace(other.finding, message="Another reason."))
+    warnings = list(answer.warnings_of(Decision({}, results=(first, second, other))))
+    assert [each.count("(data[rules.yaml], and 1 more)") for each in warnings] == [1, 0]
+    denied = answer.denial(
+        Decision({}, results=tuple(replace(each, mode=Mode.ENFORCE) for each in (first, second)))
+    )
+    assert denied.startswith("1 finding\n")
+    assert "   at data[rules.yaml]\n   at data[jobs.yaml]\n" in denied
+    many = answer.denial(Decision({}, results=tuple(result() for _ in range(1000))))
+    assert many.count("   at data[rules.yaml]\n") == 5
+    assert "   and 995 more\n" in many

@@ -120,8 +120,9 @@ def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
 
 def _finding(label: str, review: Reviewed, result: Result, style: str) -> Iterator[Line]:
     yield f"  {label} {result.rule}", style
-    place = f" ({review.place(result.finding.path)})" if review.document.origin else ""
-    yield f"    at {result.finding.path}{place}{', found by shape' if result.by_shape else ''}", ""
+    for path in (result.finding.path, *result.also):
+        place = f" ({review.place(path)})" if review.document.origin else ""
+        yield f"    at {path}{place}{', found by shape' if result.by_shape else ''}", ""
     yield from _wrapped("", result.finding.message, "", indent=4)
     if result.exempted is not None:
         yield from _wrapped("Reason: ", result.exempted, "", indent=4)
