@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-from pydantic import BaseModel
 
 from policies.core import registry
+from policies.core.pydantic_models import fields_of
+from policies.core.settings import Model
 from release import rule_pages, scan_role
 from release.diagrams import with_diagrams
 from release.generated import GENERATED, table_row, text_of, update
@@ -79,11 +80,11 @@ def _configuration_page() -> str:
         "A *duration* is written as seconds (`90`) or as `90s`, `15m`, `24h`, `7d`, `1h30m`; a *size* as "
         "bytes or as a Kubernetes quantity such as `40Gi` or `500M`.\n",
     ]
-    shared: dict[type[BaseModel], None] = {}
+    shared: dict[type[Model], None] = {}
     for key, model in sorted(models().items()):
         parts += [f"## {key}\n", *_model_section(model, shared)]
     parts.append("## Types\n")
-    described: set[type[BaseModel]] = set()
+    described: set[type[Model]] = set()
     while pending := [model for model in shared if model not in described]:
         for used in pending:
             described.add(used)
@@ -91,16 +92,17 @@ def _configuration_page() -> str:
     return "\n".join(parts)
 
 
-def _model_section(model: type[BaseModel], shared: dict[type[BaseModel], None]) -> Iterator[str]:
+def _model_section(model: type[Model], shared: dict[type[Model], None]) -> Iterator[str]:
     """A table of a model's fields; the models among their types are added to `shared`."""
     doc = " ".join((model.__doc__ or "").split())
     if doc and not doc.startswith("Key `"):
         yield f"{doc}\n"
-    if not model.model_fields:
+    declared = fields_of(model)
+    if not declared:
         yield "It has no fields.\n"
         return
     yield "| field | type | default | meaning |\n|---|---|---|---|"
-    for name, field in model.model_fields.items():
+    for name, field in declared.items():
         kind = kind_of_field(field, shared)
         yield table_row(f"`{field.alias or name}`", kind, default_of_field(field), field.description or "")
     yield ""

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from pydantic import Field
 
 from policies.core.contracts import Rule
 from policies.core.data import load_one
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from release.generated import GENERATED, table_row
 from webhook.cli import explain
 from webhook.config.load import rules

@@ -13,14 +13,13 @@ from functools import cache, cached_property
 from typing import Final
 
 from msgspec import Struct
-from pydantic import Field
 
 from policies.accelerators.inventory import Fleet, Inventory, Node, NodeClass, cover_of, taints_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Groups, Index, Listing, TypedIndex
 from policies.core.pod_view import PodView
-from policies.core.settings import Settings
+from policies.core.settings import Field, Settings, default_settings
 from policies.kube.json import Json
 from policies.kube.objects.base import Quantity
 from policies.kube.objects.devices import DeviceClass
@@ -113,7 +112,7 @@ class GpuAffinity(Settings):
     @cached_property
     def catalogue(self) -> Catalogue:
         """The catalogue of these vendors and pools."""
-        if not (self.vendors or self.pools or "autoscaler_labels" in self.model_fields_set):
+        if not (self.vendors or self.pools or "autoscaler_labels" in self.given):
             return standard()  # one object, so that all share the values derived from nodes
         return Catalogue({**known_vendors(), **self.vendors}, self.pools, self.autoscaler_labels)
 
@@ -351,8 +350,7 @@ def whole_number(value: object) -> int:
 @cache
 def standard() -> Catalogue:
     """The catalogue of the default settings."""
-    labels = GpuAffinity.model_fields["autoscaler_labels"].get_default(call_default_factory=True)
-    return Catalogue(known_vendors(), (), labels)
+    return Catalogue(known_vendors(), (), default_settings(GpuAffinity).autoscaler_labels)
 
 
 # --- requests of pods ----------------------------------------------------------------------------

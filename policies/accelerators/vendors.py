@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import LabelKey, LabelValue, Model, Quantity
+from policies.core.settings import Field, LabelKey, LabelValue, Model, Quantity
 from policies.kube.json import Json
 
 

@@ -8,10 +8,9 @@ from decimal import Decimal
 from typing import Final
 
 from msgspec import Struct
-from pydantic import Field
 
 from policies.core import data
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.target import Target
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, NamedMetric, ScaledObject, Trigger

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
-from pydantic import Field
 
 from policies.core import data
 from policies.core.facts import Facts
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.metadata import ObjectReference
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 
 _NAME: Final = re.compile(r"s[0-9]{1,3}-([a-z0-9-]{1,253})")

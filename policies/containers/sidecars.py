@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from pydantic import Field
-
 from policies.core.data import load_list, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.images import image_matches
 
 

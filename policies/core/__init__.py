@@ -7,7 +7,7 @@
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, `mode` |
 | why a field is added | `reasons` |
-| what can be set | `settings`, `annotations` |
+| what can be set | `settings`, `annotations`; `pydantic_models` checks what users write |
 | how a kind's pods start and end | `lives` |
 | what was meant by a misspelt name | `suggestions` |
 | which kinds have pods, and where | `workloads`, `shapes`, `composing`, `completing`; the rest: `coverage` |

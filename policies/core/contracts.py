@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import Annotated, Generic, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
-from pydantic import Field
 
 from policies.core.data import load_one
 from policies.core.facts import Facts
@@ -21,7 +20,7 @@ from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
 from policies.core.pod_features import PodFeature
 from policies.core.reasons import UNREAD, Reasons
-from policies.core.settings import Model, S
+from policies.core.settings import Field, Model, S
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json

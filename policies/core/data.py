@@ -1,7 +1,8 @@
 """Loading tables of facts: YAML files in the packages of the code that uses them.
 
-A pydantic model checks each entry, as it checks a user's settings, and raises ValidationError. `package` is
-the package that contains the file. Law: files are read at first use, never at import; a server reads all of
+Each entry is converted to its model, and what has another type or an unknown key raises msgspec's
+ValidationError. A test also checks them as a user's settings are checked. `package` is the package that
+contains the file. Law: files are read at first use, never at import; a server reads all of
 them before it forks.
 
 Parsing all tables would take a fifth of the CPU time of `chassis review` for one file. The results are kept
@@ -22,10 +23,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+import msgspec
 import orjson
 import yaml
 
-from policies.core.settings import S, validated
+from policies.core.settings import S
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -52,29 +54,33 @@ def load_tables() -> None:
 
 def load_one(model: type[S], package: str, name: str) -> S:
     """The entry of a file, such as `tcp-probe.yaml` in `policies.probes.rules`."""
-    return validated(model, _read(_folder(package) / name))
+    return _typed(model, _read(_folder(package) / name))
 
 
 def load_list(model: type[S], package: str, name: str) -> tuple[S, ...]:
     """The entries of a file with a list."""
-    return tuple(validated(model, each) for each in _read(_folder(package) / name))
+    return tuple(_typed(model, each) for each in _read(_folder(package) / name))
 
 
 def load_map(model: type[S], package: str, name: str) -> Mapping[str, S]:
     """The entries of a file with a map, by name in the file's order."""
     found = _read(_folder(package) / name)
-    return MappingProxyType({key: validated(model, each) for key, each in found.items()})
+    return MappingProxyType({key: _typed(model, each) for key, each in found.items()})
 
 
 def load_folder(model: type[S], package: str, folder: str) -> Mapping[str, S]:
     """The entries of a folder with a file for each, by the file's name without its extension, sorted."""
     found = {file.stem: file for file in (_folder(package) / folder).glob("*.yaml")}
-    return MappingProxyType({name: validated(model, _read(found[name])) for name in sorted(found)})
+    return MappingProxyType({name: _typed(model, _read(found[name])) for name in sorted(found)})
 
 
 def parsed(text: str) -> Any:
     """The plain content of a data file: lists, maps and scalars."""
     return yaml.load(text, Loader=_SafeLoader)
+
+
+def _typed(model: type[S], entry: Any) -> S:
+    return msgspec.convert(entry, model)
 
 
 def _folder(package: str) -> Path:

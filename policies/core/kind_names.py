@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.suggestions import closest
 from policies.core.workloads import is_builtin, known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind

@@ -14,10 +14,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
-from pydantic import Field, model_validator
 
 from policies.core import data
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
 from policies.kube.group_kinds import GroupKind, kind_of
@@ -91,13 +90,11 @@ class Retry(Model):
     )
     instead: str = Field("", description="what to write instead")
 
-    @model_validator(mode="after")
-    def _is_complete(self) -> Retry:
+    def __post_init__(self) -> None:
         if self.limit_default is not None and not self.limit:
             raise ValueError("limitDefault needs limit, the path of the field")
         if (self.values or self.default or self.limit.startswith(".")) and not self.fields:
             raise ValueError("values, default and a limit next to the setting need fields, its paths")
-        return self
 
 
 class Ending(Model):
@@ -170,14 +167,12 @@ class Life(Model):
     versions: tuple[str, ...] = Field(min_length=1, description="the releases that were read")
     source: str = Field(pattern=r"\S", description="where the facts were read")
 
-    @model_validator(mode="after")
-    def _roles_exist(self) -> Life:
+    def __post_init__(self) -> None:
         names = {role.name for role in self.roles}
         for role in self.roles:
             for other in filter(None, (role.waits_for, role.needs)):
                 if other not in names:
                     raise ValueError(f"role {role.name} names {other}, which is no role of {self.kind}")
-        return self
 
     @property
     def gk(self) -> GroupKind:

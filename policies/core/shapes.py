@@ -88,7 +88,7 @@ _SHORTEST: Final = len("containers: [{image: a}]")
 
 
 def _template(obj: Json, kind: GroupKind, steps: Steps, spec: Json) -> PodTemplate:
-    workload = Workload.model_construct(api_group=kind.group, kind=kind.kind)
+    workload = Workload(api_group=kind.group, kind=kind.kind)
     above = _above(obj, steps)
     if steps[-1] == "spec" and len(steps) > 1 and set(above) <= {"apiVersion", "kind", "metadata", "spec"}:
         metadata, path, shape = mapping(above, "metadata"), steps[:-1], Shape.TEMPLATE

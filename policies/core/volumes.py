@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from policies.core import data
 from policies.core.facts import Facts
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"

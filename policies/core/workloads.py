@@ -8,10 +8,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pydantic import Field
-
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
@@ -14,7 +12,7 @@ from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty, Finding
 from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, in_words
-from policies.core.settings import Duration, Settings
+from policies.core.settings import Duration, Field, Settings
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.jobs.training import is_irreplaceable, only_state_of, runs_training, trains_by_kind

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from pydantic import Field
-
 from policies.commands import CommandSummary, Loop
 from policies.containers.commands import exec_command
 from policies.core import data
 from policies.core.facts import Facts
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container

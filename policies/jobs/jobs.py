@@ -8,13 +8,12 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 from msgspec import Struct
-from pydantic import Field
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TRAINING
 from policies.core.facts import Facts
 from policies.core.lives import run_of
-from policies.core.settings import Duration, Settings
+from policies.core.settings import Duration, Field, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of

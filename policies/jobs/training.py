@@ -8,8 +8,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from pydantic import Field
-
 from policies.accelerators.requests import wants_accelerator
 from policies.commands import SHELLS, is_python
 from policies.containers.commands import command_without_pod
@@ -19,7 +17,7 @@ from policies.core.facts import Facts
 from policies.core.lives import Role as LifeRole
 from policies.core.lives import known_lives
 from policies.core.pod_view import PodView
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.jobs.jobs import JobRetries, JobSpec, has_label, is_labelled_training
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json

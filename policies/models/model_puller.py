@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Final
 
+from msgspec import to_builtins
+
 from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
@@ -234,7 +236,7 @@ def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
     that all other containers have. It has none of the pod-level resources, which the sum of the containers
     must not exceed.
     """
-    resources: Json = settings.resources.model_dump()
+    resources: Json = to_builtins(settings.resources)
     requests, limits = resources["requests"], resources["limits"]
     others = [mapping(container.spec, "resources") for container in containers(pod)]
     for name, share in _SHARES.items():

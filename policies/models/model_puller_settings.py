@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field, model_validator
-
-from policies.core.settings import AbsolutePath, ContainerName, Model, Quantity, Retired, Settings
+from policies.core.settings import (
+    AbsolutePath,
+    After,
+    ContainerName,
+    Field,
+    Model,
+    Quantity,
+    Retired,
+    Settings,
+)
 from policies.kube.quantities import parse_quantity
 
 
@@ -47,7 +54,7 @@ def _quantity(value: str) -> str:
     return value
 
 
-Amount = Annotated[str, AfterValidator(_quantity)]
+Amount = Annotated[str, After(_quantity)]
 """A Kubernetes quantity as text."""
 
 
@@ -61,13 +68,11 @@ class Resources(Model):
         default_factory=lambda: {"memory": "1Gi"}, description="the resource limits, at least the requests"
     )
 
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def __post_init__(self) -> None:
         """The API server refuses every pod whose container requests more than its limit."""
         for name in self.requests.keys() & self.limits.keys():
             if parse_quantity(self.requests[name]) > parse_quantity(self.limits[name]):
                 raise ValueError(f"requests.{name} is above limits.{name}, {self.limits[name]}")
-        return self
 
 
 class ByLabel(Model):

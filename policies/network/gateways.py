@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
-from pydantic import Field
 
 from policies.commands.durations import seconds
 from policies.core import data
 from policies.core.facts import WholeObjects
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects import services as objects
 from policies.kube.objects.kinds import type_of

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pydantic import Field
-
 from policies.core import data
 from policies.core.facts import Facts
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 
 

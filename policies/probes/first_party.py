@@ -10,13 +10,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from pydantic import Field
-
 from policies.containers.commands import command_without_pod
 from policies.containers.images import Globs
 from policies.core.data import load_one, table
 from policies.core.facts import Facts
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import glob_matches, repository

@@ -5,9 +5,7 @@ Each fact is a key of a preset. A rule reads it and is silent about servers with
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 
 
 class Cache(Model):

@@ -13,6 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
+from msgspec.structs import asdict
+
 from policies.containers.programs import programs
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
@@ -290,7 +292,7 @@ def _silence(server: Server | None, progress: Progress) -> int:
 
 def _plan(server: Server | None, progress: Progress) -> Json:
     """What the program needs to know of the preset."""
-    metrics = {kind: list(names) for kind, names in progress.metrics if names}
+    metrics = {kind: list(names) for kind, names in asdict(progress.metrics).items() if names}
     return {
         "page": "" if progress.connections else progress.page,
         "port": _page_port(server, progress),

@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 
 _SPLIT: Final = re.compile(r"[^A-Za-z0-9.]+")
 _COUNT: Final = re.compile(r"(?:([0-9]{1,2})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?)([bm])", re.IGNORECASE)

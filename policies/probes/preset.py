@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import Duration, Model
+from policies.core.settings import Duration, Field, Model
 from policies.kube.images import glob_matches
 from policies.probes.life import (
     Busy,

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.containers.bounded_cache import BoundedCache
 from policies.containers.images import Globs
@@ -242,7 +243,7 @@ class Recogniser:
                 "unless_flags": (*preset.unless_flags, *older.unless_flags),
                 "unless_env": (*preset.unless_env, *older.unless_env),
             }
-            preset = preset.model_copy(update=changes)
+            preset = replace(preset, **changes)
         has_variable = any(word.startswith("$") for word in argv)
         return Server(
             name=name,

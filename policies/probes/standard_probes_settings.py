@@ -7,9 +7,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from msgspec.structs import replace
 
-from policies.core.settings import Duration, Quantity, Settings
+from policies.core.settings import Before, Duration, Field, Quantity, Settings
 from policies.probes.preset import Preset, known_presets
 from policies.probes.recognition import Recogniser
 
@@ -70,7 +70,7 @@ class StandardProbes(Settings):
         description="further proxies, log shippers and similar containers that never get probes: "
         "container names or image repositories, `*` is any text inside a segment",
     )
-    mirror: Annotated[Mirror, BeforeValidator(_mirror)] = Field(
+    mirror: Annotated[Mirror, Before(_mirror)] = Field(
         Mirror.RECOGNISED,
         description="when a liveness probe is copied from the container's readinessProbe, if no other "
         "source gives the health endpoint: `recognised` if its path is the liveness of a "
@@ -120,7 +120,7 @@ class StandardProbes(Settings):
         le=20.0,
         description="the startup budget of containers with such a resource is multiplied by this",
     )
-    learning: Annotated[Learning, BeforeValidator(_switch)] = Field(
+    learning: Annotated[Learning, Before(_switch)] = Field(
         Learning.ON,
         description="`on`: if at least 5 starts of the same container were observed in its namespace, the "
         "startup budget is `startupFactor` times the slowest. `off`: it is estimated, nothing is recorded",
@@ -154,4 +154,4 @@ class StandardProbes(Settings):
 def _merged(preset: Preset, changes: Preset | None) -> Preset:
     if changes is None:
         return preset
-    return preset.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
+    return replace(preset, **{name: getattr(changes, name) for name in changes.given})

@@ -11,11 +11,10 @@ from typing import ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
-from pydantic import Field
 
 from policies.core.contracts import Mutator
 from policies.core.reasons import UNREAD, Reasons
-from policies.core.settings import Duration, Retired, Settings
+from policies.core.settings import Duration, Field, Retired, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
 from policies.worker_names.workers import (

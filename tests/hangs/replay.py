@@ -16,9 +16,9 @@ from types import CodeType, SimpleNamespace
 from typing import Any, Final
 
 import yaml
-from pydantic import Field
 
-from policies.core.settings import Model, validated
+from policies.core.pydantic_models import validated
+from policies.core.settings import Field, Model
 from tests.servers.server import probes_of
 
 HUNG: Final = 100

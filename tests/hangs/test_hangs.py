@@ -7,6 +7,7 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.hangs.replay import CONTAINERS, LONGEST_JITTER, Case, Phase, Replay, cases, probe_of
 
@@ -62,7 +63,7 @@ def test_a_server_that_finishes_something_in_every_window_is_never_restarted(
     done, work = replay.first_done, dict.fromkeys(replay.gauges_of_work, 7.0)
     story = [Phase(seconds=60)]
     for n, phase in enumerate(phases, start=1):
-        story.append(phase.model_copy(update={"values": {**work, done: 1000.0 * n}}))
+        story.append(replace(phase, values={**work, done: 1000.0 * n}))
     assert replay.live(tuple(story)) is None, replay.seen
 
 

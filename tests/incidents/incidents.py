@@ -16,10 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field
-
 from policies.core import data
-from policies.core.settings import Model, validated
+from policies.core.pydantic_models import validated
+from policies.core.settings import Field, Model
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.cli.reviewing import Reviewed

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
+import msgspec
+
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
@@ -60,7 +62,7 @@ def objections(obj: Json, config: Config, cluster: Cluster) -> list[str]:
 def without_mutators(config: Config) -> Config:
     """The same policy with every mutator off."""
     off = Override(modes=dict.fromkeys(registry.mutators(), Mode.OFF))
-    webhook = config.webhook.model_copy(update={"overrides": (*config.webhook.overrides, off)})
+    webhook = msgspec.structs.replace(config.webhook, overrides=(*config.webhook.overrides, off))
     return replace(config, webhook=webhook, overridden=(*config.overridden, {}))
 
 

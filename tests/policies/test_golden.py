@@ -141,7 +141,7 @@ def assert_every_field_that_is_added_has_its_reason(
     assert idle == [], "reasons for what is not added"
     for each in why:
         assert each.policy == policy.id
-        assert not each.setting or each.setting in {f.alias for f in policy.settings.model_fields.values()}
+        assert not each.setting or each.setting in policy.settings.__struct_encode_fields__
 
 
 def overlap(one: str, other: str) -> bool:

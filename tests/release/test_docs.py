@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from policies.core import registry
+from policies.core.pydantic_models import fields_of
 from release import docs
 from webhook.config.load import PolicyError, load, models, rules, schema
 
@@ -65,7 +66,7 @@ def test_units_and_bounds_are_documented() -> None:
 
 def test_every_field_of_the_configuration_is_described() -> None:
     for key, model in models().items():
-        for name, field in model.model_fields.items():
+        for name, field in fields_of(model).items():
             assert field.description, f"{key}: {name} has no description"
 
 

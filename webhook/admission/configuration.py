@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 import msgspec.structs
 from msgspec import Struct
-from pydantic import Field
 
 from policies.core import registry
 from policies.core.contracts import Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
-from policies.core.settings import Model, S, Settings, Thresholds, default_settings, validated
+from policies.core.settings import Field, Model, S, Settings, Thresholds, default_settings, fields_as_json
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
@@ -59,8 +58,7 @@ class Selector(Model):
 
     @cached_property
     def _json(self) -> Json:
-        dumped: Json = self.model_dump(mode="json", by_alias=True)
-        return dumped
+        return fields_as_json(self)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return matches(self._json, labels)
@@ -242,7 +240,7 @@ class Config:
 
     def with_profile(self, profile: str) -> Config:
         """The same policy with another profile. Explicit modes win over the profile."""
-        rules = self.rules.model_copy(update={"profile": Profile(profile)})
+        rules = msgspec.structs.replace(self.rules, profile=Profile(profile))
         return replace(self, rules=rules)
 
     def value(self, model: type[S], /) -> S:
@@ -318,12 +316,32 @@ class Config:
         for index in matched:
             if index <= last:
                 raw |= self.webhook.overrides[index].settings.get(policy_id, {})
-        result: Model = validated(model, raw)
+        result: Model = checked(model, raw)
         return result
 
 
+def checked(model: type[S], data: Any) -> S:
+    """A value from plain data that a user wrote. Raises Invalid."""
+    from policies.core.pydantic_models import validated  # which loads pydantic
+
+    return validated(model, data)
+
+
 def raw_settings(value: Model) -> dict[str, Any]:
-    return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    """What the user wrote, as plain data."""
+    found: dict[str, Any] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        return {key: _plain(getattr(value, name)) for name, key in names if name in value.given}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return msgspec.to_builtins(value)
 
 
 def _any_glob(globs: Iterable[str], name: str) -> bool:

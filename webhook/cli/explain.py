@@ -15,6 +15,7 @@ from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
 from policies.core.finding import Certainty
 from policies.core.mode import Mode, Profile
+from policies.core.pydantic_models import fields_of
 from policies.core.suggestions import closest, containing
 from webhook.cli import flags, server_pages
 from webhook.cli.exit_status import OK
@@ -200,7 +201,7 @@ def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
     yield from _reflowed(registry.documentation(policy.id))
     yield f"\nLooks at\n  {kinds(policy)}"
     yield f"\nSettings (key {policy.id}.yaml)"
-    for name, field in policy.settings.model_fields.items():
+    for name, field in fields_of(policy.settings).items():
         default = _plain(default_of_field(field))
         note = f"{_plain(kind_of_field(field, {}))}{f'; default {default}' if default else ''}"
         yield from _entry(field.alias or name, note, field.description or "")

@@ -152,8 +152,8 @@ def _replace(target: Path, fixed: _Fixed) -> None:
 
 def _without_annotation(config: Config) -> Config:
     """The same policy without the annotation about added fields, which describes an admission."""
-    changes = config.webhook.changes.model_copy(update={"annotation": False})
-    return dataclasses.replace(config, webhook=config.webhook.model_copy(update={"changes": changes}))
+    changes = replace(config.webhook.changes, annotation=False)
+    return dataclasses.replace(config, webhook=replace(config.webhook, changes=changes))
 
 
 def _with_only(config: Config, names: Sequence[str]) -> Config:
@@ -168,7 +168,7 @@ def _with_only(config: Config, names: Sequence[str]) -> Config:
     overrides = (*config.webhook.overrides, off)
     return dataclasses.replace(
         config,
-        webhook=config.webhook.model_copy(update={"overrides": overrides}),
+        webhook=replace(config.webhook, overrides=overrides),
         overridden=(*config.overridden, {}),
     )
 

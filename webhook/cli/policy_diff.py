@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from policies.core.annotations import CHANGED
 from policies.core.mode import Mode
+from policies.core.settings import fields_as_json
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.printable import printable_json
@@ -118,9 +119,7 @@ class Difference(NamedTuple):
 def changed_settings(old: Config, new: Config) -> Iterator[Setting]:
     """The settings with different values, defaults included, in the order of the keys."""
     for file, model in sorted(models().items()):
-        before, after = (
-            dict(_flat(config.value(model).model_dump(mode="json", by_alias=True))) for config in (old, new)
-        )
+        before, after = (dict(_flat(fields_as_json(config.value(model)))) for config in (old, new))
         for path in dict.fromkeys((*before, *after)):
             if before.get(path) != after.get(path):
                 yield Setting(file, path, before.get(path), after.get(path))

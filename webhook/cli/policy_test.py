@@ -16,14 +16,14 @@ from typing import Any, Final, Literal
 
 import orjson
 from msgspec import Struct
-from pydantic import Field, ValidationError, model_validator
 
 from policies.core.mode import Profile
-from policies.core.settings import Model, validated
+from policies.core.pydantic_models import validated
+from policies.core.settings import Field, Invalid, Model
 from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
 from policies.kube.printable import printable
-from webhook.admission.configuration import Config
+from webhook.admission.configuration import Config, Problem
 from webhook.admission.json_patch import same
 from webhook.cli import flags
 from webhook.cli.exit_status import DENIED, OK
@@ -32,7 +32,7 @@ from webhook.cli.output import junit
 from webhook.cli.output.plain import plural
 from webhook.cli.reviewing import Outcome, Reviewed, review_documents
 from webhook.cli.terminal import Line, print_lines
-from webhook.config.load import invalid, rules
+from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
 from webhook.manifests.documents import BadDocument, load_all
@@ -75,15 +75,13 @@ class Case(Model):
     old: tuple[str, ...] = Field((), description="files with the objects before the UPDATE")
     expect: tuple[Expectation, ...] = Field(description="the expected decisions")
 
-    @model_validator(mode="after")
-    def _complete(self) -> Case:
+    def __post_init__(self) -> None:
         if not self.manifests and not self.objects:
             raise ValueError("manifests or objects are missing")
         if not self.expect:
             raise ValueError("expect is empty")
         if self.old and self.operation != "UPDATE":
             raise ValueError("old goes with operation: UPDATE")
-        return self
 
 
 class Suite(Model):
@@ -153,8 +151,8 @@ def _read(file: Path) -> Suite:
         raise UserError(f"{file}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}") from None
     except BadDocument as error:
         raise UserError(f"{file}: {error}") from None
-    except ValidationError as error:
-        raise UserError(*invalid(str(file), error, Suite)) from None
+    except Invalid as error:
+        raise UserError(*(Problem(str(file), path, message) for path, message in error.problems)) from None
 
 
 def _policy(file: Path, suite: Suite) -> Config:

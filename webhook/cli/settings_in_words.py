@@ -10,14 +10,15 @@ from typing import Any
 
 import orjson
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from policies.core.mode import Mode
+from policies.core.settings import Model
 from policies.kube import quantities as units
 
 
-def kind_of_field(field: FieldInfo, shared: dict[type[BaseModel], None]) -> str:
+def kind_of_field(field: FieldInfo, shared: dict[type[Model], None]) -> str:
     """The type of a field with its bounds, as markdown; models are links, and are added to `shared`."""
     kind = _unit(field.metadata) or _type(field.annotation, shared)
     signs = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
@@ -38,7 +39,7 @@ def _unit(metadata: Sequence[Any]) -> str:
     return ""
 
 
-def _type(annotation: Any, shared: dict[type[BaseModel], None]) -> str:
+def _type(annotation: Any, shared: dict[type[Model], None]) -> str:
     """A type in words; models become links to their section."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
@@ -51,7 +52,7 @@ def _type(annotation: Any, shared: dict[type[BaseModel], None]) -> str:
         return f"map of {_type(arguments[1], shared)}"
     if origin is not None and issubclass(origin, Sequence | set | frozenset):
         return f"list of {_type(arguments[0], shared)}"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Model):
         shared.setdefault(annotation)
         return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
     if annotation is Mode:
@@ -69,11 +70,11 @@ def default_of_field(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or value == "" or (isinstance(value, Sequence | Mapping) and not value):
         return ""
-    if isinstance(value, BaseModel):
+    if isinstance(value, Model):
         return "its defaults"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"`{_with_unit(value, _unit(field.metadata))}`"
-    if isinstance(value, Mapping) or (isinstance(value, Sequence) and isinstance(value[0], BaseModel)):
+    if isinstance(value, Mapping) or (isinstance(value, Sequence) and isinstance(value[0], Model)):
         return f"{len(value)} built in"
     return f"`{_json(value)}`"
 

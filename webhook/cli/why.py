@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
+from policies.core.settings import fields_as_json
 from policies.core.target import PodTemplate, pod_templates
 from policies.jobs.jobs import jobs_in
 from policies.kube.field_paths import named_path, value_at, without
@@ -314,7 +315,7 @@ def _field(answer: Answer, each: Field, policy: PolicyText, kubectl: Kubectl) ->
         commands["here"] = annotate(answer.place, key, value, kubectl)
     if reason.setting:
         settings = answer.settings.effective.settings(registry.mutators()[reason.policy].settings)
-        current = settings.model_dump(mode="json", by_alias=True)[reason.setting]
+        current = fields_as_json(settings)[reason.setting]
         commands["everywhere"] = configure(policy, reason.policy, reason.setting, current, kubectl)
     return {
         **record,

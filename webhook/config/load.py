@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from hashlib import sha256
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, get_args
-
-from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import models_json_schema
 
 from policies.core import registry
 from policies.core.contracts import Rule
-from policies.core.settings import Model, Thresholds, default_settings, validated
+from policies.core.settings import MAX_PROBLEMS, Invalid, Model, Thresholds, default_settings
 from policies.core.suggestions import did_you_mean
 from policies.kube.json import Json
 from webhook.admission.configuration import (
@@ -24,6 +20,7 @@ from webhook.admission.configuration import (
     Problem,
     RulesConfig,
     WebhookConfig,
+    checked,
     raw_settings,
 )
 from webhook.config.policy_config_invalid import policy_config_invalid
@@ -34,8 +31,6 @@ from webhook.manifests.documents import BadDocument, load_policy
 LARGEST = 256 * 1024
 """Characters of a policy. Real ones have a hundredth of it. Parsing 1 MiB, the size of a full ConfigMap,
 would block every review for seconds."""
-MAX_PROBLEMS = 50
-"""Reported problems: suggestions for a thousand unknown names would take a second."""
 
 
 class PolicyError(UserError):
@@ -69,12 +64,12 @@ def load(files: Mapping[str, str]) -> Config:
             continue
         try:
             data, retired = without_retired(name, load_policy(text))
-            values[name] = validated(known[name], data)
+            values[name] = checked(known[name], data)
             notes += retired
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
-        except ValidationError as error:
-            problems.extend(islice(invalid(name, error, known[name]), MAX_PROBLEMS))
+        except Invalid as error:
+            problems.extend(Problem(name, path, message) for path, message in error.problems)
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
     modes = modes if isinstance(modes, RulesConfig) else default_settings(RulesConfig)
     webhook = webhook if isinstance(webhook, WebhookConfig) else default_settings(WebhookConfig)
@@ -111,13 +106,13 @@ def problems_of(files: Mapping[str, str]) -> tuple[tuple[Problem, ...], tuple[Pr
 
 def schema() -> Json:
     """The JSON Schema (2020-12) of a whole policy: one property per key."""
-    known = sorted(models().items())
-    found, definitions = models_json_schema([(model, "validation") for _, model in known], by_alias=True)
-    keys = {name: found[model, "validation"] for name, model in known}
-    describe_retired(definitions["$defs"])
+    from policies.core.pydantic_models import json_schemas  # which loads pydantic
+
+    keys, definitions = json_schemas(models())
+    describe_retired(definitions)
     ids = [*rules()]
     for model, known_ids in ((RulesConfig, ids), (Override, [*ids, *registry.mutators()])):
-        properties = definitions["$defs"][model.__name__]["properties"]
+        properties = definitions[model.__name__]["properties"]
         properties["modes"]["propertyNames"] = {"enum": sorted(known_ids)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -126,39 +121,8 @@ def schema() -> Json:
         "type": "object",
         "additionalProperties": False,
         "properties": keys,
-        "$defs": definitions["$defs"],
+        "$defs": definitions,
     }
-
-
-def invalid(name: str, error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
-    """The problems of a file, with paths, and with suggestions for unknown fields."""
-    for item in error.errors(include_url=False):
-        path = ".".join(str(step) for step in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            *parents, field = item["loc"]
-            message = f"unknown field{did_you_mean(str(field), _fields_at(model, parents))}"
-        elif item["type"] == "enum" and item["input"] is False and "'off'" in message:
-            message = 'write "off" in quotes: a tool such as Helm read the bare word as the boolean false'
-        yield Problem(name, path, message[:1].lower() + message[1:])
-
-
-def _fields_at(model: type[BaseModel], path: Iterable[str | int]) -> Iterable[str]:
-    """The fields of the model at a path."""
-    for step in path:
-        field = next((f for name, f in model.model_fields.items() if step in (name, f.alias)), None)
-        if field is not None:  # else an index, or the key of a map
-            inner = _model_in(field.annotation)
-            if inner is None:
-                return ()
-            model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for each in get_args(annotation) if (found := _model_in(each))), None)
 
 
 def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
@@ -205,10 +169,9 @@ def _overridden(
             model = known[name].settings
             base = raw_settings(values[model]) if model in values else {}
             try:
-                replaced[name] = validated(model, base | fields)
-            except ValidationError as error:
+                replaced[name] = checked(model, base | fields)
+            except Invalid as error:
                 problems.extend(
-                    Problem("webhook.yaml", f"{path}.{problem.path}", problem.message)
-                    for problem in invalid("webhook.yaml", error, model)
+                    Problem("webhook.yaml", f"{path}.{below}", message) for below, message in error.problems
                 )
         yield replaced

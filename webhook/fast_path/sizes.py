@@ -11,15 +11,14 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 from weakref import ref
 
-from pydantic import BaseModel
-
 from policies.containers.bounded_cache import BoundedCache
 from policies.core.listing import Listing
+from policies.core.settings import Model
 from policies.probes.recognition import Recogniser, Server
 
 _SHARED: Final = (
     *(type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref),
-    *(BaseModel, Listing, Recogniser, BoundedCache, Server),
+    *(Model, Listing, Recogniser, BoundedCache, Server),
 )
 """Types of objects that are also used elsewhere."""
 SLOT: Final = 256

@@ -13,11 +13,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, TypeAlias
 
+import msgspec
 from msgspec import Struct
-from pydantic import BeforeValidator, Field, ValidationError
+from msgspec.structs import replace
 
 from policies.core.annotations import OBSERVED_UNTIL
-from policies.core.settings import Model
+from policies.core.pydantic_models import from_json
+from policies.core.settings import Before, Field, Model
 from policies.kube.json import Json
 from policies.probes.observed import MAX_LENGTH, MIN_STARTS
 
@@ -50,12 +52,12 @@ def _short(value: object) -> object:
     return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else value
 
 
-Seconds: TypeAlias = Annotated[int, BeforeValidator(_clamped)]
+Seconds: TypeAlias = Annotated[int, Before(_clamped)]
 Count: TypeAlias = Annotated[int, Field(ge=0, le=10**12)]
-Text: TypeAlias = Annotated[str, BeforeValidator(_short)]
+Text: TypeAlias = Annotated[str, Before(_short)]
 
 
-class Times(Model):
+class Times(Model, omit_defaults=True):
     """The latest times in seconds on nodes of one type, the newest last."""
 
     load: tuple[Seconds, ...] = Field((), max_length=MAX_STARTS)
@@ -66,7 +68,7 @@ class Times(Model):
     """From scheduling until the pod was ready."""
 
 
-class Ends(Model):
+class Ends(Model, omit_defaults=True):
     """The ends of runs with one reason."""
 
     count: Count
@@ -77,7 +79,7 @@ class Ends(Model):
     """The number of ends by node type, if known."""
 
 
-class Entry(Model):
+class Entry(Model, omit_defaults=True):
     """One container of one workload, with one program and configuration."""
 
     seen: Count = 0
@@ -182,7 +184,7 @@ class Record:
             if not _KEY.fullmatch(each.key):
                 continue
             entries = self.namespaces.setdefault(each.namespace, {})
-            entry = entries.get(each.key, Entry()).model_copy(update={"seen": min(max(each.at, 0), now)})
+            entry = replace(entries.get(each.key, Entry()), seen=min(max(each.at, 0), now))
             if isinstance(each, Started):
                 entry = _with_start(entry, each)
             elif isinstance(each, Ended):
@@ -215,13 +217,13 @@ class Record:
 
 def _entry(value: object) -> Entry | None:
     try:
-        return Entry.model_validate_json(json.dumps(value))
-    except (ValidationError, ValueError):
+        return from_json(Entry, json.dumps(value))
+    except ValueError:
         return None
 
 
 def _dumped(entry: Entry) -> str:
-    return entry.model_dump_json(exclude_defaults=True)
+    return msgspec.json.encode(entry).decode()
 
 
 def _with_start(entry: Entry, start: Started) -> Entry:
@@ -241,16 +243,15 @@ def _with_start(entry: Entry, start: Started) -> Entry:
     places = entry.places
     if start.place and start.place not in places:
         places = (*places, start.place)[-MAX_PLACES:]
-    grown = entry.model_copy(
-        update={
-            "starts": entry.starts + 1,
-            "fresh": entry.fresh + fresh,
-            "nodes": {**entry.nodes, name: times},
-            "places": places,
-        }
+    grown = replace(
+        entry,
+        starts=entry.starts + 1,
+        fresh=entry.fresh + fresh,
+        nodes={**entry.nodes, name: times},
+        places=places,
     )
     killed = 0 if grown.slowest >= grown.killed else grown.killed
-    return grown.model_copy(update={"basis": _basis(grown), "killed": killed})
+    return replace(grown, basis=_basis(grown), killed=killed)
 
 
 def _node_type(name: str, known: Mapping[str, object]) -> str:
@@ -285,12 +286,11 @@ def _with_end(entry: Entry, end: Ended, now: int) -> Entry:
         nodes[name] = nodes.get(name, 0) + 1
     count, first = (before.count, before.first) if before else (0, at)
     ends = Ends(count=count + 1, first=first, last=at, nodes=nodes)
-    return entry.model_copy(
-        update={
-            "ends": {**entry.ends, reason: ends},
-            "killed": max(entry.killed, min(end.after, MAX_LENGTH)),
-            "memory": max(entry.memory, min(end.memory, 2**60)),
-        }
+    return replace(
+        entry,
+        ends={**entry.ends, reason: ends},
+        killed=max(entry.killed, min(end.after, MAX_LENGTH)),
+        memory=max(entry.memory, min(end.memory, 2**60)),
     )
 
 

@@ -31,7 +31,7 @@ from policies.kube.group_kinds import kind_of
 from webhook.admission import engine
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
-from webhook.config.load import load, rules
+from webhook.config.load import load, models, rules
 from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
@@ -98,7 +98,7 @@ def serve(options: Options) -> int:
 def _preload(options: Options) -> None:
     """Load all tables and modules before the first fork, so that a restarted worker serves at once."""
     _kinds()
-    config = load({})
+    config = load(dict.fromkeys(models(), ""))  # builds what checks a policy, too
     rules()
     load_tables()
     engine.decide(Review(Request("", kind_of(_SAMPLE), "CREATE", object=_SAMPLE), config, NoCluster()))

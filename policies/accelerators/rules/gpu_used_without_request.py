@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from policies.accelerators.requests import GpuAffinity, asks_for_devices, wants_accelerator
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role

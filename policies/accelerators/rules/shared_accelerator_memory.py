@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from policies.accelerators.inventory import Node
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import whole_number
 from policies.containers.programs import launch_of
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.images import repository
 from policies.kube.objects.workloads import StatefulSet

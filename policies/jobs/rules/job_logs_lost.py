@@ -25,7 +25,7 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(JobRetries)
     least = settings.min_log_retention
     # More than an hour is the author's decision, unless the policy sets a minimum.
-    shortest = least if "min_log_retention" in settings.model_fields_set else min(least, LONG_ENOUGH)
+    shortest = least if "min_log_retention" in settings.given else min(least, LONG_ENOUGH)
     for steps in _time_to_live(target):
         seconds = integer(target.obj, *steps, default=least)
         if seconds < shortest:

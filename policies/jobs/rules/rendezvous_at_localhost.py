@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from policies.containers.commands import container_command
 from policies.containers.programs import Options, Program
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.lives import runs_in
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.jobs.training import launcher_of
 from policies.kube.group_kinds import JOB
 from policies.kube.objects.jobs import Job

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import Field
-
 from policies.containers.commands import container_command
 from policies.containers.programs import option
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_one, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 

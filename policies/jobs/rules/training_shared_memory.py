@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydantic import Field
-
 from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
@@ -13,7 +11,7 @@ from policies.containers.commands import container_command
 from policies.containers.programs import option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_one, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number

@@ -6,14 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from pydantic import Field
-
 from policies.accelerators.requests import GpuAffinity
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.jobs.training import prepares, words_of

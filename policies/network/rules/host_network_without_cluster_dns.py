@@ -10,13 +10,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from pydantic import Field
-
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.dns import is_address, resolve
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.pods import Container
 
 _LABEL: Final = r"[a-z0-9-]{1,63}"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-from pydantic import Field
-
 from policies.commands import Command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.data import load_one, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LENIENT, LIVENESS, Probe, probes

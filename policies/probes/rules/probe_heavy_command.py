@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Final
 
-from pydantic import Field
-
 from policies.commands import Command, CommandSummary
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.data import load_one, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
 _INTEGRITY: Final = re.compile(

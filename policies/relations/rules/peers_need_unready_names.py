@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pydantic import Field
-
 from policies.containers.programs import option, programs
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.services import hides_unready
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pydantic import Field
-
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.data import load_list, table
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from policies.kube.objects.webhooks import ServiceReference, Webhook, WebhookConfiguration
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource

@@ -17,6 +17,7 @@ from policies.accelerators.vendors import Pool, Taint, Vendor
 from policies.core import registry
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.listing import Listing
+from policies.core.pydantic_models import validated
 from policies.core.resources import Resource, resource_kinds
 from policies.kube.json import Json, replaced
 from policies.kube.objects.metadata import Requirement
@@ -193,7 +194,7 @@ def test_affinity_neither_loses_nor_gains_a_node(
     """
     spec: Json = {} if terms is None else {"affinity": affinity(*terms)}
     before = pod(gpus, **spec, **({} if selector is None else {"nodeSelector": selector}))
-    config = GpuAffinity.model_validate_json(f'{{"cpuPods": "{strength}"}}')
+    config = validated(GpuAffinity, {"cpuPods": strength})
     after = mutate(before, config, facts(*nodes))
 
     def able(obj: Json) -> set[str]:

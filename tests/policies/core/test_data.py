@@ -3,17 +3,22 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from hatchling.builders.wheel import WheelBuilder
-from pydantic import ValidationError
+from msgspec import ValidationError
 
 from policies.accelerators.vendors import Vendor, known_vendors
 from policies.containers.sidecars import Sidecar, known_sidecars
 from policies.core import data
+from policies.core.contracts import Rule
+from policies.core.pydantic_models import validated
+from policies.core.settings import S
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import KUBEFLOW_JOBS
 from policies.probes.preset import Preset, known_presets
@@ -104,6 +109,30 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(data, "_folder", lambda _: tmp_path)
     with pytest.raises(ValidationError, match="port"):
         data.load_folder(Preset, "policies.probes", "odd")
+
+
+def _read_twice(model: type[S], entry: object) -> S:
+    """msgspec's result, which must be pydantic's."""
+    read = msgspec.convert(entry, model)
+    assert validated(model, entry) == read
+    return read
+
+
+@pytest.mark.parametrize("load", data._TABLES, ids=lambda load: f"{load.__module__}.{load.__qualname__}")
+def test_a_table_would_be_accepted_from_a_user(
+    load: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """msgspec checks the types of a table. pydantic checks patterns and limits, too."""
+    monkeypatch.setattr(data, "_typed", _read_twice)
+    load.__wrapped__()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
+def test_the_document_of_a_rule_would_be_accepted_from_a_user(
+    rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "_typed", _read_twice)
+    assert rule.load() == rule.document
 
 
 def test_the_command_line_starts_without_reading_them() -> None:

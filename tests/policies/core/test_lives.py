@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from pydantic import ValidationError
 
 from policies.core import lives
 from policies.core.data import parsed
 from policies.core.lives import Evictions, Life, Unit, known_lives, runs_in
-from policies.core.settings import validated
+from policies.core.pydantic_models import validated
+from policies.core.settings import Invalid
 from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
@@ -128,11 +128,11 @@ spec: {trialTemplate: {trialSpec: {apiVersion: kubeflow.org/v2beta1, kind: MPIJo
 
 def test_a_mistake_in_the_table_is_named() -> None:
     life = {"apiGroup": "a", "kind": "B", "versions": ["1"], "source": "c"}
-    with pytest.raises(ValidationError, match="names Driver, which is no role of B"):
+    with pytest.raises(Invalid, match="names Driver, which is no role of B"):
         validated(Life, {**life, "roles": [{"name": "Executor", "at": "b", "waitsFor": "Driver"}]})
-    with pytest.raises(ValidationError, match="limitDefault needs limit"):
+    with pytest.raises(Invalid, match="limitDefault needs limit"):
         validated(Life, {**life, "retries": [{"unit": "pod", "evictions": "free", "limitDefault": 3}]})
-    with pytest.raises(ValidationError, match="need fields"):
+    with pytest.raises(Invalid, match="need fields"):
         validated(Life, {**life, "retries": [{"unit": "pod", "evictions": "free", "values": ["Always"]}]})
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
+from policies.core.pydantic_models import validated
 from policies.kube.images import image_matches, repository
 from policies.kube.json import Json
 from policies.kube.objects.pods import ContainerPort, ContainerSpec
@@ -140,7 +141,7 @@ def test_recognised_by_port_name(port: str, name: str | None) -> None:
 
 def test_other_settings_have_other_results() -> None:
     [container] = containers(pod({"image": "ollama/ollama"}))
-    off = StandardProbes.model_validate_json('{"presets": {"ollama": {"enabled": false}}}')
+    off = validated(StandardProbes, {"presets": {"ollama": {"enabled": False}}})
     assert recognised(container, Facts()) is not None
     assert off.recogniser.server(container) is None
 

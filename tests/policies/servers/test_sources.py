@@ -31,7 +31,7 @@ def is_lasting(source: str) -> bool:
 def sources(entry: object, at: str) -> Iterator[tuple[str, str]]:
     """The addresses below an entry, and where they are."""
     if isinstance(entry, Model):
-        for name in type(entry).model_fields:
+        for name in entry.__struct_fields__:
             value = getattr(entry, name)
             if name.endswith("source") and isinstance(value, str):
                 yield f"{at}.{name}", value

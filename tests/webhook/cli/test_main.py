@@ -507,7 +507,17 @@ def test_a_review_imports_neither_the_server_nor_other_formats(tmp_path: Path) -
     assert "webhook.cli.output.text" in imported
     formats = {f"webhook.cli.output.{form}" for form in ("diff", "json", "junit", "sarif", "policyreport")}
     unneeded = {
-        *("aiohttp", "asyncio", "cryptography", "jinja2", "jsonpatch", "kubernetes", "obstore", "rich"),
+        *(
+            "aiohttp",
+            "asyncio",
+            "cryptography",
+            "jinja2",
+            "jsonpatch",
+            "kubernetes",
+            "obstore",
+            "pydantic",
+            "rich",
+        ),
         *("prometheus_client", "structlog", "uvloop", "watchfiles", "yarl", "zstandard", "xml"),
         "webhook.server",
     }

@@ -194,7 +194,7 @@ def test_worker_names_are_asked_only_for_ray_pods_and_worker_groups() -> None:
 def test_every_kind_that_is_read_is_sent_for_validation() -> None:
     sent = selected(entries(rendering("base"))["validate.mlchassis.dev"]["rules"])
     paths = {"templates", "specs", "containers", "composed", "overrides", "objects"}
-    read = (workload for workload in known_workloads() if workload.model_fields_set & paths)
+    read = (workload for workload in known_workloads() if workload.given & paths)
     wanted = {(workload.api_group, workload.gk.resource) for workload in read}
     assert sent == wanted | {
         ("", "pods"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 
 from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
@@ -22,7 +23,7 @@ def test_a_strategy_has_no_effect_and_is_named(strategy: str) -> None:
     [note] = config.notes
     assert str(note).startswith("worker-names.yaml: strategy: the setting strategy was removed")
     settings = config.effective({}).settings(registry.mutators()["worker-names"].settings)
-    assert settings.model_dump()["reservation"] == 62
+    assert to_builtins(settings)["reservation"] == 62
 
 
 @pytest.mark.parametrize(("program", "mode"), [("kserve-agent", Mode.OFF), ("chassis-puller", Mode.ENFORCE)])

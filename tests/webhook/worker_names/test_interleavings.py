@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
+from msgspec import structs
 
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
@@ -249,7 +250,7 @@ def through(kind: type[FakeWorkers]) -> Allocate:
 
 def short_lived(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
     """Promises that lapse while their request may still be under way."""
-    return real(workers, worker, settings.model_copy(update={"reservation": 1}))
+    return real(workers, worker, structs.replace(settings, reservation=1))
 
 
 def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
