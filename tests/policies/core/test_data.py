@@ -26,8 +26,15 @@ from webhook.config.load import rules
 from webhook.manifests.documents import load_policy
 
 ROOT = Path(__file__).parents[3]
-NOTHING_KEPT = {**os.environ, "PYTHONPYCACHEPREFIX": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
-"""The environment of a process that parses each file."""
+OPENED = (
+    "import sys\n"
+    "opened = []\n"
+    "sys.addaudithook(lambda event, args: event == 'open' and opened.append(str(args[0])))\n"
+    "sys.dont_write_bytecode = True\n"
+    "from policies.core import data\n"
+    "data.cache_from_source = lambda file: '/nowhere' + file\n"
+)
+"""The start of a program that parses each file, as nothing is kept of it, and notes what is opened."""
 DATA = sorted(path for room in ("policies", "webhook") for path in (ROOT / room).rglob("*.yaml"))
 
 
@@ -137,10 +144,7 @@ def test_the_document_of_a_rule_would_be_accepted_from_a_user(
 
 def test_the_command_line_starts_without_reading_them() -> None:
     program = (
-        "import sys\n"
-        "opened = []\n"
-        "sys.addaudithook(lambda event, args: event == 'open' and opened.append(str(args[0])))\n"
-        "from webhook.cli.main import main\n"
+        OPENED + "from webhook.cli.main import main\n"
         "try:\n"
         "    main(sys.argv[1:])\n"
         "except SystemExit:\n"
@@ -150,9 +154,7 @@ def test_the_command_line_starts_without_reading_them() -> None:
 
     def read_by(*arguments: str) -> str:
         command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=ROOT, env=NOTHING_KEPT
-        ).stdout
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
     assert read_by("--version").splitlines()[-1] == "[]"
     reviewed = read_by("review", str(ROOT / "tests/policies/probes/standard-probes/vllm/input.yaml"))
@@ -161,21 +163,14 @@ def test_the_command_line_starts_without_reading_them() -> None:
 
 def test_a_server_reads_every_table_before_it_forks() -> None:
     program = (
-        "import sys\n"
-        "sys.addaudithook(lambda event, args: event == 'open' and print(args[0]))\n"
-        "from policies.core.data import load_tables\n"
-        "from webhook.config.load import load\n"
+        OPENED + "from webhook.config.load import load\n"
         "from webhook.server import worker\n"
         "load({})\n"
-        "load_tables()\n"
+        "data.load_tables()\n"
+        "print(*opened, sep='\\n')\n"
     )
     read = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=NOTHING_KEPT,
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
     )
     tables = {
         str(path) for path in DATA if path.stem not in rules() and path.is_relative_to(ROOT / "policies")
