@@ -52,11 +52,12 @@ def objections(obj: Json, config: Config, cluster: Cluster) -> list[str]:
     projected = mutated.object if admitted.projected is None else admitted.projected
     fixed, _ = fixed_object(document, config, cluster, ())
     found = _findings(obj, _validated(request, obj, bare, cluster).results)
-    return [
-        *_breaches("admitted", obj, projected, (*mutated.results, *admitted.results), found),
-        *_breaches("stored", obj, projected, _validated(request, projected, bare, cluster).results, found),
-        *_breaches("fixed", obj, fixed, _validated(request, fixed, bare, cluster).results, found),
-    ]
+    breaches = list(_breaches("admitted", obj, projected, (*mutated.results, *admitted.results), found))
+    for stage, after in (("stored", projected), ("fixed", fixed)):
+        if after != obj:  # else its findings are those of the object itself
+            results = _validated(request, after, bare, cluster).results
+            breaches += _breaches(stage, obj, after, results, found)
+    return breaches
 
 
 def without_mutators(config: Config) -> Config:
