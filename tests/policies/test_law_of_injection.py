@@ -188,7 +188,7 @@ ANNOTATIONS = {
 
 
 @given(workload(), st.sampled_from(Profile), st.sampled_from(["recognised", "similar"]))
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_generated_objects(obj: Json, profile: Profile, mirror: str) -> None:
     config = load({"rules.yaml": f"profile: {profile}", "standard-probes.yaml": f"mirror: {mirror}"})
     breaches = objections(obj, config, ManifestCluster([obj]))

@@ -15,6 +15,11 @@ from release import docs
 from webhook.config.load import PolicyError, load, models, rules, schema
 
 
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return docs.pages()
+
+
 def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert docs.main(["--root", str(tmp_path), "--check"]) == 1
     assert docs.main(["--root", str(tmp_path)]) == 0
@@ -26,8 +31,7 @@ def test_writes_once_and_then_is_fresh(tmp_path: Path, capsys: pytest.CaptureFix
     assert (tmp_path / "policies.md").read_text() == "changed by hand"
 
 
-def test_every_rule_has_its_page() -> None:
-    pages = docs.pages()
+def test_every_rule_has_its_page(pages: dict[str, str]) -> None:
     for rule in rules().values():
         page = pages[f"rules/{rule.id}.md"]
         assert f"\n# {rule.id}\n" in page
@@ -36,20 +40,19 @@ def test_every_rule_has_its_page() -> None:
         assert f"]({rule.id}.md)" in pages["rules/README.md"]
 
 
-def test_every_policy_has_its_anchor_and_its_key() -> None:
-    pages = docs.pages()
+def test_every_policy_has_its_anchor_and_its_key(pages: dict[str, str]) -> None:
     for policy in registry.mutators():
         assert f"\n## {policy}\n" in pages["policies.md"]
         assert f"\n## {policy}.yaml\n" in pages["configuration.md"]
 
 
-def test_types_of_the_configuration_have_different_names() -> None:
-    headings = re.findall("^### (.+)$", docs.pages()["configuration.md"], re.MULTILINE)
+def test_types_of_the_configuration_have_different_names(pages: dict[str, str]) -> None:
+    headings = re.findall("^### (.+)$", pages["configuration.md"], re.MULTILINE)
     assert len(set(headings)) == len(headings)
 
 
-def test_links_inside_a_page_lead_somewhere() -> None:
-    for name, content in docs.pages().items():
+def test_links_inside_a_page_lead_somewhere(pages: dict[str, str]) -> None:
+    for name, content in pages.items():
         anchors = {
             re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
             for heading in re.findall(r"^#+ (.+)$", content, re.MULTILINE)
@@ -57,8 +60,8 @@ def test_links_inside_a_page_lead_somewhere() -> None:
         assert set(re.findall(r"\]\(#([^)]+)\)", content)) <= anchors, name
 
 
-def test_units_and_bounds_are_documented() -> None:
-    page = docs.pages()["configuration.md"]
+def test_units_and_bounds_are_documented(pages: dict[str, str]) -> None:
+    page = pages["configuration.md"]
     assert re.search(r"^\| `minLogRetention` \| duration \| `1d` \|", page, re.MULTILINE)
     assert re.search(r"^\| `loadRate` \| size, > 0 \| `64Mi` \|", page, re.MULTILINE)
     assert re.search(r"^\| `weight` \| whole number, ≥ 1 and ≤ 100 \|", page, re.MULTILINE)

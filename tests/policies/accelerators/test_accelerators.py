@@ -184,7 +184,7 @@ TERMS = st.lists(
     gpus=st.sampled_from((0, 1)),
     strength=st.sampled_from(("required", "preferred")),
 )
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_affinity_neither_loses_nor_gains_a_node(
     nodes: list[Json], terms: list[Json] | None, selector: Json | None, gpus: int, strength: str
 ) -> None:
@@ -274,7 +274,7 @@ def test_memory_bounds_that_are_none(written: str) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_the_laws_hold_with_accelerator_nodes(data: st.DataObject) -> None:
     """As in test_laws, but with nodes, so that every part of the policy has something to do."""
     labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100"}

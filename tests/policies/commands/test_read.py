@@ -192,7 +192,7 @@ ARGV = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(argv=ARGV, env=st.lists(ENTRY, max_size=3), static=st.booleans())
 def test_never_raises(argv: list[Any], env: list[Any], static: bool) -> None:
     assert isinstance(read(argv, env, static=static), CommandSummary)

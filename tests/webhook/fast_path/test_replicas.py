@@ -252,7 +252,7 @@ FILLINGS = (
     ),
     in_holes=st.booleans(),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_body_with_changed_bytes_is_answered_by_its_content(
     seed: int, edits: list[tuple[int, bytes, bool]], in_holes: bool
 ) -> None:
@@ -285,7 +285,7 @@ def assert_answered_as_read(caller: Caller, body: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_two_reviews_of_one_form_are_equal(data: st.DataObject) -> None:
     """A form is made of one body and holds for all: objects with a replica's own values in odd places, and
     other replicas with anything in those."""
