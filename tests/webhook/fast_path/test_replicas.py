@@ -486,12 +486,12 @@ def workload(number: int) -> Iterator[bytes]:
 def test_the_bytes_of_bodies_are_of_the_memos_bytes() -> None:
     limit = 2**20
     caller = Caller(limit=limit)
-    for replica in map(workload, range(75)):  # what the policies keep for themselves they keep now
+    for replica in map(workload, range(40)):  # what the policies keep for themselves they keep now
         caller.read("mutate", next(replica))
     del caller
     caller = Caller(limit=limit)
     with allocated() as since:
-        for replica in map(workload, range(150)):
+        for replica in map(workload, range(60)):
             for _ in range(2):
                 caller.read("mutate", next(replica))
                 assert 0 <= caller.memo.bytes <= limit
