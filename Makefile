@@ -19,7 +19,7 @@ RUNS ?= 2000
 SECONDS ?= 60
 
 # Without worksteal, all the long waits of one file would fall to one process, and the others would end before it.
-UNIT := -m "not e2e and not realnode and not servers and not vllm and not fips" -n auto --dist worksteal -q
+UNIT := -m "not lint and not e2e and not realnode and not servers and not vllm and not fips" -n auto --dist worksteal -q
 
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONUNBUFFERED := 1
@@ -66,7 +66,7 @@ pythons: $(SYNCED) ## the same tests under every newer Python that uv finds
 	@.ci/pythons $(ARGS)
 
 .PHONY: lint
-lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
+lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents, docstrings, plain English
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -74,6 +74,7 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents
 	@$(BIN)/python -m release.docs --check
 	@$(BIN)/python -m release.chart --check
 	@$(BIN)/python -m release.version --check
+	@$(BIN)/pytest -m lint -q tests/test_english.py tests/test_packages.py
 
 .PHONY: fuzz
 fuzz: $(SYNCED) ## feed the readers of users' texts with made-up ones; RUNS for each target

@@ -33,7 +33,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
-LANE = re.compile(r"^pytestmark = .*\bpytest\.mark\.(e2e|realnode|servers|vllm|fips)\b", re.MULTILINE)
+LANE = re.compile(r"^pytestmark = .*\bpytest\.mark\.(lint|e2e|realnode|servers|vllm|fips)\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

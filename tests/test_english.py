@@ -8,6 +8,8 @@ import pytest
 
 from tests import english
 
+pytestmark = pytest.mark.lint
+
 LIMIT = 40
 """Marked constructions per 10,000 words."""
 READERS_LIMIT = 15

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.lint
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOTS = ("policies", "webhook", "puller")
 LISTED = re.compile(r"^Imports: (.+?)\.$", re.MULTILINE | re.DOTALL)

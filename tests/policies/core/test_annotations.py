@@ -23,7 +23,8 @@ DOCUMENTS = [
 
 def literals(path: Path) -> Iterator[str]:
     """The texts of a module that are only a key, or a label selector."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)) if f"{annotations.DOMAIN}/" in source else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             found = KEY.match(node.value)
             if found and node.value[found.end() :] in ("", "=true"):
