@@ -79,7 +79,7 @@ lint: $(SYNCED) ## ruff, mypy, import contracts, generated documents, docstrings
 .PHONY: fuzz
 fuzz: $(SYNCED) ## feed the readers of users' texts with made-up ones; RUNS for each target
 	@$(BIN)/uv sync --frozen --quiet --inexact --group fuzz
-	@cd $$(mktemp -d) && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m tests.fuzz --runs $(RUNS) $(ARGS)
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && cd "$$scratch" && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m tests.fuzz --runs $(RUNS) $(ARGS)
 
 .PHONY: differential
 differential: $(SYNCED) ## compare the fast path with the engine; SECONDS=7200 does it for two hours
