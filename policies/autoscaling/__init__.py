@@ -4,6 +4,9 @@
 |---|---|
 | which metrics does an autoscaler use, and what is known about them (`metrics.yaml`) | `metrics` |
 | which workloads belong to an operator (`owners.yaml`) | `owners` |
+| which pods does a ScaledObject scale | `targets` |
+| when does KEDA stop all pods | `zero` |
 
-Imports: `policies.accelerators`, `policies.core`, `policies.kube`, `policies.probes`, `policies.rollouts`.
+Imports: `policies.accelerators`, `policies.commands`, `policies.core`, `policies.kube`, `policies.probes`,
+`policies.rollouts`.
 """

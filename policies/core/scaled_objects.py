@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 
-SCALED_OBJECT: Final = GroupKind("keda.sh", "ScaledObject")
 _PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
 _DEFAULT_MOST: Final = 100
 

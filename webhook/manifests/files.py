@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from policies.core.facts import NO_OBJECTS, WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import Resource, resource_kinds
-from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
+from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.core.suggestions import closest
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
@@ -31,6 +31,7 @@ from policies.kube.group_kinds import (
     NAMESPACE,
     POD,
     REPLICATION_CONTROLLER,
+    SCALED_OBJECT,
     SECRET,
     SERVICE,
     STATEFUL_SET,

@@ -7,28 +7,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from policies.autoscaling.zero import activating, query_of, stops_all
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import SCALED_OBJECT
 from policies.kube.objects.scaling import ScaledObject
 from policies.probes.preset import known_presets
 
-_MAX: Final = 4096
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(ScaledObject).spec
-    least = spec.min_replica_count if spec.idle_replica_count is None else spec.idle_replica_count
-    if least or not spec.triggers:
-        return
-    exported = [
-        _exported(trigger.metadata.get("query", "")) if trigger.type == "prometheus" else ""
-        for trigger in spec.triggers
-        if trigger.type not in ("cpu", "memory")  # KEDA does not activate by these
-    ]
+    exported = [_exported(query_of(each)) for each in activating(spec)] if stops_all(spec) else []
     if exported and all(exported):
-        default = ", the default" if least is None else ""
+        by_default = spec.min_replica_count is None and spec.idle_replica_count is None
+        default = ", the default" if by_default else ""
         yield Finding(
             "spec.triggers",
             f"With a minimum of 0 pods{default}, KEDA may stop all pods, and only they export "
@@ -40,8 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _exported(query: str) -> str:
     """The metric of a model server in a query; empty if it has another metric, or none."""
-    words = set(_NAME.findall(query)) if len(query) <= _MAX else set()
-    known = _metrics()
+    words, known = set(_NAME.findall(query)), _metrics()
     return next(
         (word for word in sorted(words) if word in known or word.partition(":")[0] + ":" in known), ""
     )

@@ -9,7 +9,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.groups import LWS_NAME, RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
 from policies.core.listing import TypedIndex
-from policies.core.scaled_objects import SCALED_OBJECT, autoscaler_of_scaled_object
+from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.kube.group_kinds import (
     AUTOSCALER,
     CRON_JOB,
@@ -20,6 +20,7 @@ from policies.kube.group_kinds import (
     LEADER_WORKER_SET,
     RAY_CLUSTER,
     RAY_SERVICE,
+    SCALED_OBJECT,
     STATEFUL_SET,
 )
 from policies.kube.objects.base import IntOrString

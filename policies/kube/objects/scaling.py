@@ -100,7 +100,12 @@ class AutoscalerConfig(Part):
     behavior: ScalingBehavior = ScalingBehavior()
 
 
+class ScalingModifiers(Part):
+    formula: str = ""
+
+
 class ScaledObjectAdvanced(Part):
+    scaling_modifiers: ScalingModifiers = ScalingModifiers()
     horizontal_pod_autoscaler_config: AutoscalerConfig = AutoscalerConfig()
 
 
@@ -109,6 +114,8 @@ class ScaledObjectSpec(Part):
     min_replica_count: int | None = None
     idle_replica_count: int | None = None
     max_replica_count: int | None = None
+    polling_interval: int | None = None
+    cooldown_period: int | None = None
     triggers: tuple[Trigger, ...] = ()
     advanced: ScaledObjectAdvanced = ScaledObjectAdvanced()
 
