@@ -124,6 +124,11 @@ class MadeDeployment(Model):
     pod: str = Field("", description="path of the pod spec; empty: the map itself")
     replicas: str = Field(description="field with the number of its pods, by default 1")
     inherited: bool = Field(False, description="whether `replicas` of a map around `at` counts, too")
+    most: str = Field("", description="field with the most pods that its autoscaler makes, if it has one")
+    most_unless: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="annotations with values with which it makes no autoscaler",
+    )
     strategy: str = Field("", description="field with its strategy, if there is one")
     max_surge: int | str = Field("25%", description="of the rolling update, if there is no strategy")
     max_unavailable: int | str = Field("25%", description="the same")

@@ -17,7 +17,8 @@ from policies.kube.objects.nodes import NodePool
 from policies.kube.objects.placement import NodeSelectorTerm
 from policies.kube.objects.pods import PodSpec
 
-_POOL: Final = "karpenter.sh/nodepool"
+POOL: Final = "karpenter.sh/nodepool"
+"""The label of a node with the name of its NodePool."""
 _PROVIDERS: Final = (
     *("kubernetes.io", "k8s.io", "karpenter", "k8s.aws", "amazonaws.com", "azure.com", "google.com"),
     *("alibabacloud.com", "oraclecloud.com", "ibm-cloud", "digitalocean.com"),
@@ -51,7 +52,7 @@ def _is(key: str, value: str) -> Requirement:
 def _limits(pool: NodePool) -> dict[str, list[Requirement]]:
     """The requirements of a pool for the labels of its nodes, by label key."""
     template = pool.spec.template
-    labels = {**template.metadata.labels, _POOL: pool.name}
+    labels = {**template.metadata.labels, POOL: pool.name}
     found = {key: [_is(key, value)] for key, value in labels.items()}
     for each in template.spec.requirements:
         found.setdefault(each.key, []).append(each)

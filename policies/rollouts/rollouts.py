@@ -22,6 +22,7 @@ from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET
 from policies.kube.json import Json, dig
 from policies.kube.objects.base import IntOrString
+from policies.kube.objects.metadata import Object
 from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.objects.reading import readable
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
@@ -255,17 +256,44 @@ class MadeRollout(Struct, frozen=True):
 def made_rollouts(target: Target) -> Iterator[MadeRollout]:
     """The rolling updates of the Deployments that an operator makes of the workload. Values that the API
     server would refuse are left out."""
+    for template, steps, node, made in _made(target):
+        replicas, strategy = _made_replicas(target, steps, made), _made_strategy(node, made)
+        update = _of_strategy(strategy, replicas) if strategy and replicas > 0 else None
+        if update is not None:
+            path = field_path((*steps, made.strategy)) if made.strategy else ""
+            yield MadeRollout(template, path, update)
+
+
+class MadeAutoscaler(Struct, frozen=True):
+    """The autoscaler that an operator makes for the pods of a template."""
+
+    template: PodTemplate
+    path: str
+    """Field path of the most pods."""
+    least: int
+    most: int
+
+
+def made_autoscalers(target: Target) -> Iterator[MadeAutoscaler]:
+    """The autoscalers that an operator makes for the workload, as far as their maximum is written."""
+    annotations = target.read(Object).metadata.annotations
+    for template, steps, node, made in _made(target):
+        most = node.get(made.most) if made.most else None
+        external = any(annotations.get(key) in values for key, values in made.most_unless.items())
+        if isinstance(most, int) and not external:
+            path = field_path((*steps, made.most))
+            yield MadeAutoscaler(template, path, _made_replicas(target, steps, made), most)
+
+
+def _made(target: Target) -> Iterator[tuple[PodTemplate, Steps, Json, MadeDeployment]]:
+    """The Deployments that an operator makes, each with its template and the map that describes it."""
     for template in target.templates:
         for made in () if template.workload is None else template.workload.deployments:
             for steps, node in maps_at(target.obj, made.at):
                 at = field_path((*steps, made.pod) if made.pod else steps)
-                if at != template.spec_path or any(field in node for field in made.unless):
-                    continue
-                replicas, strategy = _made_replicas(target, steps, made), _made_strategy(node, made)
-                update = _of_strategy(strategy, replicas) if strategy and replicas > 0 else None
-                if update is not None:
-                    path = field_path((*steps, made.strategy)) if made.strategy else ""
-                    yield MadeRollout(template, path, update)
+                paths = (template.spec_path, template.path.rpartition(".")[0] if template.base else "")
+                if at in paths and not any(field in node for field in made.unless):
+                    yield template, steps, node, made
 
 
 def _made_strategy(node: Json, made: MadeDeployment) -> UpdateStrategy | None:

@@ -45,6 +45,7 @@ class NodeClaimTemplate(Part):
 
 class NodePoolSpec(Part):
     template: NodeClaimTemplate = NodeClaimTemplate()
+    limits: Mapping[str, Quantity] = EMPTY
 
 
 class NodePool(Object):

@@ -1,49 +1,126 @@
-"""autoscaler-exceeds-room: an autoscaler whose maximum exceeds a quota or the nodes."""
+"""autoscaler-exceeds-room: an autoscaler whose maximum exceeds a quota, the nodes or Karpenter's limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec import Struct
+
 from policies.accelerators.node_affinity import is_within_limits
 from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, ROLLOUT, STATEFUL_SET
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.group_kinds import (
+    DEPLOYMENT,
+    INFERENCE_SERVICE,
+    LEADER_WORKER_SET,
+    RAY_KINDS,
+    ROLLOUT,
+    STATEFUL_SET,
+)
 from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.ray import RayObject
 from policies.quotas.quotas import quota_matches
+from policies.relations.bounded_pools import bound_of
 from policies.relations.domains import MAX_NODES, Cause, domains, limits_of
-from policies.rollouts.rollouts import autoscaler_of, minimum_replicas
+from policies.rollouts.rollouts import autoscaler_of, made_autoscalers, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"
 _KEDA_DEFAULT: Final = 100
 """maxReplicaCount of a ScaledObject that does not set it."""
+_RAY_DEFAULT: Final = 2**31 - 1
+"""maxReplicas of a worker group that does not set it."""
+
+
+class _Scaled(Struct, frozen=True):
+    """The pods that an autoscaler adds."""
+
+    path: str
+    name: str
+    """The autoscaler, as the start of a sentence."""
+    field: str
+    """The field with its maximum, as a part of a sentence."""
+    least: int
+    most: int
+    pods: str = "replicas"
+    template: PodTemplate | None = None
+    """None for replicas of several pods."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if not target.replicas:
-        return
-    autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
-    if autoscaler is None:
-        return
-    most, name = autoscaler.spec.max_replicas or 0, autoscaler.name
-    least = minimum_replicas(target, facts)
-    if most <= least or (most == _KEDA_DEFAULT and name.startswith(_KEDA)):
-        return
-    for room, why in (*_by_quotas(target, facts), *_by_nodes(target, facts)):
-        if least <= room < most:  # another rule judges less than the minimum
-            excess = most - int(room)
-            yield Finding(
-                "spec.replicas",
-                f"HorizontalPodAutoscaler {name} may ask for {most} replicas, and {why}: "
-                f"{excess} of them {'never runs' if excess == 1 else 'never run'}.",
-                f"Set maxReplicas of {name} to {int(room)}, or make room for more.",
+    for scaled in _scaled(target, facts):
+        for room, why in (*_by_quotas(target, scaled, facts), *_by_nodes(scaled, facts)):
+            if scaled.least <= room < scaled.most:  # another rule judges less than the minimum
+                excess = scaled.most - int(room)
+                yield Finding(
+                    scaled.path,
+                    f"{scaled.name} may ask for {scaled.most} {scaled.pods}, and {why}: "
+                    f"{excess} of them {'never runs' if excess == 1 else 'never run'}.",
+                    f"Set {scaled.field} to {int(room)}, or make room for more.",
+                )
+                break
+
+
+def _scaled(target: Target, facts: Facts) -> Iterator[_Scaled]:
+    if target.kind in RAY_KINDS:
+        yield from _by_ray(target)
+    elif target.kind == INFERENCE_SERVICE:
+        for made in made_autoscalers(target):
+            component, field = made.path.split(".")[1:]
+            of = f"of the {component}"
+            yield _Scaled(
+                made.path,
+                f"The autoscaler {of}",
+                f"{field} {of}",
+                made.least,
+                made.most,
+                template=made.template,
             )
+    elif target.replicas:
+        autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
+        if autoscaler is None:
             return
+        most, name = autoscaler.spec.max_replicas or 0, autoscaler.name
+        if most == _KEDA_DEFAULT and name.startswith(_KEDA):
+            return
+        several = target.kind == LEADER_WORKER_SET or len(target.templates) != 1
+        yield _Scaled(
+            "spec.replicas",
+            f"HorizontalPodAutoscaler {name}",
+            f"maxReplicas of {name}",
+            minimum_replicas(target, facts),
+            most,
+            template=None if several else target.templates[0],
+        )
 
 
-def _by_quotas(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
+def _by_ray(target: Target) -> Iterator[_Scaled]:
+    """The worker groups of a Ray cluster with autoscaling."""
+    cluster = target.read(RayObject).cluster
+    for template in target.templates if cluster.enable_in_tree_autoscaling else ():
+        before, marker, _ = template.path.partition(".workerGroupSpecs[")
+        if not marker or template.entry is None:
+            continue
+        group = cluster.worker_group_specs[template.entry]
+        if group.max_replicas is not None and group.max_replicas < _RAY_DEFAULT and group.num_of_hosts == 1:
+            yield _Scaled(
+                f"{before}.workerGroupSpecs[{template.entry}].maxReplicas",
+                "Ray's autoscaler",
+                f"maxReplicas of group {group.group_name}",
+                group.min_replicas,
+                group.max_replicas,
+                f"pods of group {group.group_name}",
+                template,
+            )
+
+
+def _by_quotas(target: Target, scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
     for quota in quota_matches(target, facts):
+        if scaled.path != "spec.replicas" and (
+            quota.templates != (scaled.template,) or quota.pods[0].count != 1
+        ):
+            continue
         try:
             room = quota.room()
         except ValueError:
@@ -52,27 +129,35 @@ def _by_quotas(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
             yield float(room.replicas), room.text
 
 
-def _by_nodes(target: Target, facts: Facts) -> Iterator[tuple[float, str]]:
-    """Empty unless the settings declare that the cluster gets no other nodes and pools."""
-    settings = facts.settings(GpuAffinity)
-    nodes = facts.nodes()
-    if target.kind == LEADER_WORKER_SET or len(target.templates) != 1 or not nodes:
+def _by_nodes(scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
+    """Empty unless the settings declare that the cluster gets no other nodes and pools, or Karpenter's
+    NodePools have limits."""
+    template, settings = scaled.template, facts.settings(GpuAffinity)
+    if template is None or template.typed.spec.node_name or not is_within_limits(template.typed.spec):
         return
-    [template] = target.templates
-    spec = template.typed.spec
-    if spec.node_name or not is_within_limits(spec):
+    if not settings.knows_all_nodes:
+        bound = bound_of(template, facts)
+        if bound is not None:
+            yield bound.room, f"the limits of Karpenter's nodes leave room for {bound.room} ({bound.limits})"
         return
-    found = placement(template.view, facts)
+    nodes, found = facts.nodes(), placement(template.view, facts)
+    if not nodes:
+        return
     if found is not None:
-        if found.nodes and (settings.fixed_size or settings.pools):
+        if found.nodes:
             room = found.room(one_each=kept_apart(template.typed, HOSTNAME))
             yield room, f"all nodes and pools together fit {room:.0f}"
     elif settings.fixed_size and len(nodes) <= MAX_NODES:
         for limit in limits_of(template):
-            usable = None if limit.cause is Cause.SPREAD else domains(spec, limit, nodes)
+            usable = None if limit.cause is Cause.SPREAD else domains(template.typed.spec, limit, nodes)
             if usable is not None and usable.usable:
                 room = usable.room(limit)
                 yield room, f"{limit.cause.value} ({limit.key}) leaves room for {room:.0f}"
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET), unowned=True)
+RULE = rule(
+    __name__,
+    check,
+    (DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET, INFERENCE_SERVICE, *RAY_KINDS),
+    unowned=True,
+)
