@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.api import JSON, Api
+from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.workloads import container, job, workload
+from tests.e2e.status import is_ready
+from tests.e2e.workloads import container, job, named, workload
+from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
 
@@ -58,3 +60,38 @@ def test_a_server_sleeps_before_it_is_stopped(
         [pod] = pods_of(control_plane.api.within(where))
         assert pod["spec"]["containers"][0].get("lifecycle") == expected
         assert pod["spec"]["terminationGracePeriodSeconds"] == 30, "5 s leave 25 s for the last requests"
+
+
+def test_evictions_at_once_leave_no_majority_unless_a_budget_keeps_it(
+    api: Api, chassis: Chassis, namespace: str
+) -> None:
+    """`quorum-without-budget`."""
+    rule = "quorum-without-budget"
+    etcd = workload("StatefulSet", "etcd", container("quay.io/coreos/etcd:v3.5.9", 2379), replicas=3)
+    etcd["spec"]["podManagementPolicy"] = "Parallel"
+    assert rule in api.warnings(etcd)
+    api.create(etcd)
+
+    def evictions() -> int:
+        """How many of the three running members the API server evicts at once."""
+        pods = api.wait_for("pods", lambda found: sum(map(stays, found)) == 3)
+        return sum(evicted(pod["metadata"]["name"]) for pod in pods if stays(pod))
+
+    def stays(pod: JSON) -> bool:
+        return is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+
+    def evicted(name: str) -> bool:
+        try:
+            api.request(
+                "POST", f"/api/v1/namespaces/{api.namespace}/pods/{name}/eviction", manifest("Eviction", name)
+            )
+        except ApiError as error:
+            return "disruption budget" not in str(error)
+        return True
+
+    assert evictions() == 3
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "etcd"}}}
+    api.create(manifest("PodDisruptionBudget", "etcd", budget))
+    api.wait("poddisruptionbudgets", "etcd", lambda it: it.get("status", {}).get("disruptionsAllowed") == 1)
+    assert evictions() == 1
+    chassis.process.wait_until(lambda: rule not in api.warnings(named(etcd, "twin")))
