@@ -19,6 +19,7 @@ class ScaleStrategy(Part):
 
 class WorkerGroupSpec(Part):
     group_name: str = ""
+    ray_start_params: Mapping[str, str] = EMPTY
     replicas: int | None = None
     min_replicas: int = 0
     max_replicas: int | None = None
@@ -42,6 +43,7 @@ class AutoscalerOptions(Part):
 
 
 class RayClusterSpec(Part):
+    ray_version: str = ""
     head_group_spec: HeadGroupSpec = HeadGroupSpec()
     worker_group_specs: tuple[WorkerGroupSpec, ...] = ()
     suspend: bool = False

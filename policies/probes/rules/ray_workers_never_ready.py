@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.ray_pods import SERVE_PORT, SERVE_PORT_NAME
 from policies.kube.group_kinds import RAY_SERVICE
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.ray import RayService, WorkerGroupSpec
 from policies.kube.quantities import whole_number
 
-_PORT_NAME: Final = "serve"
-_DEFAULT_PORT: Final = 8000
 _WITHOUT_PROXIES: Final = ("HeadOnly", "Disabled")
 _PORT: Final = re.compile(r"(?:^|[{,\s])port:[ \t]*([0-9]{1,5})\b")
 
@@ -48,7 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 "spec.serveConfigV2",
                 f"Serve listens on port {port}. KubeRay's readinessProbe asks port {asked} of group "
                 f"{group.group_name}, and the Service sends there: the workers are never ready.",
-                f"Declare a containerPort {port} with the name {_PORT_NAME} in the Ray containers.",
+                f"Declare a containerPort {port} with the name {SERVE_PORT_NAME} in the Ray containers.",
             )
             return
 
@@ -63,7 +62,7 @@ def _port(config: str) -> int:
     """The port of `http_options` in a config of Serve, by default 8000."""
     found = (_PORT.search(line) for line in _section(config, "http_options"))
     port = next((whole_number(each[1], 5) for each in found if each is not None), None)
-    return port or _DEFAULT_PORT
+    return port or SERVE_PORT
 
 
 def _section(config: str, key: str) -> Iterator[str]:
@@ -78,8 +77,8 @@ def _section(config: str, key: str) -> Iterator[str]:
 
 def _asked(container: ContainerSpec) -> int:
     """The port that KubeRay's probe asks: the one that is named serve, else 8000."""
-    ports = (each.container_port for each in container.ports if each.name == _PORT_NAME)
-    return next(filter(None, ports), _DEFAULT_PORT)
+    ports = (each.container_port for each in container.ports if each.name == SERVE_PORT_NAME)
+    return next(filter(None, ports), SERVE_PORT)
 
 
 def _group(template: PodTemplate, groups: tuple[WorkerGroupSpec, ...]) -> WorkerGroupSpec | None:

@@ -7,7 +7,7 @@ import pytest
 from policies.core.ray_pods import pod_of_kuberay
 from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
-from policies.kube.json import Json, dig, mapping
+from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.config.load import load
@@ -58,6 +58,37 @@ def test_the_pods_have_the_labels_and_probes_of_kuberay() -> None:
     assert mapping(worker, "metadata", "labels")["ray.io/group"] == "gpus"
     assert mapping(worker, "metadata", "annotations")["ray.io/ft-enabled"] == "true"
     assert dig(worker, "spec", "containers", 0, "livenessProbe", "failureThreshold") == 120
+
+
+@pytest.mark.parametrize(
+    ("version", "handler"),
+    [("2.52.9", "exec"), ("2.53.0", "httpGet"), ("v3.0", "httpGet"), ("2", "exec"), ("nightly", "exec")],
+)
+def test_since_ray_2_53_the_probes_ask_one_endpoint(version: str, handler: str) -> None:
+    obj = cluster(rayVersion=version)
+    for template in pod_templates(obj, WORKLOADS):
+        pod = pod_of_kuberay(obj, template) or {}
+        for field in ("livenessProbe", "readinessProbe"):
+            assert handler in mapping(pod, "spec", "containers", 0, field)
+
+
+def test_workers_of_a_service_are_ready_when_their_proxy_is() -> None:
+    obj = cluster("RayService", rayVersion="2.53.0")
+    head, worker = (pod_of_kuberay(obj, each) or {} for each in pod_templates(obj, WORKLOADS))
+    asked = text(worker, "spec", "containers", 0, "readinessProbe", "exec", "command", 2)
+    assert asked.endswith("http://localhost:8000/-/healthz | grep success")
+    assert dig(worker, "spec", "containers", 0, "readinessProbe", "failureThreshold") == 1
+    assert "httpGet" in mapping(worker, "spec", "containers", 0, "livenessProbe")
+    assert "httpGet" in mapping(head, "spec", "containers", 0, "readinessProbe")
+
+
+def test_ports_of_the_start_parameters_are_asked() -> None:
+    obj = cluster()
+    obj["spec"]["headGroupSpec"]["rayStartParams"] = {"dashboard-port": "8299", "dashboard-host": "0.0.0.0"}
+    head = pod_of_kuberay(obj, pod_templates(obj, WORKLOADS)[0]) or {}
+    asked = text(head, "spec", "containers", 0, "livenessProbe", "exec", "command", 2)
+    assert "localhost:52365/api/local_raylet_healthz" in asked
+    assert "localhost:8299/api/gcs_healthz" in asked
 
 
 def test_a_written_probe_stays() -> None:
