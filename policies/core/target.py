@@ -10,10 +10,11 @@ from policies.core.completing import Base, Completed, Find, base_of, completed, 
 from policies.core.composing import OTHER_OBJECT, Origins, composed_pod, origin_of, patched_pod
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
+from policies.core.seldon import Graphs
 from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
 from policies.kube.cache import Cache, lazy
 from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
-from policies.kube.group_kinds import LEADER_WORKER_SET, POD, GroupKind, kind_of
+from policies.kube.group_kinds import LEADER_WORKER_SET, POD, SELDON_DEPLOYMENT, GroupKind, kind_of
 from policies.kube.json import Json, integer, mapping, replaced, strings, text
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
@@ -195,7 +196,9 @@ def pod_templates(
     workload = workloads.get(kind)
     if workload is None:
         return ()
-    found = tuple(map(_with_given_fields, _templates(obj, (), workload, workloads, MAX_EMBEDDED)))
+    made = _templates(obj, (), workload, workloads, MAX_EMBEDDED)
+    graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
+    found = tuple(_with_given_fields(each, graphs) for each in made)
     if workload.completed_by is None:
         return found
     if find is not None:
@@ -216,11 +219,14 @@ def _with_own_readiness(obj: Json, template: PodTemplate) -> PodTemplate:
     return replace(template, view=PodView({**template.pod, "spec": spec}), unprojected=template.pod)
 
 
-def _with_given_fields(template: PodTemplate) -> PodTemplate:
+def _with_given_fields(template: PodTemplate, graphs: Graphs | None) -> PodTemplate:
     """The template with the fields that its operator gives to the main containers of the pods."""
     pod, gives = template.pod, template.workload.gives if template.workload is not None else {}
-    for container in template.containers(Role.MAIN) if gives else ():
-        pod = with_container(pod, container, {**gives, **container.spec})
+    predictor = template.entry if graphs is not None and template.is_exact else None
+    for container in template.containers(Role.MAIN) if gives or predictor is not None else ():
+        given = gives if graphs is None or predictor is None else graphs.given_to(predictor, container)
+        unset = {key: value for key, value in given.items() if container.spec.get(key) is None}
+        pod = with_container(pod, container, {**container.spec, **unset}) if unset else pod
     return template if pod is template.pod else replace(template, view=PodView(pod), unprojected=template.pod)
 
 

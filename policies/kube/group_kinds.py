@@ -50,6 +50,7 @@ DEPLOYMENT: Final = GroupKind("apps", "Deployment")
 ROLLOUT: Final = GroupKind("argoproj.io", "Rollout")
 KNATIVE_SERVICE: Final = GroupKind("serving.knative.dev", "Service")
 INFERENCE_SERVICE: Final = GroupKind("serving.kserve.io", "InferenceService")
+SELDON_DEPLOYMENT: Final = GroupKind("machinelearning.seldon.io", "SeldonDeployment")
 STATEFUL_SET: Final = GroupKind("apps", "StatefulSet")
 DAEMON_SET: Final = GroupKind("apps", "DaemonSet")
 REPLICA_SET: Final = GroupKind("apps", "ReplicaSet")
@@ -76,7 +77,7 @@ MPI_JOB: Final = GroupKind("kubeflow.org", "MPIJob")
 MAKES_DEPLOYMENTS: Final = (
     GroupKind("serving.kserve.io", "InferenceService"),
     GroupKind("serving.kserve.io", "LLMInferenceService"),
-    GroupKind("machinelearning.seldon.io", "SeldonDeployment"),
+    SELDON_DEPLOYMENT,
 )
 """The kinds with `deployments` in the table of workloads."""
 KUBEFLOW_JOBS: Final = tuple(
