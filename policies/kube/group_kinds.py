@@ -74,12 +74,6 @@ DISAGGREGATED_SET: Final = GroupKind("disaggregatedset.x-k8s.io", "Disaggregated
 LOCAL_QUEUE: Final = GroupKind("kueue.x-k8s.io", "LocalQueue")
 JOB_SET: Final = GroupKind("jobset.x-k8s.io", "JobSet")
 MPI_JOB: Final = GroupKind("kubeflow.org", "MPIJob")
-MAKES_DEPLOYMENTS: Final = (
-    GroupKind("serving.kserve.io", "InferenceService"),
-    GroupKind("serving.kserve.io", "LLMInferenceService"),
-    SELDON_DEPLOYMENT,
-)
-"""The kinds with `deployments` in the table of workloads."""
 KUBEFLOW_JOBS: Final = tuple(
     GroupKind("kubeflow.org", kind)
     for kind in ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")

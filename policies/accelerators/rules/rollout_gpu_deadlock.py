@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Final
 
 from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.kube.group_kinds import (
-    DEPLOYMENT,
-    LEADER_WORKER_SET,
-    MAKES_DEPLOYMENTS,
-    RAY_SERVICE,
-    STATEFUL_SET,
-)
+from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.ray import RayService
@@ -26,13 +21,16 @@ from policies.rollouts.rollouts import (
     running_update,
 )
 
+_UPDATED: Final = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
+"""The kinds that are updated themselves; the operators of others make Deployments."""
+
 
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == RAY_SERVICE:
         yield from _second_cluster(target, facts)
         return
     yield from islice(_made_by_operator(target, facts), 1)
-    update = running_update(target, facts)
+    update = running_update(target, facts) if target.kind in _UPDATED else None
     if update is None:
         return
     groups = target.kind == LEADER_WORKER_SET
@@ -145,9 +143,4 @@ def _compete(one: Placement, other: Placement) -> bool:
     }
 
 
-RULE = rule(
-    __name__,
-    check,
-    (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET, RAY_SERVICE, *MAKES_DEPLOYMENTS),
-    requires=(PodFeature.EXTENDED,),
-)
+RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

@@ -11,7 +11,7 @@ from policies.core.coverage import Reading
 from policies.core.target import Target, pod_templates
 from policies.core.workloads import Composed, Shape, Workload, is_builtin, known_without_pods, known_workloads
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import MAKES_DEPLOYMENTS, GroupKind, kind_of
+from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, replaced
 from tests.manifests import manifest
 from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
@@ -118,10 +118,6 @@ def test_what_owns_servers_owns_no_pods_that_complete() -> None:
     owners = {workload.owner or workload.kind: workload for workload in TABLE.values() if workload.completes}
     serving = {workload.owner or workload.kind for workload in TABLE.values() if not workload.completes}
     assert serving.isdisjoint(owners)
-
-
-def test_the_kinds_that_make_deployments_are_those_of_the_table() -> None:
-    assert {each.gk for each in known_workloads() if each.deployments} == set(MAKES_DEPLOYMENTS)
 
 
 def test_no_kind_is_in_the_table_twice() -> None:
