@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.commands.hosts import reach_of, split_port
+from policies.commands.model import Reach
 from policies.containers.commands import container_command
 from policies.containers.programs import Options, Program
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
@@ -55,7 +57,7 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
         where = address
         if address is None and not _is_set_elsewhere(target, container, known):
             address, where = known.default, f"{known.default} (the default of {launcher})"
-        if _is_loopback(address or ""):
+        if address and reach_of(split_port(address)[0]) is Reach.LOCAL:
             yield Finding(
                 template.command_path(container),
                 f"Container {container.name} waits for {nodes} nodes at {where}, which is each pod "
@@ -91,13 +93,6 @@ def _is_set_elsewhere(target: Target, container: Container, known: Rendezvous) -
     if target.kind.group.endswith("kubeflow.org") or container.typed.env_from:
         return True
     return any(each.name in known.variables for each in container.typed.env)
-
-
-def _is_loopback(address: str) -> bool:
-    """Whether an address with or without a port is that of the pod itself."""
-    host = address.removeprefix("[").partition("]")[0] if "]" in address else address
-    host = host if host == "::1" else host.partition(":")[0]
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 RULE = rule(__name__, check)
