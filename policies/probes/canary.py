@@ -86,7 +86,13 @@ def requested_canary(pod: PodView, container: Container, facts: Facts) -> str | 
 
 def annotated_progress(pod: PodView, container: Container, facts: Facts) -> Progress | None:
     """The check of progress that a container's annotations describe; None without valid ones."""
-    if not pod.chassis_annotations or (request := _value(pod, container, CANARY, facts)) is None:
+    if not pod.chassis_annotations:
+        return None
+    return facts.pod_cache(pod).once_for(container, _annotated_progress, pod, container, facts)
+
+
+def _annotated_progress(pod: PodView, container: Container, facts: Facts) -> Progress | None:
+    if (request := _value(pod, container, CANARY, facts)) is None:
         return None
     body, seconds = (_value(pod, container, each, facts) for each in (CANARY_BODY, CANARY_TIME))
     try:
