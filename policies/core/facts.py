@@ -133,7 +133,7 @@ class Facts:
         """The labels of the object's namespace."""
         namespaces = self.cluster_objects(Namespace)
         found = None if namespaces is None else namespaces.named(self.namespace)
-        return None if found is None else found.metadata.labels
+        return None if found is None else found.labels
 
     def namespace_annotations(self) -> Mapping[str, str]:
         """The annotations of the object's namespace in files; the webhook's caches keep none."""

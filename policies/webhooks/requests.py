@@ -46,8 +46,7 @@ def covers_namespace(webhook: Webhook, namespace: str, facts: Facts) -> bool:
     found = None if known is None else known.named(namespace)
     if found is None and not _keys(selector) <= {NAMESPACE_NAME}:
         return False
-    labels = {} if found is None else found.metadata.labels
-    return selector.matches({**labels, NAMESPACE_NAME: namespace})
+    return selector.matches({NAMESPACE_NAME: namespace} if found is None else found.labels)
 
 
 def _keys(selector: LabelSelector) -> set[str]:

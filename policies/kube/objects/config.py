@@ -18,4 +18,7 @@ NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 
 
 class Namespace(Object):
-    pass
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels with the one that the API server sets."""
+        return {**self.metadata.labels, NAMESPACE_NAME: self.name}

@@ -18,7 +18,6 @@ from policies.core.pod_view import PodView
 from policies.core.suggestions import closest
 from policies.kube.group_kinds import JOB
 from policies.kube.names import listed
-from policies.kube.objects.config import NAMESPACE_NAME
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node
@@ -93,7 +92,7 @@ def _not_served(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Fi
         )
         return
     labels = facts.namespace_labels()
-    if labels is not None and not selector.matches({**labels, NAMESPACE_NAME: facts.namespace}):
+    if labels is not None and not selector.matches(labels):
         yield Finding(
             _PATH,
             f"The namespaceSelector of ClusterQueue {cluster_queue.name} does not select namespace "
