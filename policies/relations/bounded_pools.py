@@ -40,7 +40,7 @@ from policies.relations.domains import MAX_NODES
 from policies.relations.node_pools import POOL, obstacle
 
 MAX_POOLS: Final = 200
-_CATEGORY: Final = "karpenter.k8s.aws/instance-category"
+_CATEGORIES: Final = ("karpenter.k8s.aws/instance-category", "eks.amazonaws.com/instance-category")
 _WITHOUT_ACCELERATORS: Final = frozenset("acdhimrtxz")
 """Categories of EC2 without accelerators: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 
@@ -124,7 +124,7 @@ def _fits(node: Node, spec: PodSpec, requests: Amounts) -> bool:
 def _lacks_accelerators(pool: NodePool) -> bool:
     """Whether no node of a NodePool has accelerators."""
     return any(
-        each.key == _CATEGORY and each.operator == "In" and _WITHOUT_ACCELERATORS.issuperset(each.values)
+        each.key in _CATEGORIES and each.operator == "In" and _WITHOUT_ACCELERATORS.issuperset(each.values)
         for each in pool.spec.template.spec.requirements
     )
 
