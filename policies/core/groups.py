@@ -23,6 +23,8 @@ from policies.kube.objects.workloads import LeaderWorkerSet, StatefulSet
 RAY_CLUSTER_NAME: Final = "ray.io/cluster"
 RAY_GROUP: Final = "ray.io/group"
 RAY_NODE_TYPE: Final = "ray.io/node-type"
+RAY_SERVES: Final = "ray.io/serve"
+"""The label of the pods of a RayService, false on its head."""
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 LWS_WORKER: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 LWS_SIZE: Final = "leaderworkerset.sigs.k8s.io/size"

@@ -3,7 +3,7 @@
 The release of KubeRay is unknown: these are the pods of 1.6. Up to 1.5 its probes run commands for all
 versions of Ray.
 
-Source: github.com/ray-project/kuberay v1.6.2, ray-operator/controllers/ray/common/pod.go (labelPod,
+Source: github.com/ray-project/kuberay v1.6.2, ray-operator/controllers/ray/common/pod.go (labelPod, BuildPod,
 initLivenessAndReadinessProbe, configureGCSFaultTolerance) and controllers/ray/utils/constant.go.
 """
 
@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from policies.core.groups import RAY_GROUP, RAY_NODE_TYPE, RAY_SERVES
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import RAY_KINDS, RAY_SERVICE, kind_of
 from policies.kube.json import Json, integer, mapping, maps, replaced, text
@@ -47,12 +48,10 @@ def pod_of_kuberay(obj: Json, template: PodTemplate) -> Json | None:
         return None
     role = "head" if _HEAD in template.path else "worker"
     group = "headgroup" if role == "head" else text(obj, *template.steps[:-1], "groupName")
-    labels = {
-        "ray.io/is-ray-node": "yes",
-        "ray.io/node-type": role,
-        "ray.io/group": group,
-        "ray.io/originated-from-crd": text(obj, "kind"),
-    }
+    labels = {"ray.io/is-ray-node": "yes", RAY_NODE_TYPE: role, RAY_GROUP: group}
+    serves = kind_of(obj) == RAY_SERVICE
+    if serves:
+        labels[RAY_SERVES] = "false" if role == "head" else "true"
     pod = template.pod
     pod = replaced(pod, ("metadata", "labels"), {**mapping(pod, "metadata", "labels"), **labels})
     if typed.keeps_gcs:
@@ -60,7 +59,7 @@ def pod_of_kuberay(obj: Json, template: PodTemplate) -> Json | None:
     first = next(iter(maps(pod, "spec", "containers")), None)
     if first is None:
         return pod
-    added = _probes(first, template, typed.cluster, serves=kind_of(obj) == RAY_SERVICE)
+    added = _probes(first, template, typed.cluster, serves=serves)
     return replaced(pod, ("spec", "containers", 0), {**first, **added})
 
 

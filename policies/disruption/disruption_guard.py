@@ -10,6 +10,7 @@ from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty, Finding
+from policies.core.groups import RAY_SERVES
 from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.core.settings import Duration, Field, Settings
@@ -33,7 +34,6 @@ GRACE: Final = ("spec", "terminationGracePeriodSeconds")
 _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
-RAY_ORIGIN: Final = "ray.io/originated-from-crd"
 
 
 class DisruptionGuard(Settings):
@@ -88,7 +88,7 @@ def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
     """Whether a pod runs to completion and loses its work if it is evicted, or has the only state of a
     cluster, as the head of a Ray cluster has."""
     labels = view.typed.metadata.labels
-    serves = labels.get(RAY_ORIGIN) == "RayService"
+    serves = RAY_SERVES in labels
     if not serves and only_state_of(view):
         return True
     ray = view.is_ray and not serves

@@ -1,4 +1,4 @@
-"""The probes of Ray pods that a review shows are those that KubeRay 1.6 adds."""
+"""The probes and labels of Ray pods that a review shows are those that KubeRay 1.6 adds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from policies.core.ray_pods import pod_of_kuberay
 from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
+from policies.kube.metadata import labels_of
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kuberay import NAMESPACE, SERVICE_ACCOUNT, Operator, prepare, ray_cluster
@@ -52,7 +53,7 @@ MADE = {
 }
 
 
-def test_the_probes_are_as_shown(control_plane: ControlPlane, bare: str) -> None:
+def test_the_pods_are_as_shown(control_plane: ControlPlane, bare: str) -> None:
     prepare(control_plane, RELEASE)
     api = control_plane.api.within(bare)
     for made in MADE.values():
@@ -62,18 +63,23 @@ def test_the_probes_are_as_shown(control_plane: ControlPlane, bare: str) -> None
         pods = api.wait_for(
             "pods", lambda found: len(found) == 2 * len(MADE), labels="ray.io/is-ray-node=yes"
         )
-    real = {key_of(pod): probes_of(pod) for pod in pods}
-    shown = {}
-    for made in MADE.values():
-        for template in pod_templates(made, WORKLOADS):
-            pod = pod_of_kuberay(made, template) or {}
-            shown[made["metadata"]["name"], pod["metadata"]["labels"]["ray.io/node-type"]] = probes_of(pod)
-    assert shown == real
+    real = {key_of(pod): pod for pod in pods}
+    shown = {
+        (made["metadata"]["name"], labels_of(pod)["ray.io/node-type"]): pod
+        for made in MADE.values()
+        for template in pod_templates(made, WORKLOADS)
+        if (pod := pod_of_kuberay(made, template)) is not None
+    }
+    assert {key: probes_of(pod) for key, pod in shown.items()} == {
+        key: probes_of(pod) for key, pod in real.items()
+    }
+    for key, pod in shown.items():
+        assert labels_of(pod).items() <= labels_of(real[key]).items()
 
 
 def key_of(pod: JSON) -> tuple[str, str]:
     """The name of the object that the pod is of, to which a RayService adds a random suffix, and its role."""
-    labels = pod["metadata"]["labels"]
+    labels = labels_of(pod)
     whole = labels["ray.io/cluster"]
     name = whole if whole in MADE else whole.rpartition("-")[0]
     return name, labels["ray.io/node-type"]
