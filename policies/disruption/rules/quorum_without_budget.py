@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from pydantic import Field
-
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.settings import Model
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.images import image_matches
 from policies.kube.objects.scaling import PodDisruptionBudget
