@@ -44,8 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "id",
         nargs="?",
         metavar="RULE|POLICY|SERVER|kinds",
-        help="its id, a model server such as `vllm`, or `kinds` for the kinds whose pods are read; "
-        "default: a list of all rules and policies",
+        help=(
+            "id of a rule or policy, a model server such as `vllm`, or `kinds` for the kinds whose pods "
+            "are read; default: list all rules and policies"
+        ),
     )
     flags.add_cluster(parser)
     parser.set_defaults(run=run)
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(known_kinds.of_cluster(args.kubeconfig, args.context)))
         return OK
     if args.context or args.kubeconfig:
-        raise UserError("explain: --context and --kubeconfig go with `kinds`")
+        raise UserError("explain: --context and --kubeconfig can only be used with `kinds`")
     print(explain(args.id) if args.id else overview())
     return OK
 
@@ -183,7 +185,7 @@ def _rule_text(rule: Rule) -> Iterator[str]:
         yield f"\n{title}"
         yield textwrap.indent(example.strip("\n"), "  ")
     if rule.document.exemptable:
-        yield "\nExempt an object by the annotation"
+        yield "\nExempt an object with the annotation"
         yield f'  mlchassis.dev/exempt: "{rule.id}=<reason>"'
     yield f"\nSource\n  {rule.document.source}"
     yield f"\nSince\n  {rule.document.since}"
@@ -193,7 +195,7 @@ def _doubt(rule: Rule) -> str:
     if rule.document.likely is not None:
         return "The second mode is for findings that are likely but not certain; an undecided finding warns."
     denies = Mode.ENFORCE in (rule.document.modes.standard, rule.document.modes.strict)
-    return "A finding that cannot be decided from the known facts only warns." if denies else ""
+    return "A finding that can't be decided from the known facts only warns." if denies else ""
 
 
 def _policy_text(policy: Mutator[Any]) -> Iterator[str]:
@@ -249,7 +251,7 @@ def rule_markdown(rule: Rule, further: Iterable[str] = ()) -> str:
         f"Fixed:\n\n```yaml\n{document.good.strip()}\n```",
         f'Exempt one object with the annotation `mlchassis.dev/exempt: "{rule.id}=<reason>"`.'
         if document.exemptable
-        else "It has no exemption.",
+        else "It can't be exempted.",
         f"Source: {_link(document.source)}. Since {document.since}. [All rules](README.md).",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
