@@ -98,11 +98,11 @@ corpus: $(SYNCED) ## review what other projects publish in their Go modules; ARG
 	@$(BIN)/pytest tests/corpus -q $(ARGS)
 
 .PHONY: docs
-docs: $(SYNCED) ## write the generated pages of docs/ anew
+docs: $(SYNCED) ## rewrite the generated pages of docs/
 	@$(BIN)/python -m release.docs
 
 .PHONY: chart
-chart: $(SYNCED) ## write the Helm chart's templates anew from manifests/
+chart: $(SYNCED) ## rewrite the Helm chart's templates from manifests/
 	@$(BIN)/python -m release.chart
 
 .PHONY: binaries
