@@ -29,7 +29,7 @@ def test_a_file_has_its_purpose_then_its_result(shown: str) -> None:
     said = shown.partition("torchserve.yaml ")[2].partition(".yaml ─")[0]
     assert re.search(r"^Shows: a refusal", said, re.MULTILINE)
     assert "✗ Deployment sentiment: refused" in said
-    assert "Fix: Make liveness check only the container" in said
+    assert "Fix: Let liveness check only the container" in said
 
 
 def test_a_change_is_shown_as_a_diff(shown: str) -> None:

@@ -157,7 +157,7 @@ def requested_memory(annotations: Mapping[str, str]) -> MemoryBound | None:
     sign = next((each for each in _OPERATORS if bound.startswith(each)), "")
     amount = bound.removeprefix(sign).split()
     if len(amount) != 1:
-        raise ValueError(f"{shown(written)} is not a bound: write for example >=40Gi")
+        raise ValueError(f"{shown(written)} is not a bound: use for example >=40Gi")
     return MemoryBound(sign or ">=", parse_bytes(amount[0]))
 
 

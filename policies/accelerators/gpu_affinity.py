@@ -138,7 +138,7 @@ def _tolerating(
     for each in tolerations:
         why.give(
             f"spec.tolerations[{each['key']}]",
-            f"asks for {requested}, whose nodes have the taint {each['key']}:{each['effect']}",
+            f"requests {requested}, whose nodes have the taint {each['key']}:{each['effect']}",
             setting="vendors",
         )
     return facts.view(appended(view.json, TOLERATIONS, *tolerations)) if tolerations else view
@@ -168,7 +168,7 @@ def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str,
     if changed is not pod:
         why.give(
             field_path(REQUIRED),
-            lambda: f"asked for by {annotation}: {written}; the nodes have {listed(resolution.present)}",
+            lambda: f"requested by {annotation}: {written}; the nodes have {listed(resolution.present)}",
             annotation=f"{annotation}={written}",
         )
     return changed
@@ -197,8 +197,8 @@ def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Fact
         each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
         why.give(
             field_path(path),
-            f"{load.model.rpartition('/')[2][:60]} needs {load.least / 10**9:.0f} GB or more{each}: only "
-            "some nodes have that",
+            f"{load.model.rpartition('/')[2][:60]} needs {load.least / 10**9:.0f} GB or more{each}, and "
+            "only some nodes have that",
             setting="weights",
         )
     return facts.view(changed)
@@ -217,7 +217,9 @@ def _with_affinity(
             if changed is not pod:
                 why.give(
                     field_path(REQUIRED),
-                    lambda: f"asks for {requested}: every node that has it carries {_any_of(fleet.cover)}",
+                    lambda: (
+                        f"requests {requested}, and every node that has it carries {_any_of(fleet.cover)}"
+                    ),
                     setting="affinity",
                 )
             return facts.view(changed)
@@ -228,7 +230,7 @@ def _with_affinity(
             if changed is not pod:
                 why.give(
                     field_path(PREFERRED),
-                    f"asks for {requested}: nodes that carry {label.key} have it",
+                    f"requests {requested}, and nodes that carry {label.key} have it",
                     setting="affinity",
                 )
             pod = changed
@@ -252,7 +254,7 @@ def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: R
     expressions = _avoiding(spec, inventory)
     if not expressions or _seeks_accelerators(spec, settings):
         return pod
-    said = "asks for no accelerator: leaves the nodes that have one to pods that do"
+    said = "requests no accelerator, so it leaves the nodes that have one to pods that do"
     if settings.cpu_pods is Strength.REQUIRED:
         if not _finds_cpu_node(spec, inventory, facts):
             return pod
@@ -342,7 +344,7 @@ def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reas
         return view
     why.give(
         field_path(path),
-        lambda: f"asked for by {TOPOLOGY}: pods of {_as_text(group)} together by {topology.key}",
+        lambda: f"requested by {TOPOLOGY}: pods of {_as_text(group)} together by {topology.key}",
         setting="topology",
         annotation=f"{TOPOLOGY}={typed.metadata.annotations[TOPOLOGY]}",
     )
@@ -376,7 +378,7 @@ def _label_keys(nodes: Listing) -> frozenset[str]:
 
 
 _UNKNOWN_NODES_HINT: Final = (
-    "Create the pod again later; for a review without a cluster, add the nodes to what it reads."
+    "Create the pod again later. For a review without a cluster, add the nodes to its input."
 )
 
 
@@ -386,9 +388,9 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     if not is_within_limits(typed.spec):
         yield Finding(
             "spec.affinity",
-            "The pod already requires so many node conditions (affinity, selector, tolerations) that "
-            "none is added.",
-            "Name nodes by a few labels instead of many terms.",
+            "The pod already requires so many node conditions (affinity, selector, tolerations) that the "
+            "webhook adds none.",
+            "Select nodes by a few labels instead of many terms.",
             Certainty.UNDECIDED,
         )
         return
@@ -400,15 +402,17 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
     try:
         requested_memory(annotations)
     except ValueError as error:
-        yield _note(GPU_MEMORY, f"was not applied: {error}", "Write a bound such as >=40Gi or <24G.")
+        yield _note(GPU_MEMORY, f"was not applied: {error}", "Use a bound such as >=40Gi or <24G.")
     requests = settings.catalogue.requests(typed.spec)
     inventory = inventory_of(settings, facts)
     if not requests:
         for key in present:
-            yield _note(key, "has no effect: no container asks for an accelerator", "Ask for one in limits.")
+            yield _note(
+                key, "has no effect, because no container requests an accelerator", "Request one in limits."
+            )
     elif not inventory.nodes_known and not inventory.fleets:
         for key in present:
-            yield _note(key, "was not applied: the nodes are not known", _UNKNOWN_NODES_HINT)
+            yield _note(key, "was not applied, because the nodes aren't known", _UNKNOWN_NODES_HINT)
     for name in _vendors(requests, settings):
         fleet = inventory.fleets.get(name)
         if fleet is not None:
@@ -425,7 +429,7 @@ def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Fi
         if carried.isdisjoint(keys[annotation]):
             yield _note(
                 annotation,
-                f"was not applied: no {vendor} node has such a label",
+                f"was not applied, because no {vendor} node has such a label",
                 "Run the vendor's feature discovery, or declare the pool in gpu-affinity.yaml.",
             )
 
@@ -438,22 +442,28 @@ def _advise_topology(typed: Pod, settings: GpuAffinity, facts: Facts) -> Iterato
         yield _note(
             TOPOLOGY,
             "can't be read",
-            "Write same-node, same-zone or a label key, then required or preferred.",
+            "Use same-node, same-zone or a label key, followed by required or preferred.",
         )
     elif not _group(typed.metadata.labels) and typed.metadata.controller is None:
         # A controller labels the pods of a template later.
         yield _note(
             TOPOLOGY,
-            "has no effect: no label shows which pods belong together",
+            "has no effect, because no label shows which pods belong together",
             "Use it on the pods of a Job, JobSet, Ray cluster or another group that its controller labels.",
         )
     elif kept_apart(typed, topology.key):
-        yield _note(TOPOLOGY, "has no effect: the pod's own anti-affinity forbids it", "Drop one of the two.")
+        yield _note(
+            TOPOLOGY,
+            "has no effect, because the pod's own anti-affinity forbids it",
+            "Remove one of the two.",
+        )
     elif topology.required and facts.nodes() is None:
-        yield _note(TOPOLOGY, "is only preferred: the nodes are not known", _UNKNOWN_NODES_HINT)
+        yield _note(TOPOLOGY, "is only preferred, because the nodes aren't known", _UNKNOWN_NODES_HINT)
     elif topology.required and not _is_present(topology.key, facts):
         yield _note(
-            TOPOLOGY, f"is only preferred: no node is known to carry {topology.key}", "Label the nodes."
+            TOPOLOGY,
+            f"is only preferred, because no node is known to carry {topology.key}",
+            "Label the nodes.",
         )
 
 

@@ -186,14 +186,14 @@ def _by_resources(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], no
         most = best.accelerators.get(resource, 0) if best else 0
         if best is None or not most:
             message = f"No node and no declared pool has {resource}."
-            hint = "Ask for a resource that a node has, or declare the pool in gpu-affinity.yaml."
+            hint = "Request a resource that a node has, or declare the pool in gpu-affinity.yaml."
             return Obstacle(Cause.RESOURCES, message, hint, certain)
         if most < count:
             message = (
-                f"The pod asks for {count} {resource}, and the most that one node has is {most} "
+                f"The pod requests {count} {resource}, but the most that one node has is {most} "
                 f"({best.name})."
             )
-            hint = f"Ask for at most {most}, spread the work over several pods, or declare the larger pool."
+            hint = f"Request at most {most}, spread the work over several pods, or declare the larger pool."
             return Obstacle(Cause.RESOURCES, message, hint, certain)
     message = f"No node and no declared pool has {_listed(f'{n} {r}' for r, n in requests.items())} together."
     return Obstacle(Cause.RESOURCES, message, "Request only as much as one node has.", certain)
@@ -206,7 +206,7 @@ def _by_product(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], node
         return left
     requested = _listed(f"{count} {resource}" for resource, count in requests.items())
     message = f"No node and no declared pool with {requested} has a product that matches {_listed(globs)}."
-    hint = f"Choose among {_listed(unmet.present)}, or declare the pool in gpu-affinity.yaml."
+    hint = f"Choose one of {_listed(unmet.present)}, or declare the pool in gpu-affinity.yaml."
     return Obstacle(Cause.PRODUCT, message, hint)
 
 
@@ -233,7 +233,7 @@ def _by_memory(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes
         return left
     amount = f"{bound.operator}{bound.amount // MIB}Mi"
     message = f"None of the other nodes and declared pools has accelerators with {amount} of memory."
-    hint = f"Nodes have {_listed(unmet.present)}. A card sold as 40 GB reports less than 40Gi, so write 40G."
+    hint = f"Nodes have {_listed(unmet.present)}. A card sold as 40 GB reports less than 40Gi, so use 40G."
     return Obstacle(Cause.MEMORY, message, hint)
 
 
@@ -295,8 +295,10 @@ def _by_taints(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nodes
             left.append(node)
     if left:
         return tuple(left)
-    message = f"Every node that could run the pod has a taint that it does not tolerate: {_listed(names)}."
-    hint = "Tolerate the taint, if these nodes are meant for it."
+    message = (
+        f"Every node that could run the pod has a taint that the pod doesn't tolerate: {_listed(names)}."
+    )
+    hint = "Tolerate the taint if these nodes are meant for the pod."
     return Obstacle(Cause.TAINTS, message, hint, certain=False)
 
 

@@ -66,9 +66,11 @@ class GpuAffinity(Settings):
     )
     weights: Strength = Field(
         Strength.PREFERRED,
-        description="affinity of a model server to nodes whose accelerators have memory for its weights, if "
-        "they fit on some nodes only and the pod itself selects no product or memory; `required` holds only "
-        "where no autoscaler makes the nodes, and is `preferred` elsewhere",
+        description=(
+            "affinity of a model server to nodes whose accelerators have memory for its weights, if they "
+            "fit only on some nodes and the pod itself selects no product or memory; `required` applies "
+            "only if no autoscaler creates the nodes, otherwise it means `preferred`"
+        ),
     )
     cpu_pods: Strength = Field(
         Strength.PREFERRED,
@@ -99,9 +101,11 @@ class GpuAffinity(Settings):
             "kops.k8s.io/instancegroup",
             "worker.gardener.cloud/pool",
         ),
-        description="labels of nodes that belong to a pool of an autoscaler. For these nodes no label is "
-        "required that an agent writes on the running node: an autoscaler that does not know the label "
-        "would create no node",
+        description=(
+            "labels of nodes that belong to an autoscaler's pool. For these nodes, the webhook requires no "
+            "label that an agent writes on the running node: an autoscaler that doesn't know the label "
+            "would create no node"
+        ),
     )
 
     @property

@@ -77,7 +77,7 @@ class MemoryLabel(Model):
 class Vendor(Model):
     """A vendor of accelerators."""
 
-    resources: tuple[str, ...] = Field(description="extended resources that pods ask for; `*` is any text")
+    resources: tuple[str, ...] = Field(description="extended resources that pods request; `*` is any text")
     labels: tuple[NodeLabel, ...] = Field(
         (), description="labels of its nodes; labels that an autoscaler knows come first"
     )

@@ -71,12 +71,12 @@ def described(kind: GroupKind) -> str:
     return f"kind {kind.kind or '(none)'} of group {kind.group or 'core'}"
 
 
-UNKNOWN_KIND: Final = "the kind is not known: `workloads` in webhook.yaml adds it"
+UNKNOWN_KIND: Final = "the kind is unknown; `workloads` in webhook.yaml adds it"
 
 
 def _unknown(kind: GroupKind) -> str:
     close = meant(kind)
-    return UNKNOWN_KIND if close is None else f"the kind is not known; did you mean {described(close)}?"
+    return UNKNOWN_KIND if close is None else f"the kind is unknown; did you mean {described(close)}?"
 
 
 def not_reviewed(kind: GroupKind, why: str) -> Coverage:
@@ -134,7 +134,7 @@ def _unread(
             if inner in workloads and depth:
                 yield from _unread(node, where, workloads[inner], workloads, depth - 1)
             elif inner != POD and not has_no_pods(inner):
-                yield Unread(where, f"{described(inner)} is not known")
+                yield Unread(where, f"{described(inner)} is unknown")
 
 
 def _missing(obj: Json, workload: Workload, path: str) -> str:
@@ -144,7 +144,7 @@ def _missing(obj: Json, workload: Workload, path: str) -> str:
         return ""
     kinds = " or ".join(kind.kind for kind, _ in reference.candidates)
     return (
-        f"{kinds} {reference.name} completes it and is not among the objects: add its file, or review with "
+        f"{kinds} {reference.name} completes it and isn't among the objects: add its file, or review with "
         "--against CONTEXT"
     )
 

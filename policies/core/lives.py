@@ -86,7 +86,7 @@ class Retry(Model):
     exit_codes: str = Field("", description="the exit codes that count, in words, if not all but 0")
     useless: tuple[str, ...] = Field((), description="paths of fields that have no effect with it")
     why: str = Field(
-        "", description="why it may go on for ever, as half a sentence; empty: it may not, or should"
+        "", description="why it may go on forever, as half a sentence; empty: it may not, or should"
     )
     instead: str = Field("", description="what to write instead")
 

@@ -107,14 +107,14 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
         pod = replaced(pod, DEADLINE, settings.max_duration)
         why.give(
             field_path(DEADLINE),
-            f"a training pod that hangs holds its node for {in_words(settings.max_duration)} at the most",
+            f"a hung training pod holds its node for at most {in_words(settings.max_duration)}",
             setting="addDeadline",
         )
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
-    reason = "runs to completion: an eviction loses its work since its last checkpoint"
+    reason = "runs to completion, and an eviction loses its work since its last checkpoint"
     if state:
-        reason = f"{state}: an eviction loses the state of the cluster and all workers"
+        reason = f"{state}, and an eviction loses the state of the cluster and all workers"
     for key, value in GUARDS.items():
         if key not in annotations:
             pod = replaced(pod, ("metadata", "annotations", key), value)
@@ -167,13 +167,13 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
         native = _can_sleep(facts)
         hook = {"sleep": {"seconds": sleep}} if native else {"exec": {"command": ["sleep", str(sleep)]}}
         pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), hook))
-        reason = "requests still arrive then"
+        reason = "requests still arrive until Services remove the pod"
         if sleep != short:
             aborts = "may abort" if drain is not None and drain.assumed else "aborts"
-            reason += f", and this server {aborts} those under way when it is stopped"
+            reason += f", and this server {aborts} open requests when it is stopped"
         why.give(
             f"{container.path}.lifecycle.preStop",
-            f"sleeps {sleep} s while Services take it out: {reason}",
+            f"sleeps {sleep} s, because {reason}",
             setting="preStopSleep",
         )
     return pod
@@ -239,7 +239,8 @@ def _long_deadline(deadline: int, path: str, guarded: bool, settings: Disruption
         fate = "is kept from eviction beyond" if guarded else "may be evicted, since it would go beyond"
         yield Finding(
             f"{path}.activeDeadlineSeconds",
-            f"The training {fate} the {most} s that it may hold a node: its deadline is {deadline} s.",
+            f"The training {fate} the {most} s that it may hold a node, because its deadline is {deadline} "
+            "s.",
             f"Set activeDeadlineSeconds to at most {most}.",
             Certainty.UNDECIDED,
         )

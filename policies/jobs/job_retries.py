@@ -74,8 +74,8 @@ def _with_ending(obj: Json, why: Reasons = UNREAD) -> Json:
             obj = replaced(obj, (*run.steps, *ending.fields[0].split(".")), ending.instead)
             why.give(
                 run.at(ending.fields[0]),
-                "its workers do not end by themselves: without it they keep their nodes after the "
-                "launcher's end",
+                "its workers don't end by themselves, and without it they keep their nodes after the "
+                "launcher ends",
             )
     return obj
 
@@ -103,7 +103,7 @@ def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, wh
     place = named_path(obj, job.steps)
     why.give(
         f"{place}.podFailurePolicy",
-        lambda: f"an evicted pod is replaced and not counted{_exit_code_text(codes)}",
+        lambda: f"an evicted pod is replaced and doesn't count{_exit_code_text(codes)}",
         setting="retryableExitCodes" if codes else "",
         annotation=lambda: _annotation(codes),
     )
@@ -161,7 +161,7 @@ def _annotated(obj: Json, job: JobSpec) -> set[int]:
         if written is not None:
             codes.update(int(code) for code in written.split(","))
     if any(not 0 < code < 256 for code in codes) or len(codes) > _MAX_CODES:
-        raise ValueError("exit codes are between 1 and 255, 50 of them at most")
+        raise ValueError("exit codes are between 1 and 255, at most 50 of them")
     return codes
 
 
@@ -169,7 +169,7 @@ def _with_backoff_limit(job: JobSpec, settings: JobRetries, path: str, why: Reas
     """The spec with a backoffLimit above 0, unless a rule of the user handles evictions."""
     if job.on_disruption() or job.spec.get("backoffLimit") != 0 or "backoffLimitPerIndex" in job.spec:
         return job.spec
-    why.give(f"{path}.backoffLimit", "with 0 the first eviction fails the Job", setting="backoffLimit")
+    why.give(f"{path}.backoffLimit", "with 0, the first eviction fails the Job", setting="backoffLimit")
     return {**job.spec, "backoffLimit": settings.backoff_limit}
 
 
@@ -179,7 +179,7 @@ def _with_retention(spec: Json, settings: JobRetries, path: str, why: Reasons) -
         return spec
     why.give(
         f"{path}.ttlSecondsAfterFinished",
-        f"its logs go with it: they stay {in_words(least)} at the least",
+        f"its logs are deleted with it, so they stay for at least {in_words(least)}",
         setting="minLogRetention",
     )
     return {**spec, "ttlSecondsAfterFinished": least}
@@ -195,7 +195,9 @@ def _with_history(obj: Json, settings: JobRetries, facts: Facts, why: Reasons) -
     for name in ("failedJobsHistoryLimit", "successfulJobsHistoryLimit"):
         if dig(obj, "spec", name) == 0:
             why.give(
-                f"spec.{name}", "with 0 a finished Job goes at once, and its logs with it", setting="raises"
+                f"spec.{name}",
+                "with 0, a finished Job and its logs are deleted immediately",
+                setting="raises",
             )
             obj = replaced(obj, ("spec", name), 1)
     return obj
@@ -210,7 +212,7 @@ def advise(obj: Json, settings: JobRetries, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"metadata.annotations[{RETRYABLE_EXIT_CODES}]",
                 f"The annotation {RETRYABLE_EXIT_CODES} is not a list of exit codes and was not applied.",
-                'Write numbers from 1 to 255, such as "75" or "75, 130".',
+                'Use numbers from 1 to 255, such as "75" or "75, 130".',
                 Certainty.UNDECIDED,
             )
             return

@@ -24,7 +24,7 @@ def parse_duration(value: object) -> int:
             return _countable(((days * 24 + hours) * 60 + minutes) * 60 + seconds, _MAX_SECONDS)
         if value.isascii() and value.isdigit():
             return _countable(int(value), _MAX_SECONDS)
-    raise ValueError(f"{shown(value)} is not a duration: write seconds, or for example 90s, 15m, 24h, 7d")
+    raise ValueError(f"{shown(value)} is not a duration: use seconds, or for example 90s, 15m, 24h, 7d")
 
 
 def whole_number(text: str | None, digits: int) -> int | None:
@@ -38,7 +38,7 @@ def parse_quantity(value: object) -> Decimal:
         return Decimal(str(value))
     number = decimal_of(value) if isinstance(value, str) else None
     if number is None:
-        raise ValueError(f"{shown(value)} is not a quantity: write a number, or for example 500M, 40Gi")
+        raise ValueError(f"{shown(value)} is not a quantity: use a number, or for example 500M, 40Gi")
     return number
 
 

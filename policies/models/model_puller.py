@@ -62,7 +62,7 @@ def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD
         source = "KServe's annotations" if settings.kserve_agent else "its labels"
         for key in sorted(annotations_of(annotated).keys() - annotations_of(pod).keys()):
             why.give(
-                f"metadata.annotations[{key}]", f"the pod asks for models by {source}", setting="byLabel"
+                f"metadata.annotations[{key}]", f"the pod requests models by {source}", setting="byLabel"
             )
     return changed
 
@@ -83,9 +83,9 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     if not native and completes(pod):
         raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
-            "An ordinary sidecar would keep this pod from completing, and the cluster does not support "
+            "An ordinary sidecar would keep this pod from completing, and the cluster doesn't support "
             "native ones.",
-            "Use nodes of 1.29 or later, or fetch the models in an init container.",
+            "Use nodes with Kubernetes 1.29 or later, or fetch the models in an init container.",
         )
     check_models_path(pod, pull)
     models = models_of(facts, pull.config)
@@ -142,8 +142,8 @@ def _with_annotations(pod: Json, settings: ModelPuller) -> Json:
     if added and not has_room(annotations, added):
         raise PullError(
             "metadata.annotations",
-            "The pod asks for models by labels, and its annotations leave no room for the puller's.",
-            "Shorten them: the API server takes 256 KiB.",
+            "The pod requests models by labels, but its annotations leave no room for the puller's.",
+            "Shorten them: the API server allows 256 KiB.",
         )
     return replaced(pod, ("metadata", "annotations"), {**annotations, **added}) if added else pod
 
@@ -171,7 +171,7 @@ def _check_system(pod: Json) -> None:
     if system not in ("", "linux"):
         raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
-            f"The puller runs only on Linux, and this pod is for {system}.",
+            f"The puller runs only on Linux, but this pod is for {system}.",
             "Download the models in your own container.",
         )
 
@@ -182,8 +182,9 @@ def _check_paths(pull: ModelPull, settings: ModelPuller) -> None:
         if f"{pull.model_dir}/".startswith(f"{path}/") or f"{path}/".startswith(f"{pull.model_dir}/"):
             raise PullError(
                 f"metadata.annotations[{MODEL_DIR}]",
-                f"The models can't be mounted at {pull.model_dir}: the puller has its own files at {path}.",
-                f"Name another path in {MODEL_DIR}, such as /mnt/models.",
+                f"The models can't be mounted at {pull.model_dir}, because the puller has its own files at "
+                f"{path}.",
+                f"Choose another path in {MODEL_DIR}, such as /mnt/models.",
             )
 
 
@@ -371,14 +372,14 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
     if facts.listing(Resource.MODEL_CONFIGS) is not None and facts.model_config(pull.config) is None:
         yield Finding(
             path,
-            f"ConfigMap {pull.config} with the label {MODEL_CONFIG} is not in namespace {facts.namespace}: "
-            "the pod waits for it.",
-            f'Create it, with the label {MODEL_CONFIG}: "true".',
+            f"ConfigMap {pull.config} with the label {MODEL_CONFIG} isn't in namespace {facts.namespace}. "
+            "The pod waits for it.",
+            f'Create it with the label {MODEL_CONFIG}: "true".',
         )
     if pull.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
         yield Finding(
             path,
-            "The model server is not recognised: models are downloaded, but no server loads them.",
+            "The model server isn't recognised. The puller downloads the models, but no server loads them.",
             f"Set the server's protocol: {MODEL_SERVER}: {', '.join(SERVERS[:-1])} or {SERVERS[-1]}.",
         )
     yield from _volume_advice(annotated, pull)
@@ -394,9 +395,9 @@ def _volume_advice(pod: Json, pull: ModelPull) -> Iterator[Finding]:
         return
     yield Finding(
         f"spec.containers[{container.index}].volumeMounts",
-        f"The puller makes volume {text(volume, 'name')} its own: directories at {pull.model_dir} that it "
-        "didn't make are deleted.",
-        f"Keep other data elsewhere, or name another path in {MODEL_DIR}.",
+        f"The puller owns volume {text(volume, 'name')} and deletes directories at {pull.model_dir} that "
+        "it didn't create.",
+        f"Keep other data elsewhere, or choose another path in {MODEL_DIR}.",
     )
 
 

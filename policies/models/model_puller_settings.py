@@ -135,8 +135,10 @@ class ModelPuller(Settings):
     )
     events: bool = Field(
         True,
-        description="whether one replica asks the sidecars, over HTTP at the pods' addresses, for models "
-        "that fail, and writes Events about them on the pods",
+        description=(
+            "whether one replica queries the sidecars, over HTTP at the pods' addresses, for failing "
+            "models, and writes Events about them on the pods"
+        ),
     )
     kserve_agent: bool = Field(
         False,

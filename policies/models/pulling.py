@@ -94,7 +94,7 @@ def _name(pod: Json, key: str) -> str | None:
         return None
     if isinstance(value, str) and is_subdomain(value):
         return value
-    raise _invalid(key, f"is {value!r}, which is not a name", "Write the object's name.")
+    raise _invalid(key, f"is {value!r}, which is not a name", "Use the object's name.")
 
 
 def _directory(pod: Json) -> str | None:
@@ -103,8 +103,8 @@ def _directory(pod: Json) -> str | None:
         return None
     if isinstance(value, str) and re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/"):
         return value
-    what = f"is {value!r}, which is not an absolute path"
-    raise _invalid(MODEL_DIR, what, "Write a path such as /mnt/models.")
+    what = f"is {value!r}, which isn't an absolute path"
+    raise _invalid(MODEL_DIR, what, "Use a path such as /mnt/models.")
 
 
 def _invalid(key: str, what: str, hint: str) -> PullError:
@@ -140,7 +140,7 @@ def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str,
         next(iter(known), (None, None)),
     )
     if annotated is not None and annotated not in SERVERS:
-        raise _invalid(MODEL_SERVER, f"is {annotated!r}", f"Write one of {', '.join(SERVERS)}.")
+        raise _invalid(MODEL_SERVER, f"is {annotated!r}", f"Use one of {', '.join(SERVERS)}.")
     api = annotated or (server.preset.repository_api if server else None) or "none"
     return api, _server_port(pod, container, server, api)
 
@@ -157,7 +157,7 @@ def _server_port(pod: Json, container: Container | None, server: Server | None, 
         port = port_number(spec, annotated)
         if port is None:
             what = f"is {annotated!r}: neither a port number nor a port's name"
-            hint = "Write a number from 1 to 65535 or the name of a declared port."
+            hint = "Use a number from 1 to 65535 or the name of a declared port."
             raise _invalid(MODEL_SERVER_PORT, what, hint)
         return port
     if container and server and _loads_models(server, api):

@@ -42,8 +42,9 @@ def check_models_path(pod: Json, pull: ModelPull) -> None:
         if _has_device_at(container.spec, pull.model_dir):
             raise PullError(
                 f"spec.containers[{container.index}].volumeDevices",
-                f"Container {container.name} has a block device at {pull.model_dir}, the models' place.",
-                f"Name another path in {MODEL_DIR}.",
+                f"Container {container.name} has a block device at {pull.model_dir}, where the models "
+                "belong.",
+                f"Choose another path in {MODEL_DIR}.",
             )
     for container in pull.targets:
         mount = mount_at(container.spec, pull.model_dir)
@@ -52,8 +53,8 @@ def check_models_path(pod: Json, pull: ModelPull) -> None:
         if not _is_writable(_volume_named(pod, text(mount, "name"))) or mount.get("subPathExpr"):
             raise PullError(
                 f"spec.containers[{container.index}].volumeMounts",
-                f"What container {container.name} mounts at {pull.model_dir} can't be written to.",
-                f"Mount it elsewhere, or name another path in {MODEL_DIR}.",
+                f"The volume that container {container.name} mounts at {pull.model_dir} isn't writable.",
+                f"Mount it elsewhere, or choose another path in {MODEL_DIR}.",
             )
         return  # the puller writes to the first volume only
 

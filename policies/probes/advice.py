@@ -77,7 +77,7 @@ def _no_startup(pod: PodView, facts: Facts) -> Iterator[Finding]:
             _path(container),
             f"Container {container.name} gets no startupProbe for its start of {in_words(expected)}: its "
             f"livenessProbe is not copied, since {why_not}.",
-            "Write a startupProbe with a check that works, or set the annotation mlchassis.dev/health-path.",
+            "Add a startupProbe with a check that works, or set the annotation mlchassis.dev/health-path.",
             covered_by="liveness-kills-slow-start" if is_sendable(container, probe) else "probe-port-unknown",
         )
 
@@ -103,14 +103,14 @@ def _path(container: Container) -> str:
 
 def _no_readiness(container: Container, waits: Waits) -> Finding:
     why = (
-        "its group may form only once it is Ready"
+        "its group may form only after it is Ready"
         if waits is Waits.YES
         else "it is not known whether its group can form before it is Ready"
     )
     return Finding(
         _path(container),
         f"Container {container.name} gets no readinessProbe and no startupProbe: {why}.",
-        "Write a readinessProbe if the group forms before this pod is Ready: startupPolicy LeaderCreated, or "
+        "Add a readinessProbe if the group forms before this pod is Ready: startupPolicy LeaderCreated, or "
         "podManagementPolicy Parallel and a headless Service with publishNotReadyAddresses.",
     )
 
@@ -162,7 +162,7 @@ def _invalid_annotations(pod: PodView, facts: Facts) -> Iterator[Finding]:
         path = f"metadata.annotations[{key}]"
         if base is None:
             if meant := _misspelt(key):
-                yield Finding(path, f"Annotation {key} is not known and has no effect.", f"Write {meant}.")
+                yield Finding(path, f"Annotation {key} is unknown and has no effect.", f"Use {meant}.")
         elif suffix and suffix not in names:
             yield Finding(
                 path,
@@ -182,7 +182,7 @@ def _invalid_annotations(pod: PodView, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 path,
                 f"Annotation {key} could mean any of {listed(item.name for item in serving)}.",
-                f"Write {key}.{serving[0].name}, with the name of the container that is meant.",
+                f"Use {key}.{serving[0].name}, with the name of the container that you mean.",
             )
 
 
@@ -197,7 +197,7 @@ def _invalid_progress(pod: PodView) -> Iterator[Finding]:
         if error := _invalid_value(TRAINING_PROGRESS, value):
             yield Finding(path, f"Annotation {key} has no effect: {error}.", "Correct the value.")
         elif suffix[1:] not in names and (suffix or len(names) > 1):
-            hint = f"Write {TRAINING_PROGRESS}.{min(names, default='')}, with the name of a main container."
+            hint = f"Use {TRAINING_PROGRESS}.{min(names, default='')}, with the name of a main container."
             yield Finding(path, f"Annotation {key} names none of the pod's main containers.", hint)
 
 
@@ -249,9 +249,10 @@ def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -
     if istio_came_first(pod):
         return Finding(
             path,
-            f"Container {container.name} gets no liveness probe: Istio's proxy is in the pod already, and "
-            "would refuse a probe that Istio has not rewritten.",
-            "Let this webhook run before Istio's: configurations are called in the order of their names.",
+            f"Container {container.name} gets no liveness probe: Istio's proxy is already in the pod, and "
+            "it would refuse a probe that Istio hasn't rewritten.",
+            "Make this webhook run before Istio's. The API server calls configurations in the order of "
+            "their names.",
         )
     server = settings.recogniser.server(container)
     why = "its health endpoint is unknown"
@@ -262,7 +263,7 @@ def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -
         why = "its readinessProbe runs a command, and a failing command must not restart it"
     elif container.spec.get("readinessProbe") is not None:
         why = "its readinessProbe shows whether it can take traffic, not whether it is alive"
-        hint = "Write a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
+        hint = "Add a livenessProbe, or annotate the pod template with mlchassis.dev/live-path"
     rule = "readiness-without-liveness" if container.spec.get("readinessProbe") else "liveness-missing"
     sentence = f"Container {container.name} gets no liveness probe: {why}."
     return Finding(path, sentence, f"{hint}.", covered_by=rule)

@@ -46,7 +46,7 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
         if action and not is_sendable(container, probe):
             return f"its port {text(action, 'port')} is a name that no port of the container has"
         if action.get("host"):
-            return "it asks another host, which may wait for this pod"
+            return "it checks another host, which may wait for this pod"
     command = strings(probe, "exec", "command")
     if not command:
         return ""
@@ -54,7 +54,7 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
         return f"the image may lack {command[0]}, and a startupProbe would then never succeed"
     summary = handler_command(container, command)
     if not summary.complete or any(host.reach is not Reach.LOCAL for host in summary.hosts):
-        return "its command asks another host, which may wait for this pod"
+        return "its command checks another host, which may wait for this pod"
     return ""
 
 

@@ -73,12 +73,12 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     if it cannot fail. `port`: see `server_port`."""
     preset = server.preset
     if server.conditional:
-        return "a script starts it only in some cases", "Write probes for the pods in which it serves"
+        return "a script starts it only in some cases", "Add probes to the pods in which it serves"
     if server.role is GroupRole.WORKER:
-        return "it is a worker of a group and answers no client", "Write probes for the pod that serves"
+        return "it is a worker of a group and answers no client", "Add probes to the pod that serves"
     if server.role is GroupRole.UNDECIDED:
-        why = "it is one of several nodes, of which only the first serves"
-        return why, "Write probes for the first node only"
+        why = "it is one of several nodes, and only the first of them serves"
+        return why, "Add probes to the first node only"
     if preset.doubt:
         return preset.doubt, preset.advice or _ANNOTATE
     if server.too_old:
@@ -88,17 +88,17 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     if _only_loopback(server):
         flags = (*preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in preset.host_flags))
         flag = "".join(f" ({flag})" for flag in flags[:1])
-        fix = f"Make it listen on all addresses{flag}, or write probes with a command"
-        return "it listens on loopback only", fix
+        fix = f"Make it listen on all addresses{flag}, or add probes with a command"
+        return "it listens only on loopback", fix
     if _has_own_config(container, preset):
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _endpoint_changed(server):
-        return "its options move its health endpoint or keep it from everybody", _ANNOTATE
+        return "its options move its health endpoint or protect it", _ANNOTATE
     if port is None:
-        return "its port is not certain", "Declare the port it listens on, or give it in a flag"
+        return "its port is not certain", "Declare the port that it listens on, or set it with a flag"
     if preset.protocol is Protocol.GRPC:
         tls = speaks_tls(container, server, port)
-        return ("the kubelet's gRPC probes don't use TLS", "Write probes with a command") if tls else None
+        return ("the kubelet's gRPC probes don't use TLS", "Add probes with a command") if tls else None
     if health_paths(server) == (None, None) and not (preset.live_socket and preset.live_path is None):
         named = preset.live_path or preset.ready_path
         what = "the model's name, which is part of its health endpoint," if named else "its health endpoint"
@@ -106,7 +106,9 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     return None
 
 
-_ANNOTATE: Final = "Annotate the pod template with mlchassis.dev/health-path, if the kubelet can ask it"
+_ANNOTATE: Final = (
+    "Annotate the pod template with mlchassis.dev/health-path, if the kubelet can reach that endpoint"
+)
 
 
 def liveness_advice(container: Container, server: Server) -> str:

@@ -24,11 +24,15 @@ _CONSEQUENCE: Final = {
     STARTUP: "no replica can start or restart",
 }
 _REMEDIATION: Final = {
-    LIVENESS: "Make liveness check only the container (httpGet without host, or localhost in a command), and "
-    "handle failures of the dependency with retries and alerts.",
-    READINESS: "Make readiness check only the container, and handle errors of the dependency in the "
-    "application: a degraded answer is better than none.",
-    STARTUP: "Make the startup probe check only the container; wait for the dependency in the application.",
+    LIVENESS: (
+        "Let liveness check only the container (httpGet without host, or localhost in a command), and "
+        "handle failures of the dependency with retries and alerts."
+    ),
+    READINESS: (
+        "Let readiness check only the container, and handle errors of the dependency in the application: a "
+        "degraded answer is better than none."
+    ),
+    STARTUP: "Let startup check only the container, and wait for the dependency in the application.",
 }
 
 
@@ -96,24 +100,24 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
             return None
         return Finding(
             path,
-            f"The {probe.name} asks {host}, which is the node's loopback and not the pod's: the kubelet "
-            "sends probes from the node.",
-            "Remove host: without it the kubelet asks the pod's own address. A server that listens on "
-            "loopback only needs an exec probe.",
+            f"The {probe.name} checks {host}, which is the node's loopback address and not the pod's, "
+            "because the kubelet sends probes from the node.",
+            "Remove host, so that the kubelet uses the pod's own address. A server that listens only on "
+            "loopback needs an exec probe.",
         )
-    hint = "Remove host: without it the kubelet asks the pod's own address."
+    hint = "Remove host, so that the kubelet uses the pod's own address."
     if on_host or reach is Reach.UNDECIDABLE:
         # With hostNetwork, the address may be the node's, as in the static pods of a control plane.
         return Finding(
             path,
-            f"The {probe.name} asks {host}, which may be another machine: if it is and fails, "
+            f"The {probe.name} checks {host}, which may be another machine. If it is and fails, "
             f"{_CONSEQUENCE[probe.field]}.",
             hint,
             Certainty.UNDECIDED,
         )
     return Finding(
         path,
-        f"The {probe.name} asks {host} instead of its pod: when {host} fails, {_CONSEQUENCE[probe.field]}.",
+        f"The {probe.name} checks {host} instead of its pod. When {host} fails, {_CONSEQUENCE[probe.field]}.",
         hint,
     )
 
@@ -130,7 +134,7 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
     if external:
         return Finding(
             probe.at("exec.command"),
-            f"The {probe.name} asks {_listed(external)}: when that fails, {_CONSEQUENCE[probe.field]}.",
+            f"The {probe.name} depends on {_listed(external)}. When that fails, {_CONSEQUENCE[probe.field]}.",
             _REMEDIATION[probe.field],
         )
     undecided = summary.reaching(Reach.UNDECIDABLE)
@@ -148,8 +152,8 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
         )
     return Finding(
         probe.at("exec.command"),
-        f"The {probe.name} asks {_listed(undecided)}, which only the running container knows: if it is "
-        f"another host and fails, {_CONSEQUENCE[probe.field]}.",
+        f"The {probe.name} depends on {_listed(undecided)}, which only the running container knows. If "
+        f"it's another host and fails, {_CONSEQUENCE[probe.field]}.",
         _REMEDIATION[probe.field],
         Certainty.UNDECIDED,
     )
@@ -167,7 +171,7 @@ def _is_ray_head(probe: Probe) -> bool:
 def _listed(hosts: tuple[Host, ...]) -> str:
     """Up to two hosts as a phrase, each with the program that asks it."""
     shown = [
-        f"{host.name[:60] or 'a host'} ({'a look-up with ' if host.name_lookup else ''}{host.client})"
+        f"{host.name[:60] or 'a host'} ({'a lookup with ' if host.name_lookup else ''}{host.client})"
         for host in dict.fromkeys(hosts)
     ]
     more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""

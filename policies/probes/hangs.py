@@ -82,12 +82,12 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
         by_hand = because == "the probe was written by hand"
         change = remove if by_hand else ""
         return Hang(False, f"its endpoint does not notice it, and {because}", change=change)
-    instead = f"Replace the livenessProbe by {_CANARY}."
+    instead = f"Replace the livenessProbe with {_CANARY}."
     if "tcpSocket" in handler_of(probe):
-        return Hang(False, "its livenessProbe asks an open port", change=instead)
+        return Hang(False, "its livenessProbe only checks for an open port", change=instead)
     health = preset_health(container, facts.settings(StandardProbes)) if server else None
     if server is None or health is None or handler_of(probe) != health.live:
-        return Hang(None, "its livenessProbe is its own", change="")
+        return Hang(None, "it has its own livenessProbe", change="")
     known = _by_endpoint(server)
     by = f"the liveness endpoint of {server.name}"
     if known is None:

@@ -174,7 +174,7 @@ def _annotated_port(container: Container, given: dict[str, tuple[str, str]], ser
         port = (server and server_port(container, server)) or declared_http_port(container.typed)
     if port is None:
         key, _ = next(iter(given.values()))
-        what = f"has no effect: the port on which container {container.name} answers is unknown."
+        what = f"has no effect, because the port on which container {container.name} answers is unknown."
         raise AnnotationError(_finding(key, what, f"Add {HEALTH_PORT}, or name the container's port http."))
     return port
 
@@ -187,14 +187,14 @@ def _invalid(container: Container, name: str, key: str, value: str) -> Finding |
         return _finding(
             key,
             f"is {value!r}: neither a port number nor the name of a port of container {container.name}.",
-            "Write a number from 1 to 65535 or the name of a declared port.",
+            "Use a number from 1 to 65535 or the name of a declared port.",
         )
     if name == CANARY:
         return None  # standard-probes reports it
     if value.startswith("/") and value.isprintable() and " " not in value and len(value) <= 2048:
         return None
     return _finding(
-        key, f"is {value!r}, which is not an HTTP path.", "Write a path that begins with /, such as /health."
+        key, f"is {value!r}, which is not an HTTP path.", "Use a path that begins with /, such as /health."
     )
 
 

@@ -59,8 +59,10 @@ class StandardProbes(Settings):
 
     unknown: Unknown = Field(
         Unknown.WARN,
-        description="for a container without a known health endpoint: `warn` only warns, `tcp` checks "
-        "whether the port is open, `http` asks GET /health",
+        description=(
+            "for a container without a known health endpoint: `warn` only warns, `tcp` checks whether the "
+            "port is open, `http` checks GET /health"
+        ),
     )
     presets: Mapping[str, Preset] = Field(
         default_factory=dict, description="further model servers by name, or changed fields of the known ones"

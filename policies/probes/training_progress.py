@@ -54,7 +54,7 @@ def parse_progress(value: object) -> Progress:
     """`file /checkpoints 45m`. Raises ValueError for others."""
     words = value.split() if isinstance(value, str) else []
     if len(words) != 3 or words[0] != "file":
-        raise ValueError("write file, a path, and the longest time between two writes: file /checkpoints 45m")
+        raise ValueError("use file, a path, and the longest time between two writes: file /checkpoints 45m")
     path, silence = words[1], units.parse_duration(words[2])
     if not path.startswith("/") or posixpath.normpath(path) == "/" or len(path) > 1024:
         raise ValueError(f"{path[:64]} is not the absolute path of a file or a directory")

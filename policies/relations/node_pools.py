@@ -33,7 +33,7 @@ def obstacle(pod: PodSpec, pool: NodePool) -> str | None:
     name = pool.name
     for taint in pool.spec.template.spec.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(pod, taint):
-            return f"{name} has the taint {taint.key}, which the pods do not tolerate"
+            return f"{name} has the taint {taint.key}, which the pods don't tolerate"
     limits = _limits(pool)
     selected = [_is(key, value) for key, value in pod.node_selector.items()]
     anywhere = pod.affinity.node_affinity.required is None

@@ -111,7 +111,7 @@ def _later_pods(target: Target, template: PodTemplate) -> dict[str, str]:
     if target.kind == LEADER_WORKER_SET:
         waits = target.read(LeaderWorkerSet).spec.startup_policy == LEADER_READY
         leads = template.path.endswith("leaderTemplate")
-        why = "which startupPolicy LeaderReady makes only after the leader is ready"
+        why = "which startupPolicy LeaderReady creates only after the leader is ready"
         return {f"{target.name}-0-": why} if waits and leads else {}
     spec = target.read(JobSet).spec
     jobs = spec.replicated_jobs
@@ -120,10 +120,10 @@ def _later_pods(target: Target, template: PodTemplate) -> dict[str, str]:
         return {}
     name = jobs[own].name
     if spec.startup_policy.startup_policy_order == "InOrder":
-        later, why = jobs[own + 1 :], "which startupPolicy InOrder makes only after this one is ready"
+        later, why = jobs[own + 1 :], "which startupPolicy InOrder creates only after this one is ready"
     else:
         later = tuple(job for job in jobs if any(on.name == name for on in job.depends_on))
-        why = f"which is made only after its dependsOn {name}"
+        why = f"which is created only after its dependsOn {name}"
     return {f"{target.name}-{job.name}-": why for job in later if job.name != name}
 
 

@@ -145,9 +145,9 @@ def own_service_finding(
         if service and wait.for_service(service):
             return Finding(
                 wait.path,
-                f"Init container {container.name} waits for Service {service.name}, whose only endpoints are "
-                "this workload's own pods: no pod can become ready first.",
-                "Remove the wait; let the main container look for its peers once it runs.",
+                f"Init container {container.name} waits for Service {service.name}, whose only endpoints "
+                "are this workload's own pods. No pod can become ready first.",
+                "Remove the wait, and let the main container look for its peers once it runs.",
                 wait.certainty_of(service.certainty),
             )
     return None

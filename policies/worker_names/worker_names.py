@@ -204,7 +204,7 @@ def _refused_index(worker: Worker, group: Group, settings: WorkerNames) -> Refus
         return None
     live = [pod.name for pod in group.pods if pod.replica_index == index and not pod.terminating]
     if live:
-        return Refused(Reason.EXISTS, f"{worker}: replica {index} exists already{_listed(live)}. {_STALE}")
+        return Refused(Reason.EXISTS, f"{worker}: replica {index} already exists{_listed(live)}. {_STALE}")
     reservations = tuple(r for r in group.record.reservations if r.index == index)
     if not reservations:
         return None
@@ -251,13 +251,13 @@ def untrusted(worker: Worker, sentence: str) -> Refused:
     """The refusal of a pod whose owner is gone."""
     return Refused(
         Reason.UNTRUSTED,
-        f"{sentence[0].upper()}{sentence[1:]} A pod for it would only be garbage collected. "
-        "The controller works from a stale cache; no action is needed.",
+        f"{sentence[0].upper()}{sentence[1:]} The garbage collector would only delete a pod for it. The "
+        "controller acts on a stale cache, and no action is needed.",
     )
 
 
-_STALE: Final = "A controller that creates it again works from a stale cache; no action is needed."
-_EXPIRY: Final = "A name whose pod never came is free again after {} s."
+_STALE: Final = "A controller that creates it again acts on a stale cache, and no action is needed."
+_EXPIRY: Final = "A name whose pod was never created is free again after {} s."
 
 
 def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refused:
@@ -266,12 +266,12 @@ def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refused:
     reserved = _names_of(reservations)
     counted = f"{desired.pods} wanted" + (f" because {desired.note}" if desired.note else "")
     counted += f", {len(names)} existing{_listed(names)}"
-    hint = "A controller that asks for one more works from a stale cache; no action is needed."
+    hint = "A controller that requests one more acts on a stale cache, and no action is needed."
     if reserved:
         counted += f", {len(reserved)} being created{_listed(reserved)}"
         hint += f" {_EXPIRY.format(settings.reservation)}"
     if not worker.head and not desired.note:
-        hint += " For more workers raise replicas."
+        hint += " To run more workers, raise replicas."
     is_blocked = not _is_full(worker, replace(group, record=AllocationRecord()), settings)
     return Refused(
         Reason.PROMISED if is_blocked else Reason.EXISTS,
@@ -296,5 +296,5 @@ def with_name(pod: Json, name: str, why: Reasons = UNREAD) -> Json:
     With `generateName`, the API server's 409 for an existing name would be a message about generated names.
     """
     metadata = {key: value for key, value in pod["metadata"].items() if key != "generateName"}
-    why.give("metadata.name", "one name for each worker that is wanted: a pod too many is refused")
+    why.give("metadata.name", "one name for each worker that is wanted, so that a surplus pod is refused")
     return replaced(pod, ("metadata",), {**metadata, "name": name})

@@ -33,5 +33,5 @@ def test_a_pod_too_large_for_every_node_is_let_in_with_a_warning(
     chassis.process.wait_until(lambda: f"({small_node})" in api.warnings(asking(16)))
     warning = api.warnings(asking(16))
     assert "gpu-unschedulable" in warning
-    assert "asks for 16 nvidia.com/gpu" in warning
+    assert "requests 16 nvidia.com/gpu" in warning
     assert "gpu-unschedulable" not in api.warnings(asking(4))

@@ -173,7 +173,7 @@ def test_what_a_restart_would_harm_or_not_help_is_only_listed(
     status, report, notes = scan(namespace, "--repair", "--yes")
     assert status == 1
     ways = {row["name"]: row["repair"] for row in report["missed"]}
-    assert "a pod without a controller" in ways["alone"]
+    assert "the pod has no controller" in ways["alone"]
     assert "PodDisruptionBudget held allows 0 pods down" in notes
     assert {item["metadata"]["uid"] for item in api.items("pods", labels="app=held")} == before
 
@@ -200,6 +200,6 @@ def test_pods_of_another_policy_are_found_if_they_would_be_made_otherwise(
         [row] = report["missed"]
         assert row["how"] == "earlier-policy"
         assert any("readinessProbe" in path for path in row["fields"]["standard-probes"])
-        assert "made under another policy" in row["why"]
+        assert "created under another policy" in row["why"]
     finally:
         control_plane.apply(before)

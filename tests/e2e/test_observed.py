@@ -71,6 +71,6 @@ def test_a_budget_follows_from_observed_starts(
     capsys.readouterr()
     assert cli.main(tune) == 0
     tuned = {row["workload"]: row for row in json.loads(capsys.readouterr().out)}["Deployment/llm"]
-    assert [verdict.partition(" last ")[0] for verdict in tuned["verdicts"]] == ["hangs would"]
+    assert [verdict.partition(" last ")[0] for verdict in tuned["verdicts"]] == ["a hung start would"]
     assert tuned["observed"]["starts"] == 6
     assert tuned["annotation"] == {"mlchassis.dev/expected-start.main": "200s"}

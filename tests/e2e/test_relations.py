@@ -226,7 +226,7 @@ def test_a_set_is_judged_as_it_will_be_in_the_cluster(
 
     # A name that nothing in the cluster has.
     file.write_text(json.dumps(deployment(envFrom=[{"secretRef": {"name": "token"}}])))
-    assert "Secret token, which does not exist" in " ".join(judged("review")[1].split())
+    assert "Secret token, which doesn't exist" in " ".join(judged("review")[1].split())
     api.create(manifest("Secret", "token"))
     assert "dependency-missing" not in judged("review")[1]
 
@@ -320,7 +320,7 @@ def test_a_claim_that_does_not_exist_keeps_the_pod_pending(
         cli.main(["review", str(file), *into])
         return " ".join(capsys.readouterr().out.split())
 
-    assert "PersistentVolumeClaim models, which does not exist" in judged()
+    assert "PersistentVolumeClaim models, which doesn't exist" in judged()
     control_plane.add_node("claims", {"claims": namespace})
     try:
         api.create(made)

@@ -306,7 +306,7 @@ def test_forbidden_kinds_are_named_and_the_rest_is_scanned(scan: Scan, team: str
     unscanned = next(line for line in answer.err.splitlines() if "not scanned" in line)
     assert "Pod," in unscanned
     assert "Deployment" not in unscanned
-    unknown = next(line for line in answer.err.splitlines() if "not known to the rules" in line)
+    unknown = next(line for line in answer.err.splitlines() if "unknown to the rules" in line)
     assert "Node" in unknown
     assert "Service" not in unknown
 
@@ -334,7 +334,7 @@ def test_without_any_permission_the_scan_fails(scan: Scan, restricted: Path) -> 
     for place in (["-A"], ["-n", "default"]):
         answer = scan(*place, kubeconfig=restricted)
         assert (answer.status, answer.out) == (2, "")
-        assert "you may read nothing" in answer.err
+        assert "you may not read any" in answer.err
 
 
 def test_a_missing_namespace_is_reported(scan: Scan) -> None:

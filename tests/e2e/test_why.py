@@ -74,7 +74,7 @@ def test_the_answer_for_a_pod_has_setters_and_commands_that_work(
     assert by_path["spec.tolerations[node.kubernetes.io/not-ready]"]["by"] == "default"
     assert by_path["spec.restartPolicy"]["by"] in ("user", "default")
     text = shell(f"kubectl chassis why po/{name} -n {namespace}")
-    assert f"Pod {namespace}/{name}, made for Deployment {namespace}/llm" in text
+    assert f"Pod {namespace}/{name}, created for Deployment {namespace}/llm" in text
     why = "101 min: six times the 17 min that 64 GB take at 64 MiB/s"
     assert f"  by      standard-probes of ML Chassis\n  why     {why}" in text
 
@@ -123,7 +123,7 @@ def test_a_job_and_what_others_set(
     _, by_path = fields(shell, f"job/train -n {namespace}")
     policy = by_path["spec.podFailurePolicy"]
     assert (policy["by"], policy["policy"]) == ("mlchassis", "job-retries")
-    assert policy["why"].startswith("an evicted pod is replaced and not counted")
+    assert policy["why"].startswith("an evicted pod is replaced and doesn't count")
 
     control_plane.create_namespace(f"{namespace}-off", LEFT_ALONE)
     control_plane.apply(
@@ -135,5 +135,5 @@ def test_a_job_and_what_others_set(
 
 
 def test_a_missing_object_is_reported(namespace: str, shell: Shell) -> None:
-    for named, said in (("pod/none", "there is no Pod none in namespace"), ("none", "write KIND/NAME")):
+    for named, said in (("pod/none", "there is no Pod none in namespace"), ("none", "use KIND/NAME")):
         assert said in shell(f"kubectl chassis why {named} -n {namespace}", status=2)

@@ -17,21 +17,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     issue = commands.add_parser(
         "issue",
         help="create a CA and a serving certificate",
-        description="Write ca.crt, tls.crt and tls.key for --tls-ca, --tls-cert and --tls-key of chassis "
-        "serve. The CA's key is not kept: to renew, issue again and install the new ca.crt.",
+        description=(
+            "Write ca.crt, tls.crt and tls.key for the flags --tls-ca, --tls-cert and --tls-key of chassis "
+            "serve. The CA's key isn't stored: to renew, run issue again and install the new ca.crt."
+        ),
     )
     issue.add_argument("directory", type=Path, metavar="DIR", help="created if missing")
     issue.add_argument(
         "--namespace", default="mlchassis-system", help="namespace of the Service (%(default)s)"
     )
     issue.add_argument("--service", default="mlchassis", help="name of the Service (%(default)s)")
-    issue.add_argument("--host", action="append", default=[], help="further host name or IP; may be repeated")
+    issue.add_argument(
+        "--host", action="append", default=[], help="additional host name or IP; may be repeated"
+    )
     issue.add_argument("--force", action="store_true", help="overwrite existing files")
     issue.set_defaults(run=_issue)
     show = commands.add_parser(
         "show",
         help="show a certificate's hosts and expiry",
-        description="Exit status: 0 valid, 1 expired or due for renewal, 2 it can't be read.",
+        description="Exit status: 0 valid, 1 expired or due for renewal, 2 the file can't be read.",
     )
     show.add_argument("file", type=Path, metavar="FILE", help="PEM certificate or chain")
     show.set_defaults(run=_show)
@@ -55,7 +59,7 @@ def _issue(args: argparse.Namespace) -> int:
         path.unlink(missing_ok=True)
         path.touch(mode=0o600 if name == "tls.key" else 0o644)
         path.write_bytes(content)
-    print(f"wrote ca.crt, tls.crt and tls.key to {args.directory}, good until {pki.expiry(bundle):%Y-%m-%d}")
+    print(f"wrote ca.crt, tls.crt and tls.key to {args.directory}, valid until {pki.expiry(bundle):%Y-%m-%d}")
     return OK
 
 

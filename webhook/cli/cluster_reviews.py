@@ -79,13 +79,14 @@ class Scan(Struct, frozen=True):
         for kind in (CONFIG_MAP, SECRET):
             names = await read_names(api, kind, namespace)
             if names is None:
-                not_read.append(f"a missing {kind.kind} is not reported, since their names cannot be listed")
+                not_read.append(f"missing {kind.kind}s aren't reported, because you may not list their names")
             else:
                 cluster.names[kind] = names
         embedding = await crds.unread(api, workloads)
         if embedding is None:
             not_read.append(
-                "unknown kinds that hold pods are left out, since you may not list CustomResourceDefinitions"
+                "unknown kinds that hold pods are not scanned, because you may not list "
+                "CustomResourceDefinitions"
             )
         further = [each.kind for each in embedding or ()]
         found = list(_selected(await served(api, [*kinds_of(workloads), *further]), namespace))
@@ -94,11 +95,11 @@ class Scan(Struct, frozen=True):
         forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
         place = f"namespace {namespace}" if namespace else "all namespaces"
         if not resources:
-            raise UserError(f"you may read nothing that is scanned in {place}")
+            raise UserError(f"you may not read any of the scanned objects in {place}")
         if forbidden:
-            not_read.append(f"not scanned, since you may not list them in {place}: {', '.join(forbidden)}")
+            not_read.append(f"not scanned, because you may not list them in {place}: {', '.join(forbidden)}")
         if unknown:
-            not_read.append(f"not known to the rules, since you may not read them: {', '.join(unknown)}")
+            not_read.append(f"unknown to the rules, because you may not read them: {', '.join(unknown)}")
         for sentence in not_read:
             print_note(sentence)
         completed = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
@@ -112,7 +113,7 @@ class Scan(Struct, frozen=True):
         scan = cls(api, source, configs, workloads, cluster, resources, completed, completing, not_read)
         covered = any(config.webhook.namespaces.covers(namespace) for config in configs)
         if namespace and (not covered or scan._disabled(namespace)):
-            print_note(f"the policy leaves namespace {namespace} alone")
+            print_note(f"the policy excludes namespace {namespace}")
         return scan
 
     def reviews(self, wait: Wait) -> Iterator[tuple[Reviewed, ...]]:

@@ -16,8 +16,8 @@ FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print the completion script of a shell. bash: source <(chassis completion bash). zsh: "
-        "chassis completion zsh > a directory of $fpath, as _chassis. fish: chassis completion fish | source."
+        "Print the completion script of a shell. bash: source <(chassis completion bash). zsh: chassis "
+        "completion zsh > a directory of $fpath, as _chassis. fish: chassis completion fish | source."
     )
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(run=run)

@@ -59,5 +59,5 @@ def _kubeconfig(given: str | None) -> str | None:
     default = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     found = os.pathsep.join(path for path in default.split(os.pathsep) if Path(path).is_file())
     if not found and not in_cluster():
-        raise UserError("no cluster to read: there is no kubeconfig, and this command does not run in a pod")
+        raise UserError("no cluster to read: there is no kubeconfig, and this command isn't running in a pod")
     return found or None

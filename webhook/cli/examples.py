@@ -13,9 +13,9 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "review": (
         ("deploy/", "every manifest in a directory"),
         ("-o diff deploy/vllm.yaml", "what the webhook would add"),
-        ("-k overlays/production", "what a kustomization makes"),
-        ("--values production.yaml chart/", "what a chart makes"),
-        ("--against staging deploy/", "next to the objects of a cluster"),
+        ("-k overlays/production", "the output of a kustomization"),
+        ("--values production.yaml chart/", "the output of a chart"),
+        ("--against staging deploy/", "together with the objects of a cluster"),
         ("--profile strict --warnings-as-errors deploy/", "in a pipeline"),
     ),
     "fix": (
@@ -26,7 +26,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "scan": (
         ("-A", "every namespace that you may read"),
         ("-n vision --view servers", "what the probes of model servers notice"),
-        ("-A --missed", "pods that the webhook did not see"),
+        ("-A --missed", "pods that the webhook didn't see"),
         ("-A -o html", "a report for a browser"),
     ),
     "why": (
@@ -40,7 +40,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("-o mermaid deploy/", "a diagram for a README"),
     ),
     "tune": (
-        ("-A", "budgets next to observed starts"),
+        ("-A", "budgets compared with observed starts"),
         ("-n chat -o yaml", "patches that kubectl applies"),
     ),
     "exemptions": (
@@ -55,14 +55,17 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("kinds", "the kinds whose pods are read"),
     ),
     "policy": (
-        ("check policy/", "does it load?"),
+        ("check policy/", "check that it loads"),
         ("diff policy/ new-policy/ -A", "what an edit would change in a cluster"),
         ("test policy-tests/", "run the tests of a policy"),
         ("schema", "for an editor"),
     ),
     "manifests": (
         ("", "the installation; pipe it into kubectl apply -f -"),
-        ("--overlay observe --image registry.example/ml-chassis:0.1.0", "refuse and change nothing yet"),
+        (
+            "--overlay observe --image registry.example/ml-chassis:0.1.0",
+            "only observe",
+        ),
         ("--component network-policy --component hpa", "with options"),
     ),
     "log-level": (
@@ -76,7 +79,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "certs": (
         ("issue --help", "create a CA and a certificate"),
-        ("show tls.crt", "its hosts and its end"),
+        ("show tls.crt", "its hosts and expiry"),
     ),
     "unregister": (("", "before helm uninstall or kubectl delete"),),
 }

@@ -27,8 +27,8 @@ _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "List the exemptions of objects and their pod templates, and the overrides with an end: whether each "
-        "is in force, when it ends, how old it is, and whether a finding uses it."
+        "List the exemptions of objects and their pod templates, and the overrides with an end date. For "
+        "each, show whether it is in force, when it ends, how old it is, and whether a finding uses it."
     )
     flags.add_input(parser)
     flags.add_output(parser, "text", "json")

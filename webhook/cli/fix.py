@@ -49,25 +49,31 @@ ROUNDS: Final = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write into YAML manifests the fields that the policies would add, and the fixes of findings that "
-        "need one value. Comments, order and all other lines stay. A file that can't be read, such as a Helm "
-        "template, is named and not changed. Exit status: 0 all possible fixes are made, 2 a file was not "
-        "changed."
+        "Write the fields that the policies would add into YAML manifests, and the fixes of findings that "
+        "need one value. Comments, order and all other lines stay as they are. Files that can't be read, "
+        "such as Helm templates, are named and not changed. Exit status: 0 all possible fixes are made, 2 "
+        "a file was not changed."
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files or directories")
     flags.add_policy(parser, "the built-in one")
     flags.add_profile(parser)
     parser.add_argument(
-        "--only", action="append", default=[], metavar="ID", help="only this policy or rule; may be repeated"
+        "--only",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="apply only this policy or rule; may be repeated",
     )
-    parser.add_argument("--diff", action="store_true", help="print a patch and write no file")
-    parser.add_argument("--dry-run", action="store_true", help="list the files and fixes, and write no file")
+    parser.add_argument("--diff", action="store_true", help="print a patch instead of writing files")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the files and fixes without writing files"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     if "-" in args.paths:
-        raise UserError("fix: give files or directories, not standard input")
+        raise UserError("fix: specify files or directories, not standard input")
     config = _with_only(_without_annotation(read_policy(args.policy, args.profile)), args.only)
     documents, problems = read_all(args.paths)
     cluster = ManifestCluster([document.obj for document in documents])
@@ -102,7 +108,7 @@ class _Fixed(Struct, frozen=True):
 def _write_or_print(file: Path, roots: Sequence[Path], fixed: _Fixed, args: argparse.Namespace) -> None:
     target = file.resolve()
     if not any(target.is_relative_to(root) for root in roots):
-        raise UserError(f"{file}: it is a link to {target}, outside of the given paths")
+        raise UserError(f"{file}: it is a link to {target}, which is outside of the given paths")
     if args.diff:
         before, after = (text.removesuffix("\n").split("\n") for text in (fixed.before, fixed.after))
         for line in difflib.unified_diff(before, after, *_sides(file), lineterm=""):
@@ -160,7 +166,7 @@ def _with_only(config: Config, names: Sequence[str]) -> Config:
     """The same policy with only the named mutators, or all of them if none is named."""
     for name in names:
         if name not in registry.mutators() and name not in FIXES:
-            problem = "has no automatic fix" if name in rules() else "is no policy or rule"
+            problem = "has no automatic fix" if name in rules() else "isn't a policy or rule"
             raise UserError(f"fix: {name} {problem}")
     if not names:
         return config
@@ -205,7 +211,9 @@ def _fixed(
     except NotEditable as error:
         raise UserError(f"{first.source}: {error}") from None
     if not _parses_to(text, intended):
-        raise UserError(f"{first.source}: the new text would have another meaning; it may use anchors")
+        raise UserError(
+            f"{first.source}: the new text would have a different meaning; the file may use anchors"
+        )
     return _Fixed(before, text, tuple(applied_by))
 
 

@@ -36,7 +36,7 @@ def add_policy(
 
 def add_profile(parser: argparse.ArgumentParser) -> None:
     choices = ("observe", "standard", "strict")
-    parser.add_argument("--profile", choices=choices, help="use this instead of the policy's profile")
+    parser.add_argument("--profile", choices=choices, help="use this profile instead of the policy's")
 
 
 def add_against(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +44,10 @@ def add_against(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         metavar="CONTEXT",
-        help="review the manifests as part of the cluster of this kubeconfig context, with its objects and "
-        f"its policy; {CURRENT_CONTEXT} for the current context",
+        help=(
+            "review the manifests as part of the cluster of this kubeconfig context, with its objects and "
+            f"its policy; use {CURRENT_CONTEXT} for the current context"
+        ),
     )
 
 
@@ -89,26 +91,34 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="with -o html: show what became better since an earlier review, whose figures --statistics "
-        "-o json wrote; may be repeated",
+        help=(
+            "with -o html: show what has improved since an earlier review, whose figures you wrote with "
+            "--statistics -o json; may be repeated"
+        ),
     )
     parser.add_argument(
         "--statistics",
         action="store_true",
-        help="print only numbers: warnings per 100 workloads by rule, refusals, fragments, and kinds and "
-        "files that could not be read; -o json prints JSON",
+        help=(
+            "print only numbers: warnings per 100 workloads by rule, refusals, fragments, and kinds and "
+            "files that can't be read; -o json prints JSON"
+        ),
     )
     parser.add_argument(
         "--unknown-kinds",
         choices=("warn", "error", "ignore"),
         default="warn",
-        help="objects of unknown kinds: warn lists and counts them, error also exits with 1, ignore only "
-        "counts them; default: %(default)s",
+        help=(
+            "what to do about objects of unknown kinds: warn lists and counts them, error also exits with "
+            "1, ignore only counts them; default: %(default)s"
+        ),
     )
     parser.add_argument(
         "--audited",
         action="store_true",
-        help="with -o text or diff: also print the findings in mode audit, which other formats always have",
+        help=(
+            "with -o text or diff: also print the findings in mode audit, which other formats always include"
+        ),
     )
     add_color(parser)
     parser.add_argument("--warnings-as-errors", action="store_true", help="also exit with 1 on warnings")
@@ -117,10 +127,10 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
 def check_review_output(args: argparse.Namespace) -> None:
     """UserError if flags do not go together."""
     if args.split_by_namespace and args.output != "html":
-        raise UserError("--split-by-namespace goes with -o html")
+        raise UserError("--split-by-namespace can only be used with -o html")
     if args.before and args.output != "html":
-        raise UserError("--before goes with -o html")
+        raise UserError("--before can only be used with -o html")
     if args.statistics and args.output not in ("text", "json"):
-        raise UserError("--statistics goes with -o text or json")
+        raise UserError("--statistics can only be used with -o text or json")
     if args.audited and (args.statistics or args.output not in ("text", "diff")):
-        raise UserError("--audited goes with -o text or diff")
+        raise UserError("--audited can only be used with -o text or diff")

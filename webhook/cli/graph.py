@@ -23,15 +23,17 @@ from webhook.errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show the dependencies between workloads, Services, hosts and volumes in manifests or a cluster. "
-        "Exit status: 0 no shown workloads wait for each other, 1 some do, 2 something could not be read."
+        "Exit status: 0 no shown workloads wait for each other, 1 some do, 2 something can't be read."
     )
     flags.add_input(parser)
     parser.add_argument(
         "--from",
         dest="start",
         metavar="NAME",
-        help="show only the objects that depend on one object or that it depends on, and the workloads that "
-        "its failure affects; NAME is a name, KIND/NAME or NAMESPACE/KIND/NAME",
+        help=(
+            "show only the objects that depend on this object or that it depends on, and the workloads "
+            "that its failure affects; NAME is a name, KIND/NAME or NAMESPACE/KIND/NAME"
+        ),
     )
     flags.add_output(parser, "text", "json", "mermaid", "dot")
     parser.set_defaults(run=run)
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         if args.start:
             starts = graph.find(args.start)
             if not starts:
-                raise UserError(f"graph: no object is named {args.start}")
+                raise UserError(f"graph: there is no object named {args.start}")
             # Computed from the whole graph, because a Service may have other workloads behind it.
             blasts = [graph.blast(start) for start in starts]
             graph = graph.connected_to(starts)

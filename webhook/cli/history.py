@@ -78,5 +78,6 @@ def _figures(path: str) -> Figures:
         raise UserError(f"--before {path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(
-            f"--before {path}: these are not the figures of a review; write them with --statistics -o json"
+            f"--before {path}: this file doesn't have the figures of a review; write them with "
+            "--statistics -o json"
         ) from None

@@ -52,7 +52,7 @@ def opened(args: argparse.Namespace) -> Iterator[Input]:
         UserError: the input can't be read; if only some files can't, it is raised at the end.
     """
     if args.against and not args.paths:
-        raise UserError("--against goes with manifests")
+        raise UserError("--against can only be used with manifests")
     documents, problems = read_all(args.paths, build=True)
     if problems and not documents:
         raise UserError(*problems)

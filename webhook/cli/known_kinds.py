@@ -12,7 +12,7 @@ from webhook.kube import crds
 _MEANINGS = {
     Restarts.POD: "",
     Restarts.GROUP: "a failed pod restarts its group",
-    Restarts.JOB: "failed pods are retried as the workload sets it",
+    Restarts.JOB: "failed pods are retried as the workload specifies",
 }
 _COMPLETED = {
     Completion.SERVING_RUNTIME: "spec.predictor.model.runtime: merged over the ServingRuntime or "
@@ -78,10 +78,13 @@ def of_cluster(kubeconfig: str | None, context: str | None) -> Iterator[str]:
         )
     yield ""
     if found is None:
-        yield "Kinds of this cluster that are not read are unknown: you may not list its definitions."
+        yield (
+            "Unknown kinds of this cluster are not listed, because you may not list its "
+            "CustomResourceDefinitions."
+        )
     elif not found:
         yield "Every kind of this cluster whose schema has pods is read."
     else:
-        yield "Kinds of this cluster whose schema has pods and that are not read:"
+        yield "Kinds of this cluster whose schema has pods but that are not read:"
         for each in found:
             yield f"  {each.kind}: {', '.join(each.paths)}"

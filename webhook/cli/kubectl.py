@@ -105,7 +105,7 @@ def _pointer(steps: Sequence[str | int]) -> str:
 def exempt(place: PodMetadata, policy: str, kubectl: Kubectl) -> str:
     """The command that exempts the pods of one workload from a policy."""
     before = place.annotations.get(EXEMPT)
-    own = f"{policy}=write down why"
+    own = f"{policy}=give a reason"
     return annotate(place, EXEMPT, f"{before}; {own}" if before else own, kubectl)
 
 

@@ -16,12 +16,14 @@ SIGNALS: Final = {"debug": signal.SIGUSR1, "configured": signal.SIGUSR2}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Change the log level of a running server by a signal to its process. In a cluster, for each pod: "
-        "kubectl -n mlchassis-system exec POD -- chassis log-level debug"
+        "Change the log level of a running server by sending a signal to its process. In a cluster, run "
+        "this for each pod: kubectl -n mlchassis-system exec POD -- chassis log-level debug"
     )
-    parser.add_argument("level", choices=tuple(SIGNALS), help="debug, or the level of --log-level")
     parser.add_argument(
-        "--pid", type=int, default=1, help="process of `chassis serve` (default: 1, as in the container)"
+        "level", choices=tuple(SIGNALS), help="debug, or configured for the level of --log-level"
+    )
+    parser.add_argument(
+        "--pid", type=int, default=1, help="process id of `chassis serve` (default: 1, as in the container)"
     )
     parser.set_defaults(run=run)
 
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         command = Path(f"/proc/{args.pid}/cmdline").read_bytes().split(b"\0")
         # The signal would end any other process.
         if b"serve" not in command or not any(b"chassis" in arg or b"webhook.cli" in arg for arg in command):
-            raise UserError(f"process {args.pid} is no `chassis serve`")
+            raise UserError(f"process {args.pid} isn't `chassis serve`")
         os.kill(args.pid, SIGNALS[args.level])
     except OSError as error:
         raise UserError(f"process {args.pid}: {error.strerror}") from None

@@ -27,15 +27,18 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "scan": ("webhook.cli.scan", "review the objects of a cluster"),
     "why": ("webhook.cli.why", "show who set each field of a pod or workload, why, and how to change it"),
     "graph": ("webhook.cli.graph", "show dependencies and the workloads that a failure affects"),
-    "tune": ("webhook.cli.tune", "show startup budgets and memory limits next to observed values"),
+    "tune": ("webhook.cli.tune", "compare startup budgets and memory limits with observed values"),
     "exemptions": ("webhook.cli.exemptions", "list exemptions with reason, age and end"),
     "explain": ("webhook.cli.explain", "explain a rule or policy, and how to fix its findings"),
     "policy": ("webhook.cli.policy", "check and test a policy, preview an edit, print the JSON Schema"),
-    "manifests": ("webhook.cli.manifests", "print the installation as YAML"),
+    "manifests": ("webhook.cli.manifests", "print the installation manifests as YAML"),
     "log-level": ("webhook.cli.log_level", "change the log level of a running server"),
     "completion": ("webhook.cli.completion", "print the completion script of a shell"),
     "certs": ("webhook.cli.certs", "create or show a serving certificate"),
-    "unregister": ("webhook.cli.unregister", "delete the webhook configurations before a removal"),
+    "unregister": (
+        "webhook.cli.unregister",
+        "delete the webhook configurations before you remove the webhook",
+    ),
 }
 """The module and the help text of each subcommand."""
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -43,8 +43,8 @@ def choices(kind: str) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
-    parser.description = "Print the installation as YAML: chassis manifests | kubectl apply -f -"
-    parser.add_argument("--overlay", choices=choices("overlays"), help="use this instead of the base")
+    parser.description = "Print the installation manifests as YAML: chassis manifests | kubectl apply -f -"
+    parser.add_argument("--overlay", choices=choices("overlays"), help="use this overlay instead of the base")
     parser.add_argument(
         "--component",
         action="append",
@@ -54,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--image",
-        help="the webhook's image; the sidecar's is `puller` in the same repository, with the same tag",
+        help="the webhook's image; the sidecar's image is `puller` in the same repository, with the same tag",
     )
     parser.add_argument(
-        "--namespace", default=NAMESPACE, help="the namespace to install into (default: %(default)s)"
+        "--namespace", default=NAMESPACE, help="namespace to install into (default: %(default)s)"
     )
 
 

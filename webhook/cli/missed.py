@@ -62,18 +62,21 @@ class History(Struct, frozen=True):
     def why(self, created: float | None) -> str:
         """Why a pod that was created at this time lacks fields that the policy adds."""
         if created is None:
-            return "its time of creation is unknown"
+            return "its creation time is unknown"
         if self.installed is not None and created < self.installed:
-            return f"made before the webhook was installed ({moment_of(self.installed)})"
+            return f"created before the webhook was installed ({moment_of(self.installed)})"
         for outage in self.outages:
             if outage.covers(created, RENEWED_SECONDS, REACHED_SECONDS):
                 span = f"{moment_of(outage.begin)} to {moment_of(outage.end)}"
-                return f"made while the webhook was down ({span})"
+                return f"created while the webhook was down ({span})"
         if self.seen is not None and created > self.seen:
-            return f"made after a replica was last known to be ready ({moment_of(self.seen)}): it may be down"
+            return (
+                f"created after a replica was last known to be ready ({moment_of(self.seen)}); the webhook "
+                "may be down"
+            )
         if self.edited is not None and created < self.edited:
-            return f"made before the policy was last edited ({moment_of(self.edited)})"
-        return "made while the webhook ran: a call failed open, or the cluster has changed since"
+            return f"created before the policy was last edited ({moment_of(self.edited)})"
+        return "created while the webhook was running: a call failed open, or the cluster has changed since"
 
 
 class MissedWorkload(Struct):
@@ -125,13 +128,13 @@ class MissedWorkload(Struct):
         owner = controller(top)
         if owner is not None and text(owner, "kind") in _OF_APPS and text(owner, "apiVersion") == "apps/v1":
             named = f"{text(owner, 'kind')} {text(owner, 'name')}"
-            return f"listed only: it names {named} as its owner, which does not exist or does not own it"
+            return f"listed only: it names {named} as its owner, which doesn't exist or doesn't own it"
         if owner is not None:
-            return f"listed only: restart it by its owner, {text(owner, 'kind')} {text(owner, 'name')}"
+            return f"listed only: restart it through its owner, {text(owner, 'kind')} {text(owner, 'name')}"
         if kind == POD:
-            return "listed only: a pod without a controller; create it again"
+            return "listed only: the pod has no controller; delete it and create it again"
         if kind.kind in ("Job", "CronJob"):
-            return "listed only: a Job is not restarted; the policy applies to its next run"
+            return "listed only: Jobs are not restarted; the policy applies to the next run"
         if kind not in RESTARTABLE:
             return f"listed only: restart it as its operator documents for {kind.kind}"
         if dig(top, "metadata", "deletionTimestamp"):
@@ -213,7 +216,7 @@ class MissedReport(Struct, frozen=True):
         yield f"{plural(self.pods, 'running pod')}, {found}"
         restartable = sum(row.missed and row.repair == RESTARTED for row in self.rows)
         if hint and restartable:
-            yield f"`chassis scan --missed --repair` restarts {restartable} of them, one after the other"
+            yield f"`chassis scan --missed --repair` restarts {restartable} of them, one after another"
 
 
 async def find_missed(
@@ -245,7 +248,7 @@ def _why(pod: Json, found: Missed, history: History) -> str:
     if found.difference is Difference.EXEMPTED:
         return "exempted by its annotation"
     if found.digest:
-        return f"made under another policy ({found.digest})"
+        return f"created under another policy ({found.digest})"
     return history.why(seconds_of(text(pod, "metadata", "creationTimestamp")))
 
 
@@ -286,5 +289,5 @@ async def _get_if_allowed(api: ApiServer, path: str, purpose: str) -> Json:
     except ApiError as error:
         if error.status not in (401, 403):
             raise
-        print_note(f"not known, since you may not read it: {purpose}")
+        print_note(f"unknown, because you may not read it: {purpose}")
         return {}

@@ -48,7 +48,7 @@ async def policy_files(api: ApiServer, where: str | None) -> tuple[str, Mapping[
     except NoPolicy as error:
         if where:
             raise
-        print_note(f"the policy is the built-in one: {error}")
+        print_note(f"using the built-in policy: {error}")
         return "", {}
 
 

@@ -14,7 +14,7 @@ from webhook.config.location import WHERE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    check = commands.add_parser("check", help="check that a policy loads; exit status 2 if not")
+    check = commands.add_parser("check", help="check that a policy loads; exit status 2 if it doesn't")
     check.add_argument("policy", metavar="POLICY", help=WHERE)
     flags.add_cluster(check)
     check.set_defaults(run=_check)
@@ -27,7 +27,7 @@ def _check(args: argparse.Namespace) -> int:
     config = read_policy(args.policy, kubeconfig=args.kubeconfig, context=args.context)
     for note in config.notes:
         print(note)
-    print(f"{args.policy}: the policy is good (profile {config.rules.profile}, digest {config.digest})")
+    print(f"{args.policy}: the policy is valid (profile {config.rules.profile}, digest {config.digest})")
     return OK
 
 

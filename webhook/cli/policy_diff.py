@@ -47,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Review manifests, or the objects of a cluster, under two policies, and show the differences: "
         "verdicts, findings and injected fields. No object is changed. Exit status: 0 no object would be "
-        "newly refused, 1 one would, 2 bad input or the cluster can't be read."
+        "newly refused, 1 at least one would, 2 bad input or the cluster can't be read."
     )
     parser.add_argument("old", metavar="OLD", help=f"{WHERE}, or {BUILT_IN}")
-    parser.add_argument("new", metavar="NEW", help="the same")
+    parser.add_argument("new", metavar="NEW", help="like OLD")
     parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
     flags.add_namespaces(parser)
     flags.add_output(parser, "text", "json")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.old == args.new == "-":
         raise UserError("policy diff: only one of the two policies can be on standard input")
     if args.paths and (args.all_namespaces or args.namespace):
-        raise UserError("policy diff: give manifests or a namespace, not both")
+        raise UserError("policy diff: specify manifests or a namespace, not both")
     old, new = (
         read_policy(None if each == BUILT_IN else each, None, args.kubeconfig, args.context)
         for each in (args.old, args.new)
@@ -172,8 +172,8 @@ def _without_reasons(obj: Json) -> Json:
 
 NEWLY_REFUSED: Final = "newly refused"
 NO_LONGER_REFUSED: Final = "no longer refused"
-NEWLY_WARNED: Final = "newly warned of"
-NO_LONGER_WARNED: Final = "no longer warned of"
+NEWLY_WARNED: Final = "newly warned about"
+NO_LONGER_WARNED: Final = "no longer warned about"
 OTHER_FIELDS: Final = "other fields"
 COLUMNS: Final = (NEWLY_REFUSED, NO_LONGER_REFUSED, NEWLY_WARNED, NO_LONGER_WARNED, OTHER_FIELDS)
 NO_NAMESPACE: Final = "(none)"

@@ -77,11 +77,11 @@ class Case(Model):
 
     def __post_init__(self) -> None:
         if not self.manifests and not self.objects:
-            raise ValueError("manifests or objects are missing")
+            raise ValueError("neither manifests nor objects are given")
         if not self.expect:
             raise ValueError("expect is empty")
         if self.old and self.operation != "UPDATE":
-            raise ValueError("old goes with operation: UPDATE")
+            raise ValueError("old can only be used with operation: UPDATE")
 
 
 class Suite(Model):
@@ -104,7 +104,7 @@ class CaseResult(Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         f"Run the tests of a policy: every {FILE} below the directories. Exit status: 0 all passed, 1 some "
-        "failed, 2 something could not be read."
+        "failed, 2 something can't be read."
     )
     parser.add_argument(
         "paths", nargs="*", default=["."], metavar="PATH", help="files or directories (default: .)"
@@ -145,10 +145,10 @@ def _read(file: Path) -> Suite:
     try:
         values = [value for value in load_all(file.read_text(encoding="utf-8")) if value is not None]
         if len(values) != 1:
-            raise UserError(f"{file}: it must hold one YAML document")
+            raise UserError(f"{file}: it must contain exactly one YAML document")
         return validated(Suite, values[0])
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}") from None
+        raise UserError(f"{file}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     except BadDocument as error:
         raise UserError(f"{file}: {error}") from None
     except Invalid as error:
@@ -158,7 +158,8 @@ def _read(file: Path) -> Suite:
 def _policy(file: Path, suite: Suite) -> Config:
     if suite.policy is not None and (suite.policy == "-" or suite.policy.startswith(CONFIG_MAP)):
         raise UserError(
-            f"{file}: policy: a test names a directory or a file, so that its result is the same everywhere"
+            f"{file}: policy: in a test, name a directory or a file, so that the result is the same "
+            "everywhere"
         )
     where = None if suite.policy is None else str(file.parent / suite.policy)
     try:
@@ -193,7 +194,7 @@ def _find(name: str, reviews: Iterable[Reviewed]) -> Reviewed:
     if not found:
         raise UserError(f"none of the manifests is {name}")
     if len(found) > 1:
-        raise UserError(f"{len(found)} of the manifests are {name}: write KIND/NAMESPACE/NAME")
+        raise UserError(f"{len(found)} of the manifests are {name}; use KIND/NAMESPACE/NAME")
     return found[0]
 
 
@@ -224,7 +225,7 @@ def _finding_mismatches(expected: dict[str, Any], review: Reviewed) -> Iterator[
             yield f"{rule}: {name} expected, {outcome} found"
     for rule, outcome in found.items():
         if rule not in expected and outcome >= Outcome.WARNED:
-            yield f"{rule}: {outcome}, which is not expected"
+            yield f"{rule}: {outcome}, which isn't expected"
 
 
 def _listed(names: Iterable[str]) -> str:

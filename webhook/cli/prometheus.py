@@ -37,9 +37,9 @@ async def query_history(url: str, namespace: str) -> History:
             except _QueryError as error:
                 raise UserError(f"{where}: Prometheus refuses the query: {error}") from None
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise UserError(f"{where} does not answer: {error or type(error).__name__}") from None
+                raise UserError(f"{where} doesn't answer: {error or type(error).__name__}") from None
             except (ValueError, LookupError, TypeError, AttributeError):
-                raise UserError(f"{where} does not answer as a Prometheus does") from None
+                raise UserError(f"{where} doesn't answer like Prometheus") from None
 
         return await history(post, namespace)
 

@@ -60,7 +60,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
     """Print the missed pods and restart their workloads with `--repair`; the number of pods still missed."""
     cluster, unknown = wait(read_facts(api, namespace))
     if unknown:
-        print_note(f"not known to the policies, since you may not read them: {', '.join(unknown)}")
+        print_note(f"unknown to the policies, because you may not read them: {', '.join(unknown)}")
     history: History = wait(history_of(api, args.policy))
     report: MissedReport = wait(find_missed(api, namespace, config, cluster, history))
     wait(_find_held_back(api, report))
@@ -68,7 +68,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
         report.print(args.output)
         return report.missed_pods
     if args.output == "json" and not args.yes:
-        raise UserError("--repair with -o json cannot ask: add --yes")
+        raise UserError("--repair with -o json can't ask for confirmation; add --yes")
     if args.output != "json":
         report.print(args.output, hint=False)
     restarted = _repair(api, wait, config, cluster, report, yes=args.yes)
@@ -88,12 +88,12 @@ def _repair(
     rows = [row for row in report.rows if row.missed and not row.listed_only]
     workloads = {text(row.top, "metadata", "uid"): row for row in rows}
     if not workloads:
-        print_note("nothing that was missed can be restarted")
+        print_note("none of the missed workloads can be restarted")
         return False
     if not yes and not sys.stdin.isatty():
-        raise UserError("--repair asks first, and standard input is no terminal: add --yes")
+        raise UserError("--repair asks for confirmation, but standard input isn't a terminal; add --yes")
     count = len(workloads)
-    number = "1 workload" if count == 1 else f"{count} workloads, one after the other"
+    number = "1 workload" if count == 1 else f"{count} workloads, one after another"
     if not yes and not confirmed(f"Restart {number}?"):
         print_note("nothing was restarted")
         return False
@@ -101,7 +101,7 @@ def _repair(
     still_missed: list[str] = []
     for row in workloads.values():
         if row.namespace in still_missed:
-            print_note(f"{row.title}: not restarted: new pods in its namespace are not changed either")
+            print_note(f"{row.title}: not restarted, because new pods in its namespace aren't changed either")
             continue
         try:
             skipped = wait(restart(api, config, cluster, row.top))
@@ -110,7 +110,10 @@ def _repair(
             began = True
             still_missed.append(row.namespace)
             if len(still_missed) == MAX_STILL_MISSED:
-                print_note(f"stopped after {done} of {count} workloads: is the webhook called at all?")
+                print_note(
+                    f"stopped after {done} of {count} workloads; check whether the API server calls the "
+                    "webhook at all"
+                )
                 return True
             continue
         except (RestartError, ApiError) as error:
@@ -147,7 +150,7 @@ async def restart(api: ApiServer, config: Config, cluster: Cluster, top: Json) -
     version = {"resourceVersion": text(now, "metadata", "resourceVersion")}
     body = {"metadata": version, "spec": {"template": template}}
     if not await api.unless_conflict("PATCH", path, body, STRATEGIC_MERGE):
-        return "it was changed at the same moment"
+        return "it was changed at the same time"
     await _until_ready(api, path, kind)
     await _verify(api, config, cluster, now)
     return ""
@@ -158,15 +161,15 @@ async def _until_ready(api: ApiServer, path: str, kind: GroupKind) -> None:
     while True:
         obj = await api.get(path)
         if obj is None:
-            raise RestartError("it was deleted while it was restarted")
+            raise RestartError("it was deleted while it was being restarted")
         obj = {"kind": kind.kind, "apiVersion": "apps/v1", **obj}
         if _complete(obj):
             return
         for condition in maps(obj, "status", "conditions"):
             if condition.get("reason") == "ProgressDeadlineExceeded" and _observed(obj):
-                raise RestartError("its new pods did not get ready in time (ProgressDeadlineExceeded)")
+                raise RestartError("its new pods didn't become ready in time (ProgressDeadlineExceeded)")
         if time.monotonic() > deadline:
-            raise RestartError(f"its new pods are not ready after {MAX_ROLLOUT_SECONDS / 60:.0f} min")
+            raise RestartError(f"its new pods aren't ready after {MAX_ROLLOUT_SECONDS / 60:.0f} min")
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -184,7 +187,7 @@ async def _find_held_back(api: ApiServer, report: MissedReport) -> None:
 async def _held_back(api: ApiServer, top: Json) -> str:
     """Why the workload cannot be restarted now; empty if it can."""
     if not _complete(top):
-        return "it is not ready now, or a rollout is under way"
+        return "it isn't ready now, or a rollout is in progress"
     return await _blocked(api, top)
 
 
@@ -202,7 +205,7 @@ async def _verify(api: ApiServer, config: Config, cluster: Cluster, top: Json) -
             continue  # anybody may create a pod with these labels
         if missed(pod, config, cluster) is not None:
             name = text(pod, "metadata", "name")
-            raise StillMissedError(f"its new pod {name} was not changed by the webhook either")
+            raise StillMissedError(f"the webhook didn't change its new pod {name} either")
 
 
 def _observed(obj: Json) -> bool:
@@ -243,7 +246,10 @@ async def _blocked(api: ApiServer, top: Json) -> str:
         allowed = integer(budget, "status", "disruptionsAllowed", default=0)
         if down > allowed:
             name = text(budget, "metadata", "name")
-            return f"PodDisruptionBudget {name} allows {allowed} pods down, and its rollout takes {down}"
+            return (
+                f"PodDisruptionBudget {name} allows {allowed} unavailable pods, but its rollout takes "
+                f"{down} down"
+            )
     return ""
 
 

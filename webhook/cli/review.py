@@ -20,11 +20,11 @@ from webhook.manifests.rendered import kustomization_in
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Review manifests as the webhook would. Services, claims, budgets, nodes and so on among them "
-        "serve as facts about the cluster. Of kustomizations and charts in a directory the result is "
-        "reviewed, if kubectl, kustomize or helm is installed. A file that is not valid YAML is named, and "
-        "the others are reviewed. Exit status: 0 all admitted, 1 something denied, 2 something could not be "
-        "read."
+        "Review manifests as the webhook would. Services, claims, budgets, nodes and other objects among "
+        "them serve as facts about the cluster. For kustomizations and charts in a directory, the rendered "
+        "result is reviewed if kubectl, kustomize or helm is installed. A file that isn't valid YAML is "
+        "named, and the others are reviewed. Exit status: 0 all admitted, 1 something denied, 2 something "
+        "can't be read."
     )
     parser.add_argument(
         "paths", nargs="*", metavar="PATH", help="files, directories, or - for standard input"
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="a kustomization: its result is reviewed; may be repeated",
+        help="a kustomization, whose rendered result is reviewed; may be repeated",
     )
     parser.add_argument(
         "--values",
@@ -53,17 +53,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--old", action="append", default=[], metavar="PATH", help="the objects before an UPDATE"
     )
     parser.add_argument(
-        "--skip-non-kubernetes", action="store_true", help="skip named files without a Kubernetes object"
+        "--skip-non-kubernetes",
+        action="store_true",
+        help="skip named files that don't contain a Kubernetes object",
     )
     parser.add_argument(
         "--observed",
         metavar="FILE",
-        help="compute startup budgets from these observed starts: the cluster's ConfigMap mlchassis-observed",
+        help="compute startup budgets from these observed starts, the cluster's ConfigMap mlchassis-observed",
     )
     flags.add_review_output(parser)
     flags.add_against(parser)
     parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="with --against; default: as kubectl, or the pod's own account"
+        "--kubeconfig",
+        metavar="FILE",
+        help="with --against; default: as for kubectl, or the pod's own account",
     )
     parser.add_argument(
         "-n",
@@ -83,9 +87,9 @@ def run(args: argparse.Namespace) -> int:
     if not paths:
         raise UserError("review: specify a file, a directory, or - for standard input")
     if args.old and args.operation != "UPDATE":
-        raise UserError("review: --old goes with --operation UPDATE")
+        raise UserError("review: --old requires --operation UPDATE")
     if not args.against and (args.kubeconfig or args.namespace):
-        raise UserError("review: --kubeconfig and --namespace go with --against")
+        raise UserError("review: --kubeconfig and --namespace can only be used with --against")
     config = None if args.against else read_policy(args.policy, args.profile)
     documents, problems = read_all(
         paths, lenient=args.skip_non_kubernetes, build=True, values=args.values, watch=progress("files read")

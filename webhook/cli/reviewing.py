@@ -204,9 +204,9 @@ def _notes(document: Document, config: Config) -> Iterator[str]:
         end = "" if each.problem.endswith("?") else "."
         yield f"{each.path}{f' (line {lines.first})' if lines else ''}: {each.problem}{end}"
     if len(problems) > MAX_FIELD_PROBLEMS:
-        yield f"More than {MAX_FIELD_PROBLEMS} fields are unknown or have a wrong type."
+        yield f"More than {MAX_FIELD_PROBLEMS} fields are unknown or have the wrong type."
     if is_fragment(document.obj, config.workloads):
         yield (
-            "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm completes; "
-            "review the result."
+            "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm "
+            "completes. Review the rendered result."
         )

@@ -28,8 +28,8 @@ from webhook.errors import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Review the objects of a cluster as if they were created now. No object is changed. Exit status: "
-        "0 all would be admitted, 1 something would be denied, 2 bad input or the cluster can't be read."
+        "Review the objects of a cluster as if they were created now. No object is changed. Exit status: 0 "
+        "all would be admitted, 1 something would be denied, 2 bad input or the cluster can't be read."
     )
     flags.add_namespaces(parser)
     flags.add_policy(parser)
@@ -46,22 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missed",
         action="store_true",
-        help="list running pods that lack fields of the policy or have fields of another policy, and why; "
-        "exit status 1 if there are any",
+        help=(
+            "list running pods that lack fields of the policy or have fields of another policy, and "
+            "explain why; exit status 1 if there are any"
+        ),
     )
     parser.add_argument(
         "--repair",
         action="store_true",
-        help="with --missed: restart their Deployments, StatefulSets and DaemonSets one after the other, as "
-        "kubectl rollout restart does; asks first",
+        help=(
+            "with --missed: restart their Deployments, StatefulSets and DaemonSets one after another, as "
+            "kubectl rollout restart does; asks for confirmation"
+        ),
     )
-    parser.add_argument("--yes", action="store_true", help="with --repair: do not ask")
+    parser.add_argument("--yes", action="store_true", help="with --repair: don't ask for confirmation")
     parser.add_argument(
         "--view",
         choices=("servers", "models"),
-        help="servers: the server, version, health paths, ports, models, probes, drain and start budget of "
-        "each serving workload; -o text, json or html. models: the models of each running pod as its puller "
-        "reports them, asked through the API server's proxy; -o text or json",
+        help=(
+            "servers: the server, version, health paths, ports, models, probes, drain and start budget of "
+            "each serving workload; with -o text, json or html. models: the models of each running pod as "
+            "its puller reports them through the API server's proxy; with -o text or json"
+        ),
     )
     parser.add_argument(
         "--ask",
@@ -86,16 +92,16 @@ def _check(args: argparse.Namespace) -> None:
     view = "--missed" if args.missed else f"--view {args.view}"
     outputs, excluded = _GOES_WITH.get(view, ((args.output,), ()))
     if args.output not in outputs:
-        raise UserError(f"{view} goes with -o {', '.join(outputs[:-1])} or {outputs[-1]}")
+        raise UserError(f"{view} can only be used with -o {', '.join(outputs[:-1])} or {outputs[-1]}")
     for name in excluded:
         if getattr(args, name) not in (None, False):
-            raise UserError(f"{view} does not go with --{name.replace('_', '-')}")
+            raise UserError(f"{view} can't be used with --{name.replace('_', '-')}")
     if (args.repair or args.yes) and not args.missed:
-        raise UserError("--repair and --yes go with --missed")
+        raise UserError("--repair and --yes can only be used with --missed")
     if args.yes and not args.repair:
-        raise UserError("--yes goes with --repair")
+        raise UserError("--yes can only be used with --repair")
     if args.ask and args.view != "servers":
-        raise UserError("--ask goes with --view servers")
+        raise UserError("--ask can only be used with --view servers")
 
 
 def run(args: argparse.Namespace) -> int:

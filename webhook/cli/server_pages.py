@@ -40,8 +40,8 @@ def server_markdown(name: str) -> str:
     if manifest:
         parts += [
             "## A complete manifest",
-            "`chassis review` reports nothing in it. Sizes are examples: set the model, the memory, and the "
-            "claim's size and StorageClass." + (_WATCHED if preset.progress is not None else ""),
+            "`chassis review` reports nothing in it. The sizes are examples: set the model, the memory, "
+            "and the size and StorageClass of the claim." + (_WATCHED if preset.progress is not None else ""),
             f"```yaml\n{manifest}```",
         ]
     return "\n\n".join(parts) + "\n"
@@ -54,7 +54,7 @@ def index_markdown() -> str:
         [
             "# Model servers on Kubernetes",
             "",
-            "A page for each known model server, made of the facts in "
+            "A page for each known model server, generated from the facts in "
             "[policies/servers](../../policies/servers). `chassis explain vllm` prints the same. A fact "
             "that a page lacks is unknown, and no rule judges it.",
             "",
@@ -108,11 +108,14 @@ def _probes(preset: Preset) -> Iterator[str]:
         flags = (*preset.port_flags, *preset.port_env)
         yield f"port {preset.port}" + (f", set by {_code(flags)}" if flags else "")
         for name, images in preset.other_port_env.items():
-            yield f"in the images {_code(images)} `{name}` precedes them; elsewhere it must not differ"
+            yield (
+                f"in the images {_code(images)}, `{name}` takes precedence; in other images it must not "
+                "differ"
+            )
     if preset.protocol is Protocol.GRPC:
         yield "liveness and readiness: the gRPC health check"
     elif preset.live_socket:
-        yield "liveness: whether the port is open, since the health endpoint waits behind inferences"
+        yield "liveness: only whether the port is open, because the health endpoint waits behind inferences"
     elif preset.live_path:
         yield f"liveness: `GET {preset.live_path}`"
     if preset.ready_path and preset.protocol is Protocol.HTTP:
@@ -133,7 +136,10 @@ def _start(preset: Preset) -> Iterator[str]:
     if preset.expected_start:
         yield f"usual start: {in_words(preset.expected_start)} until a usual model is served"
     if preset.loads_model:
-        yield "loads its model before it serves: the parameters in the model's name give the startup budget"
+        yield (
+            "loads its model before it serves, so the number of parameters in the model's name determines "
+            "the startup budget"
+        )
     names = (*preset.model_flags, *preset.model_env)
     if names:
         yield f"the model is named by {_code(names)}"
@@ -145,10 +151,10 @@ def _cache(preset: Preset) -> Iterator[str]:
         return
     yield f"stores models in `{cache.directory}` in images {_code(cache.images)}{_cited(cache.source)}"
     if cache.env or cache.flags:
-        yield f"the directory is moved by {_code((*cache.env, *cache.flags))}"
+        yield f"{_code((*cache.env, *cache.flags))} changes the directory"
     if cache.in_home:
-        yield f"a user without a home directory cannot write there ([rule]({_RULES}/cache-not-writable.md))"
-    yield f"without a volume there, each restart downloads again ([rule]({_RULES}/model-cache-lost.md))"
+        yield f"a user without a home directory can't write there ([rule]({_RULES}/cache-not-writable.md))"
+    yield f"without a volume there, each restart repeats the download ([rule]({_RULES}/model-cache-lost.md))"
 
 
 def _data(preset: Preset) -> Iterator[str]:
@@ -171,7 +177,7 @@ def _memory(preset: Preset) -> Iterator[str]:
     if preset.parallelism is not None:
         flags = [flag for factor in preset.parallelism.spread for flag in (*factor.flags, *factor.variables)]
         if flags:
-            yield f"its number of accelerators is set by {_code(flags)}{_cited(preset.parallelism.source)}"
+            yield f"{_code(flags)} sets its number of accelerators{_cited(preset.parallelism.source)}"
         yield (
             "on several GPUs it needs a volume of medium Memory at `/dev/shm` "
             f"([rule](../rules/shared-memory-too-small.md)){_cited(preset.parallelism.source)}"
@@ -188,7 +194,7 @@ def _memory(preset: Preset) -> Iterator[str]:
     if preset.shared_memory is not None:
         shared = preset.shared_memory
         yield (
-            f"needs more than 64 MiB of /dev/shm with {_code((*shared.images, *shared.flags))}, since "
+            f"needs more than 64 MiB of /dev/shm with {_code((*shared.images, *shared.flags))}, because "
             f"{shared.why}{_cited(shared.source)}"
         )
 
@@ -213,7 +219,7 @@ def _stop(preset: Preset) -> Iterator[str]:
     elif drain.seconds is not None:
         yield f"finishes open requests for {drain.seconds} s after SIGTERM{since}{_cited(drain.source)}"
     if drain.flags or drain.env:
-        yield f"the time is set by {_code((*drain.flags, *drain.env))}{_cited(drain.source)}"
+        yield f"{_code((*drain.flags, *drain.env))} sets the time{_cited(drain.source)}"
 
 
 def _pitfalls(preset: Preset) -> Iterator[str]:
@@ -243,8 +249,8 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
     if preset.memory_share is not None:
         share = preset.memory_share
         yield (
-            f"takes {share.share:.0%} of a GPU's memory, whatever the model needs; shared GPUs need "
-            f"{_code((*share.flags, *share.env))}{_cited(share.source)}"
+            f"takes {share.share:.0%} of a GPU's memory, no matter what the model needs; on shared GPUs, "
+            f"set {_code((*share.flags, *share.env))}{_cited(share.source)}"
         )
 
 
@@ -262,20 +268,20 @@ def _hangs(preset: Preset) -> Iterator[str]:
     for flag in progress.unless_flags:
         known = progress.harmless_values.get(flag, {})
         but = "".join(f", unless its `{field}` is one of {_code(names)}" for field, names in known.items())
-        yield f"with `{flag}` only the endpoint is asked{but}"
+        yield f"with `{flag}`, only the endpoint is checked{but}"
 
 
 def _scaling(preset: Preset) -> Iterator[str]:
     if preset.load_metrics is not None:
-        yield f"load is shown by {_code(preset.load_metrics.names)}{_cited(preset.load_metrics.source)}"
+        yield f"{_code(preset.load_metrics.names)} shows its load{_cited(preset.load_metrics.source)}"
         if not preset.load_metrics.of_router:
             yield (
-                "these end with the last pod, so they start none from zero "
+                "these disappear with the last pod, so they can't start one from zero "
                 "([rule](../rules/autoscaler-stays-at-zero.md))"
             )
     if preset.single_state is not None:
         state = preset.single_state
-        yield f"one replica only, since it keeps {state.what}{_cited(state.source)}"
+        yield f"one replica only, because it keeps {state.what}{_cited(state.source)}"
 
 
 def _code(words: Iterable[str | None]) -> str:

@@ -38,7 +38,7 @@ _COLUMNS: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compare startup budgets with the observed starts, show how runs ended, and propose changes. Reads "
-        "pods, events, and the webhook's record of starts and ends if there is one. Changes nothing."
+        "pods, events, and, if it exists, the webhook's record of starts and ends. Changes nothing."
     )
     flags.add_namespaces(parser)
     flags.add_policy(parser)
@@ -46,8 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prometheus",
         metavar="URL",
-        help="also read a Prometheus: starts of deleted pods (kube-state-metrics), and durations of liveness "
-        "probes (the kubelet)",
+        help=(
+            "also read from Prometheus the starts of deleted pods (kube-state-metrics) and the durations "
+            "of liveness probes (the kubelet)"
+        ),
     )
     parser.set_defaults(run=run)
 
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         if omitted:
             names = ", ".join(omitted[:3]) + (", ..." if len(omitted) > 3 else "")
             workloads = plural(len(omitted), "workload")
-            print_note(f"recorded and not shown, without a pod now: {workloads} ({names})")
+            print_note(f"recorded but not shown, because they have no pod now: {workloads} ({names})")
         _print(found, args.output)
     return OK
 
@@ -87,10 +89,13 @@ async def _record(api: ApiServer) -> Record:
     except ApiError as error:
         if error.status != 403:
             raise
-        print_note(f"earlier starts and ends are left out: you may not read ConfigMap {namespace}/{OBSERVED}")
+        print_note(
+            "earlier starts and ends are not shown, because you may not read ConfigMap "
+            f"{namespace}/{OBSERVED}"
+        )
         return Record()
     if found is None:
-        print_note("the webhook has recorded no starts: only current pods and events are known")
+        print_note("the webhook has recorded no starts, so only current pods and events are known")
     return Record.load(mapping(found, "data"))
 
 

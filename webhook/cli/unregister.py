@@ -25,15 +25,15 @@ RETRIES: Final = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
     parser.description = (
-        "Delete the webhook configurations, and wait until API servers no longer call the webhook, so that "
-        "its removal refuses no request. Exit status 0 also if there are none."
+        "Delete the webhook configurations, and wait until the API servers no longer call the webhook, so "
+        "that removing it doesn't refuse requests. Exit status 0 even if there are none."
     )
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: the pod's own account")
     parser.add_argument(
         "--webhook-configurations",
         default="chassis.mlchassis.dev",
         metavar="NAME",
-        help="name of the Mutating- and ValidatingWebhookConfiguration (%(default)s)",
+        help="name of the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration (%(default)s)",
     )
     parser.add_argument(
         "--settle",

@@ -68,13 +68,18 @@ _WIDTH: Final = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Show who set each field of a pod or a workload (probes, lifecycle, affinity, tolerations, "
-        "sidecars, how a Job fails): its author, ML Chassis, Kubernetes by default, or another client; "
-        "why; and the commands that change it. The command itself changes no object."
+        "sidecars, how a Job fails): its author, ML Chassis, Kubernetes by default, or another client. "
+        "Also show why, and the commands that change it. The command itself changes no object."
     )
     parser.add_argument("object", nargs="*", metavar="KIND/NAME", help="such as pod/llm-0 or deployment/llm")
     parser.add_argument("-n", "--namespace", metavar="NS", help="default: the namespace of the context")
     parser.add_argument(
-        "-f", "--filename", action="append", default=[], metavar="PATH", help="read manifests, not a cluster"
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="read manifests instead of a cluster",
     )
     flags.add_policy(parser)
     flags.add_output(parser, "text", "json")
@@ -98,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         answers = list(_of_files(args.filename, args.object, load(policy.files)))
     else:
         if not args.object:
-            raise UserError("why: name an object, such as pod/llm-0, or a file with -f")
+            raise UserError("why: specify an object, such as pod/llm-0, or a file with -f")
         with connected(args.kubeconfig, args.context) as (api, wait):
             where, files = wait(policy_files(api, args.policy))
             policy = PolicyText(where, files, wait(_override(api, where)))
@@ -131,7 +136,7 @@ def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Ite
             found = True
             yield _workload(document, config, cluster, template)
     if not found:
-        raise UserError(f"no object with pods in {', '.join(files)}")
+        raise UserError(f"the files contain no object with pods: {', '.join(files)}")
 
 
 async def _override(api: ApiServer, where: str) -> Mapping[str, str]:
@@ -158,14 +163,14 @@ async def _get(api: ApiServer, known: Sequence[Collection], namespace: str, name
     kind, slash, name = named.partition("/")
     plural = _SHORT_NAMES.get(kind.lower(), kind.lower()).partition(".")[0]
     if not slash or not name:
-        raise UserError(f"{named!r}: write KIND/NAME, such as pod/{named}")
+        raise UserError(f"{named!r}: use KIND/NAME, such as pod/{named}")
     for each in known:
         if plural in (each.plural, each.kind.kind.lower()):
             obj = await api.get(paths.one(each.api_version, each.plural, name, namespace))
             if obj is None:
                 raise UserError(f"there is no {each.kind.kind} {name} in namespace {namespace}")
             return {"apiVersion": each.api_version, "kind": each.kind.kind, **obj}
-    raise UserError(f"{kind!r} is no kind of this cluster with pods")
+    raise UserError(f"{kind!r} isn't a kind of this cluster with pods")
 
 
 # --- the fields -------------------------------------------------------------------------------------
@@ -337,11 +342,11 @@ _BY: Final = {
 
 def _lines(record: Json) -> Iterator[str]:
     title, author, policy = record["title"], record["writtenIn"], record["policy"]
-    yield title if title == author else f"{title}, made for {author}"
+    yield title if title == author else f"{title}, created for {author}"
     place = "built in" if policy["where"] == "built-in" else policy["where"]
     if policy["changed"]:
         digests = f"{policy['then']} then, {policy['digest']} now"
-        yield f"policy: {place}, changed since this pod was made ({digests})"
+        yield f"policy: {place}, changed since this pod was created ({digests})"
     else:
         yield f"policy: {place} ({policy['digest']})"
     for each in record["fields"]:
@@ -367,7 +372,8 @@ def _by(author: str, each: Json) -> str:
     if "policy" in each:
         if each["by"] == By.MISSING:
             return (
-                f"nobody: {each['policy']} of ML Chassis would add it now, but this pod was made without it"
+                f"nobody: {each['policy']} of ML Chassis would add it now, but this pod was created "
+                "without it"
             )
         if each["mode"] == Mode.ENFORCE:
             return f"{each['policy']} of ML Chassis"

@@ -52,7 +52,7 @@ def load(files: Mapping[str, str]) -> Config:
     """
     if sum(map(len, files.values())) > LARGEST:
         largest = max(files, key=lambda name: len(files[name]))
-        raise PolicyError(Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in all"))
+        raise PolicyError(Problem(largest, "", f"the policy is larger than {LARGEST // 1024} KiB in total"))
     known, values = models(), {}
     problems: list[Problem] = []
     notes: list[Problem] = []
@@ -139,7 +139,7 @@ def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[
     ):
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in known):
-                message = f"{pattern} is no rule or policy{did_you_mean(pattern, known)}"
+                message = f"{pattern} isn't a rule or policy{did_you_mean(pattern, known)}"
                 yield Problem("webhook.yaml", f"exemptions.{place}", message)
     for index, override in enumerate(webhook.overrides):
         for name in override.modes:

@@ -62,8 +62,8 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
         what = "standard input" if where == "-" else where
         many = f"{len(candidates)} ConfigMaps" if candidates else "no ConfigMap"
         raise UserError(
-            f"{what}: it holds {many}; a policy is one ConfigMap (labelled {POLICY_LABEL}=true), a file "
-            "named as a key of it, such as rules.yaml, or a directory of such files"
+            f"{what}: it contains {many}. A policy is one ConfigMap (labelled {POLICY_LABEL}=true), a file "
+            "named like one of its keys, such as rules.yaml, or a directory of such files"
         )
     return keys(candidates[0])
 

@@ -54,13 +54,14 @@ def check(problems_of: ProblemsOf, namespace: str, target: Target, facts: Facts)
         yield Finding(
             f"{field}[{problem.file}]",
             f"The policy does not load: {where}{problem.message}.",
-            "Correct the key; the last good policy stays in force. `chassis policy check DIR` checks it.",
+            "Correct the key. The last good policy stays in force. `chassis policy check DIR` checks a "
+            "policy.",
         )
     for note in notes:
         field = "binaryData" if note.file in binary else "data"
         yield Finding(
             f"{field}[{note.file}]",
             f"{note.path}: {note.message}.",
-            "The policy loads without it; the changelog has what replaces it.",
+            "The policy loads without it. The changelog names its replacement.",
             Certainty.UNDECIDED,
         )

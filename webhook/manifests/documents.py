@@ -53,7 +53,7 @@ class ManifestLoader(_SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):
-            raise BadDocument(f"line {_line(node)}: the tag says that it is a mapping, and it is none")
+            raise BadDocument(f"line {_line(node)}: the tag declares a mapping, but the value isn't one")
         self.flatten_mapping(node)
         result: dict[str, Any] = {}
         own = set()
@@ -83,7 +83,7 @@ class ManifestLoader(_SafeLoader):
                 continue
             if not self.aliases:
                 raise BadDocument(
-                    f"line {_line(key)}: merge keys (<<) are not supported in a policy, write the fields out"
+                    f"line {_line(key)}: merge keys (<<) aren't supported in a policy; write the fields out"
                 )
             for each in reversed(value.value) if isinstance(value, yaml.SequenceNode) else (value,):
                 if not isinstance(each, yaml.MappingNode):
@@ -138,7 +138,7 @@ def _construct_binary(loader: ManifestLoader, node: yaml.ScalarNode) -> str:
 def _construct_bool(loader: ManifestLoader, node: yaml.ScalarNode) -> bool:
     value = loader.construct_scalar(node)
     if value.lower() not in ManifestLoader.bool_values:
-        raise BadDocument(f"line {_line(node)}: {value[:80]!r} is not a boolean")
+        raise BadDocument(f"line {_line(node)}: {value[:80]!r} isn't a boolean")
     return ManifestLoader.bool_values[value.lower()]
 
 
@@ -155,21 +155,21 @@ def _refuse_tag(_: ManifestLoader, node: yaml.Node) -> None:
 def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
     value = loader.construct_scalar(node)
     if not (_FLOAT.match(value) or _INTEGER.match(value)):
-        raise BadDocument(f"line {_line(node)}: {value[:80]!r} is not a number")
+        raise BadDocument(f"line {_line(node)}: {value[:80]!r} isn't a number")
     return _float(value, node.start_mark.line)
 
 
 def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int:
     value = loader.construct_scalar(node)
     if not _INTEGER.match(value):  # only a tag can claim it
-        raise BadDocument(f"line {_line(node)}: {value[:80]!r} is not a number")
+        raise BadDocument(f"line {_line(node)}: {value[:80]!r} isn't a number")
     return _int(value, node.start_mark.line)
 
 
 def _float(text: str, line: int = 0) -> float:
     value = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
     if not math.isfinite(value):
-        raise BadDocument(f"line {line + 1}: {text} is not a number that JSON has")
+        raise BadDocument(f"line {line + 1}: {text} isn't a valid JSON number")
     return value
 
 
@@ -325,7 +325,7 @@ def _documents(text: str, loader: type[ManifestLoader], duplicates: list[str] | 
             yield reading.get_data()
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        problem = error.problem or error.context or "it is not YAML"
+        problem = error.problem or error.context or "it isn't YAML"
         raise BadDocument(f"{where}{problem}{_guess(text, error.problem_mark)}") from None
     except yaml.YAMLError as error:
         raise BadDocument(" ".join(str(error).split())) from None
@@ -333,7 +333,7 @@ def _documents(text: str, loader: type[ManifestLoader], duplicates: list[str] | 
         raise BadDocument("it is nested too deeply") from None
     except UnicodeEncodeError as error:  # bytes that could not be decoded are lone surrogates
         line = text.count("\n", 0, error.start) + 1
-        raise BadDocument(f"line {line}: it is not UTF-8 text") from None
+        raise BadDocument(f"line {line}: it isn't UTF-8 text") from None
     except ValueError as error:
         raise error if isinstance(error, BadDocument) else BadDocument(str(error)) from None
 
@@ -366,7 +366,7 @@ def _check_limits(text: str, loader: type[ManifestLoader]) -> None:
         level = len(opened)
         if isinstance(event, yaml.AliasEvent):
             if not loader.aliases:
-                raise BadDocument(f"{_at(event)}aliases are not supported in a policy, write the value out")
+                raise BadDocument(f"{_at(event)}aliases aren't supported in a policy; write the value out")
             values, levels = anchored.get(event.anchor, (0, 0))
             count, level = count + values, level + levels
             if count > MAX_VALUES:
@@ -394,5 +394,5 @@ def load_policy(text: str) -> Any:
     """The document of a policy key; None if it is empty. Raises BadDocument."""
     documents = list(load_all(text, PolicyLoader))
     if len(documents) > 1:
-        raise BadDocument("it holds more than one YAML document")
+        raise BadDocument("it contains more than one YAML document")
     return documents[0] if documents else None

@@ -179,7 +179,9 @@ def _rendered(
             documents += made
             left_out |= source.files
     for source in found[MOST_BUILDS:] if build else ():
-        problems.append(UserError(f"{source.file}: not reviewed: one run builds {MOST_BUILDS} results"))
+        problems.append(
+            UserError(f"{source.file}: not reviewed, because one run renders at most {MOST_BUILDS} results")
+        )
         left_out |= source.files if source.patched else source.parts
     return documents, problems, {str(file) for file in left_out.union(*(source.parts for source in found))}
 
@@ -202,7 +204,7 @@ def _manifests(directory: Path) -> list[Path]:
         and not any(part.startswith(".") for part in file.relative_to(directory).parts)
     ]
     if not found:
-        raise UserError(f"{directory}: it holds no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
+        raise UserError(f"{directory}: it contains no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file")
     return found
 
 
@@ -210,7 +212,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"{file}: it is not UTF-8 text") from None
+        raise UserError(f"{file}: it isn't UTF-8 text") from None
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None
 
@@ -243,7 +245,7 @@ def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Docume
     except BadDocument as error:
         raise UserError(f"{source}: {error}") from None
     if strict and not any(value for value, _ in values):
-        raise UserError(f"{source}: it holds no object")
+        raise UserError(f"{source}: it contains no object")
     for index, (value, keys) in enumerate(values):
         if value is None:
             continue

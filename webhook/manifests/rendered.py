@@ -75,7 +75,7 @@ class Source(Struct, frozen=True):
         if not self.tools:
             return ""
         if self.remote:
-            raise self._left_out(f"it refers to {self.remote}, and nothing is downloaded here")
+            raise self._left_out(f"it refers to {self.remote}, and `chassis review` downloads nothing")
         for command in self.tools:
             if shutil.which(command[0]) is None:
                 continue
@@ -94,7 +94,7 @@ class Source(Struct, frozen=True):
 
     def _left_out(self, why: str) -> UserError:
         return UserError(
-            f"{self.file}: its result was not reviewed ({why}); build it and pipe it: "
+            f"{self.file}: its rendered result was not reviewed ({why}); render it and pipe it: "
             f"{' '.join(self.tools[0])} | chassis review -"
         )
 

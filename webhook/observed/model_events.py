@@ -289,7 +289,7 @@ class ModelEvents:
         if failures:
             await events.record(self._api, regarding, FAILED, failure(pod.failed, pod.total), key=failures)
         elif pod.reported:
-            message = f"No model fails any more: {pod.loaded} of {pod.total} are loaded"
+            message = f"No model fails any longer: {pod.loaded} of {pod.total} are loaded"
             await events.record(self._api, regarding, RECOVERED, message, kind="Normal", key=RECOVERED)
         pod.reported, pod.reported_at = failures, self._clock()
 

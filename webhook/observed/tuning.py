@@ -197,18 +197,18 @@ def _row(key: Key, group: _Group, history: History) -> Row:
     verdicts: list[str] = []
     wanted = 0
     if kills["startup"]:
-        verdicts.append(f"kills {kills['startup']} of {starts} starts")
+        verdicts.append(f"the startup probe killed {kills['startup']} of {starts} starts")
         wanted = max(slowest, entry.killed, budget // 3 if injected else budget)
     elif budget and slowest and budget < _MARGIN * slowest:
         verdicts.append(f"the slowest start took {slowest} s of {budget} s")
         wanted = slowest
     elif budget >= _HOUR and len(loads) >= MIN_STARTS and budget > EXCESS * slowest:
-        verdicts.append(f"hangs would last {in_words(budget)}")
+        verdicts.append(f"a hung start would last {in_words(budget)}")
         wanted = max(slowest, 1)
     if kills["liveness"]:
-        verdicts.append(f"liveness restarted it {kills['liveness']} times")
+        verdicts.append(f"the liveness probe restarted it {kills['liveness']} times")
     if not group.completes and not any(map(container.spec.get, _PROBES)):
-        verdicts.append("has no probes: a hang is not noticed")
+        verdicts.append("it has no probes, so a hang isn't noticed")
     verdicts += _liveness_verdicts(liveness, container) if liveness else ()
     verdicts += _end_verdicts(group)
     expected = max(wanted, _MIN_EXPECTED) if wanted else 0

@@ -128,9 +128,9 @@ async def read(http: web.Request, hold: Hold, budget: Budget, deadline: float) -
         raise
     except TimeoutError:
         if waits or hold.evicted:
-            sentence = "other bodies took the room that this one needed"
+            sentence = "other bodies took the memory that this one needed"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, sentence, "no-room") from None
-        sentence = "the body did not arrive within the time that the request gave"
+        sentence = "the body didn't arrive within the time that the request allowed"
         raise Refusal(HTTPStatus.REQUEST_TIMEOUT, sentence, "slow-body") from None
     except Exception as error:  # the parser of a broken body and a lost connection raise many types
         sentence = f"the body could not be read: {error or type(error).__name__}"

@@ -71,7 +71,7 @@ def on_error(policy: LivePolicy) -> OnError:
     """The answer of an endpoint that raises an exception: a bug in the webhook."""
 
     def respond(name: str, request: Request) -> Response:
-        sentence = f"ML Chassis failed to {name} this object (see its log); please report it"
+        sentence = f"ML Chassis failed to {name} this object (see its log). Please report it"
         denies = name == "validate" and policy.config.webhook.on_error == "deny"
         if denies and not never_refused(request, policy.config):
             return denied(f"{sentence}. The policy sets onError: deny.")

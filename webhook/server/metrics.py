@@ -112,8 +112,8 @@ class Metrics:
         self.requests = counter(
             "chassis_admission_requests",
             "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
-            "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: let "
-            "in unread, since it has ended a worker before or has too many values)",
+            "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: "
+            "admitted without being read, because it has ended a worker before or has too many values)",
             ("endpoint", "outcome", "kind"),
         )
         self.seconds = Histogram(
@@ -130,7 +130,7 @@ class Metrics:
         )
         self.refused = counter(
             "chassis_refused",
-            "Connections and bodies turned away on their way to a review: no-handshake, no-http, slow-head, "
+            "Connections and bodies refused before they became a review: no-handshake, no-http, slow-head, "
             "slow-body, no-room (other bodies took the memory), too-many-connections, answer-not-taken, "
             "not-accepted (no descriptor was free)",
             ("reason",),
@@ -142,23 +142,23 @@ class Metrics:
         )
         self.findings = counter(
             "chassis_findings",
-            "Findings of a rule or policy by the mode they were answered in",
+            "Findings of a rule or policy by the mode in which they were answered",
             ("rule", "mode"),
         )
         self.namespaces = counter(
             "chassis_namespace_findings",
-            "Findings by the namespace of the object; the namespaces beyond the first hundred count as other",
+            "Findings by the namespace of the object; namespaces after the first hundred count as other",
             ("namespace", "mode"),
         )
         self._namespaces: set[str] = set()
         self.not_read = counter(
             "chassis_not_reviewed",
-            "Objects of which pods may not have been read, by how much was: partly reviewed or not reviewed; "
-            "unknown kinds beyond the first hundred count as other",
+            "Objects whose pods may not have been read, by how much was read: partly reviewed or not "
+            "reviewed; unknown kinds after the first hundred count as other",
             ("kind", "reading"),
         )
         self._unread_kinds: set[str] = set()
-        self.exemptions = counter("chassis_exemptions", "Findings let pass by an exemption", ("rule",))
+        self.exemptions = counter("chassis_exemptions", "Findings that an exemption let pass", ("rule",))
         self.errors = counter(
             "chassis_policy_errors",
             "Policies and rules that raised an error and were left out of a decision",
@@ -175,7 +175,7 @@ class Metrics:
         }
         self.policy_valid = gauge(
             "chassis_policy_valid",
-            "1 while the policy last read is the one in force, 0 after a bad edit",
+            "1 while the policy that was read last is in force, 0 after an invalid edit",
             multiprocess_mode="livemin",
         )
         self.policy_loaded = gauge(
@@ -191,18 +191,18 @@ class Metrics:
         )
         self.certificate_expiry = gauge(
             "chassis_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends",
+            "When the serving certificate expires",
             multiprocess_mode="livemin",
         )
         self.facts_synced = gauge(
             "chassis_facts_synced",
-            "1 while a resource of the cluster is known to policies and rules",
+            "1 while policies and rules know a resource of the cluster",
             ("resource",),
             multiprocess_mode="livemin",
         )
         self.facts_skipped = counter(
             "chassis_facts_skipped_total",
-            "Objects of the cluster that were left out, because a value has a wrong type",
+            "Objects of the cluster that were left out because a value has the wrong type",
             ("resource",),
         )
         self.oldest_kubelet = gauge(
@@ -297,8 +297,8 @@ def _restarts(counts: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
     """The supervisor counts these and serves no metrics."""
     family = CounterMetricFamily(
         "chassis_worker_restarts",
-        "Worker processes restarted; reason is hung (a review held it too long), stalled (its event "
-        "loop stopped) or died",
+        "Worker processes restarted; reason is hung (a review took too long), stalled (its event loop "
+        "stopped) or died",
         labels=("reason",),
     )
     for reason, count in counts().items():
@@ -308,7 +308,7 @@ def _restarts(counts: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
 
 def _build() -> Iterator[Metric]:
     labels = {"version": version(), "python": platform.python_version()}
-    yield InfoMetricFamily("chassis_build", "The version that runs", value=labels)
+    yield InfoMetricFamily("chassis_build", "The running version", value=labels)
 
 
 def _fast_path(on: Callable[[], bool]) -> Iterator[Metric]:

@@ -29,11 +29,11 @@ HOLD_SECONDS: Final = 3.0
 """How long a review may block the process after its deadline before the supervisor kills the process: on a
 node that is short of CPU, a harmless review takes a second."""
 KILLED: Final = (
-    "ML Chassis did not read this object: reading it ended the webhook's process before (the log of the "
-    "webhook shows the review). It was admitted unchanged."
+    "ML Chassis did not read this object, because reading it ended the webhook's process before (the log "
+    "of the webhook shows the review). It was admitted unchanged."
 )
 TOO_MANY: Final = (
-    f"ML Chassis did not read this object: the review has more than {MAX_VALUES:,} values. It was "
+    f"ML Chassis did not read this object, because the review has more than {MAX_VALUES:,} values. It was "
     "admitted unchanged."
 )
 T = TypeVar("T")

@@ -70,8 +70,8 @@ class RunningPods:
         self._api, self._config, self._cluster, self._is_leader = api, config, cluster, is_leader
         self.unmutated = Gauge(
             "chassis_unmutated_pods",
-            "Running pods that lack what the policy in force gives to new ones; one replica counts, the "
-            "others show 0",
+            "Running pods that lack fields that the current policy adds to new pods; one replica counts, "
+            "the others show 0",
             multiprocess_mode="livemax",
             registry=registry,
         )

@@ -73,24 +73,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     policy(
         "--policy",
         metavar="DIR|configmap:NS/NAME",
-        help="where the policy comes from; without it everything is at its default",
+        help="where the policy comes from; default: the built-in policy",
     )
     tls = partial(flags.add, parser.add_argument_group("serving certificate"))
     tls("--tls-cert", type=Path, metavar="FILE", help="PEM certificate chain, with --tls-key")
-    tls("--tls-key", type=Path, metavar="FILE", help="PEM key of --tls-cert")
-    tls("--tls-ca", type=Path, metavar="FILE", help="PEM CA of --tls-cert, to be kept as caBundle")
+    tls("--tls-key", type=Path, metavar="FILE", help="PEM key for --tls-cert")
+    tls("--tls-ca", type=Path, metavar="FILE", help="PEM CA of --tls-cert, which is written to the caBundle")
     tls(
         "--self-signed",
         **SWITCHED,
-        help="make a CA and certificate, renew them, and keep the caBundle; in a cluster they are in "
-        "--tls-secret, shared by all replicas, elsewhere in memory",
+        help=(
+            "create a CA and a certificate, renew them, and write the caBundle; in a cluster they are in "
+            "--tls-secret, which all replicas share, elsewhere in memory"
+        ),
     )
-    tls("--tls-secret", default="mlchassis-tls", metavar="NAME", help="Secret of --self-signed (%(default)s)")
+    tls(
+        "--tls-secret", default="mlchassis-tls", metavar="NAME", help="Secret for --self-signed (%(default)s)"
+    )
     tls(
         "--tls-host",
         metavar="NAME|IP",
         action="append",
-        help="another name in the certificate; may be repeated (in the environment: commas)",
+        help="additional name in the certificate; may be repeated (in the environment: separated by commas)",
     )
     cluster = partial(flags.add, parser.add_argument_group("cluster"))
     cluster("--kubeconfig", type=Path, metavar="FILE", help="API server to use (default: the pod's own)")
@@ -100,60 +104,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="manifests that serve as facts if there is no cluster, as for chassis review",
     )
-    cluster("--namespace", metavar="NAME", help="our own namespace (default: the pod's)")
-    cluster("--service", default="mlchassis", metavar="NAME", help="Service in front of us (%(default)s)")
+    cluster("--namespace", metavar="NAME", help="the webhook's own namespace (default: the pod's)")
+    cluster(
+        "--service", default="mlchassis", metavar="NAME", help="Service in front of the webhook (%(default)s)"
+    )
     cluster(
         "--webhook-configurations",
         default="chassis.mlchassis.dev",
         metavar="NAME",
-        help="name of the Mutating- and ValidatingWebhookConfiguration that call us (%(default)s)",
+        help=(
+            "name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration that call the "
+            "webhook (%(default)s)"
+        ),
     )
     serving = partial(flags.add, parser.add_argument_group("serving"))
     serving("--host", default="", help="address to listen on (default: all)")
     serving("--port", type=int, default=8443, help="port to listen on, 0 for a free one (%(default)s)")
-    serving("--workers", type=int, default=1, help="processes that share the port (%(default)s)")
+    serving("--workers", type=int, default=1, help="number of processes that share the port (%(default)s)")
     serving(
         "--memo",
         type=int,
         default=16,
         metavar="MIB",
-        help="memory of each process for answers that are given again to the same pod template, 0 for none "
-        "(%(default)s)",
+        help=(
+            "memory of each process for answers that it can repeat for the same pod template, 0 for none "
+            "(%(default)s)"
+        ),
     )
     serving(
         "--fast-path",
         choices=SWITCH,
         default="on",
-        help="whether repeated requests may be answered without aiohttp, JSON and the engine; "
-        "`off` includes --memo 0 and changes no answer (%(default)s)",
+        help=(
+            "whether repeated requests may be answered without aiohttp, JSON and the engine; `off` "
+            "includes --memo 0 and changes no answer (%(default)s)"
+        ),
     )
     serving(
         "--drain-grace",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="how long to go on serving, unready, after SIGTERM (%(default)s)",
+        help="how long to continue serving, unready, after SIGTERM (%(default)s)",
     )
     serving(
         "--drain-patience",
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="how long requests in flight may take after that (%(default)s)",
+        help="how long open requests may take after that (%(default)s)",
     )
     logs = partial(flags.add, parser.add_argument_group("log and traces"))
     logs(
         "--tracing",
         **SWITCHED,
-        help="send a span for each review that the API server traces, by OTLP over HTTP to "
-        "OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra `tracing`",
+        help=(
+            "send a span for each review that the API server traces, by OTLP over HTTP, to "
+            "OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra `tracing`"
+        ),
     )
-    logs("--log-level", choices=LEVELS, default="info", help="least level that is logged (%(default)s)")
+    logs("--log-level", choices=LEVELS, default="info", help="lowest level that is logged (%(default)s)")
     logs(
         "--log-format",
         choices=FORMATS,
         default="auto",
-        help="how: `auto` is JSON in a pod, columns on a terminal (%(default)s)",
+        help="log format: `auto` is JSON in a pod and columns on a terminal (%(default)s)",
     )
 
 
@@ -161,7 +176,7 @@ def options_of(args: argparse.Namespace) -> Options:
     """The flags as Options. UserError if they contradict each other."""
     files = bool(args.tls_cert), bool(args.tls_key)
     if any(files) and not all(files):
-        raise UserError("--tls-cert and --tls-key belong together")
+        raise UserError("--tls-cert and --tls-key must be used together")
     if all(files) == args.self_signed:
         raise UserError("choose one: --tls-cert with --tls-key, or --self-signed")
     if args.workers < 1:
@@ -170,5 +185,5 @@ def options_of(args: argparse.Namespace) -> Options:
         raise UserError("--memo must be 0 or more")
     options = Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
     if options.policy_config_map and not options.uses_cluster:
-        raise UserError("--policy configmap: needs a cluster: run in a pod or give --kubeconfig")
+        raise UserError("--policy configmap: needs a cluster; run in a pod or set --kubeconfig")
     return options

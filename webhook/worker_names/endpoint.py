@@ -126,26 +126,26 @@ class NameMetrics:
         self.given = Counter("chassis_worker_names_given", "Pods that got a name", registry=registry)
         self.refused = Counter(
             "chassis_worker_names_refused",
-            "Pods refused; reason exists is a double creation, promised one that may be, untrusted an owner "
-            "that is gone, unavailable an API server that did not answer",
+            "Pods refused; reason exists is a double creation, promised one that may be, untrusted an "
+            "owner that is gone, unavailable an API server that didn't answer",
             ("reason",),
             registry=registry,
         )
         self.would_refuse = Counter(
             "chassis_worker_names_would_refuse",
-            "Pods let through in mode warn or audit that would be refused in enforce, by reason",
+            "Pods admitted in mode warn or audit that enforce would refuse, by reason",
             ("reason",),
             registry=registry,
         )
         self.unavailable = Counter(
             "chassis_worker_names_unavailable",
-            "Times the API server could not be asked in time, by our answer: refuse or allow",
+            "Times the API server didn't answer in time, by the webhook's answer: refuse or allow",
             ("answer",),
             registry=registry,
         )
         self.swaps_lost = Counter(
             "chassis_worker_names_swaps_lost",
-            "Compare-and-swaps of a Lease that another request won",
+            "Compare-and-swap updates of a Lease that lost to another request",
             registry=registry,
         )
         self.seconds = Histogram(
@@ -239,7 +239,7 @@ class Namer:
         )
         return Refused(
             Reason.UNAVAILABLE,
-            f"{worker}: whether one more is wanted could not be found out ({why}). Try again.",
+            f"{worker}: the webhook couldn't find out whether one more is wanted ({why}). Try again.",
         )
 
     def _respond(
@@ -299,8 +299,8 @@ class Namer:
         }
         group = "the head group" if worker.head else f"worker group {worker.group}"
         message = (
-            f"A pod beyond those wanted in {group} was refused: the controller acted on a stale cache. "
-            "No action is needed."
+            f"A pod beyond those wanted in {group} was refused, because the controller acted on a stale "
+            "cache. No action is needed."
         )
         task = asyncio.create_task(
             events.warn(self._workers, regarding, "DoubleCreationRefused", message), name="event"

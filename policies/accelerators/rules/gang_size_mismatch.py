@@ -46,9 +46,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if least > made:
         yield Finding(
             path,
-            f"The job makes {made} {_plural(made)}, and minAvailable is {least}: a gang scheduler waits for "
-            "the others, and no pod of the job ever starts.",
-            f"Set minAvailable to {made}, or leave it out: the default is all pods of the job.",
+            f"The job creates {made} {_plural(made)}, but minAvailable is {least}. A gang scheduler waits "
+            "for the missing pods, so no pod of the job ever starts.",
+            f"Set minAvailable to {made}, or omit it: the default is all pods of the job.",
         )
         return
     catalogue = facts.settings(GpuAffinity).catalogue
@@ -60,9 +60,10 @@ def check(target: Target, facts: Facts) -> Findings:
     if least < needed > 1 and _needs_all(target):
         yield Finding(
             path,
-            f"The {needed} pods with accelerators need each other, and minAvailable is {least}: a gang "
-            "scheduler may start a part of them, which holds its accelerators and waits for the rest.",
-            f"Set minAvailable to {made}, or leave it out: the default is all pods of the job.",
+            f"The {needed} pods with accelerators need each other, but minAvailable is {least}. A gang "
+            "scheduler may start only some of them, which hold their accelerators while they wait for the "
+            "rest.",
+            f"Set minAvailable to {made}, or omit it: the default is all pods of the job.",
         )
 
 
@@ -79,8 +80,8 @@ def _after_workers(target: Target) -> Findings:
         if workers and (least is None or least > workers):
             yield Finding(
                 run.at(f"{start.unless[0]}.minAvailable"),
-                f"The launcher is created when the {workers} workers are ready, and a gang scheduler "
-                f"starts no worker before {least or workers + 1} pods exist: no pod ever starts.",
+                f"The launcher is created only when the {workers} workers are ready, but a gang scheduler "
+                f"starts no worker until {least or workers + 1} pods exist. No pod ever starts.",
                 f"Set minAvailable to {workers}.",
             )
 
@@ -99,8 +100,8 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
     if least > 1 and ordered:
         yield Finding(
             path,
-            f"Volcano starts the first pod only together with {least - 1} more, and this StatefulSet makes "
-            "the second pod once the first is ready: no pod ever starts.",
+            f"Volcano starts the first pod only together with {least - 1} more, but this StatefulSet "
+            "creates the second pod only after the first is ready. No pod ever starts.",
             "Set podManagementPolicy to Parallel.",
         )
         return
@@ -110,9 +111,9 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
     if least > made:
         yield Finding(
             path,
-            f"The {target.kind.kind} makes {made} {_plural(made)} at a time, and {_MIN_MEMBER} is {least}: "
-            "Volcano waits for the others, and no pod ever starts.",
-            f"Set the annotation to {made} at most.",
+            f"The {target.kind.kind} creates {made} {_plural(made)} at a time, but {_MIN_MEMBER} is "
+            f"{least}. Volcano waits for the missing pods, so no pod ever starts.",
+            f"Set the annotation to at most {made}.",
         )
         return
     update = rolling_update(target, made) if target.kind == DEPLOYMENT else None
@@ -120,9 +121,10 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
         new = update.surge + update.unavailable
         yield Finding(
             path,
-            f"A rolling update begins with {new} new {_plural(new)}, and {_MIN_MEMBER} is {least}: Volcano "
-            "starts none of them before there are more, and the others are made once these are ready.",
-            f"Set maxSurge or maxUnavailable to {least}, or the strategy to Recreate.",
+            f"A rolling update starts with {new} new {_plural(new)}, but {_MIN_MEMBER} is {least}. Volcano "
+            "waits for the missing pods, but the Deployment creates more only after the first ones are "
+            "ready.",
+            f"Set maxSurge or maxUnavailable to {least}, or set the strategy to Recreate.",
         )
 
 

@@ -66,9 +66,9 @@ def check(target: Target, facts: Facts) -> Findings:
     pods, such = ("pods of a group", "groups") if target.kind in _LEADS else ("workers", "jobs")
     yield Finding(
         f"{gang[0].spec_path}.schedulerName",
-        f"The {workers} {pods} with accelerators are scheduled one by one: two such {such} can each hold a "
+        f"The {workers} {pods} with accelerators are scheduled one by one. Two such {such} can each hold "
         "part of the nodes and wait for the rest.",
-        "Set Kueue's label kueue.x-k8s.io/queue-name, or use a scheduler that places them all at once.",
+        "Set Kueue's label kueue.x-k8s.io/queue-name, or use a scheduler that places all of them at once.",
     )
 
 

@@ -54,16 +54,16 @@ def _visible(template: PodTemplate, facts: Facts) -> Findings:
             if any(name.startswith(_GPU) for name in container.typed.resources.limits):
                 yield Finding(
                     at,
-                    f"{_VISIBLE}: {variable.value} of container {container.name} takes precedence over "
-                    "the GPUs that the device plugin assigns: the container uses GPUs of other pods, and "
-                    "both run out of memory.",
-                    f"Remove {_VISIBLE}: the device plugin sets it.",
+                    f"{_VISIBLE}: {variable.value} of container {container.name} overrides the GPUs that "
+                    "the device plugin assigns. The container uses GPUs of other pods, and both run out of "
+                    "memory.",
+                    f"Remove {_VISIBLE}. The device plugin sets it.",
                 )
             elif not wants_accelerator(template.view, facts) and not _is_agent(container):
                 yield Finding(
                     at,
-                    f"{_VISIBLE}: {variable.value} gives container {container.name} GPUs that it does not "
-                    "request: the scheduler gives them to other pods too, and they run out of memory.",
+                    f"{_VISIBLE}: {variable.value} gives container {container.name} GPUs that it doesn't "
+                    "request. The scheduler also assigns them to other pods, and they run out of memory.",
                     f"Request nvidia.com/gpu in resources.limits and remove {_VISIBLE}.",
                 )
 
@@ -85,17 +85,16 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
     if images and (index is not None or selects) and recognised(images[0], facts) is None:
         yield Finding(
             template.at(images[0], "resources"),
-            f"Container {images[0].name} has an image with CUDA, on nodes with GPUs, and requests none. "
-            "With the NVIDIA runtime it sees all GPUs of its node and uses those of other pods; with "
-            "others, none.",
+            f"Container {images[0].name} runs a CUDA image on nodes with GPUs but requests no GPU. With "
+            "the NVIDIA runtime, it sees all GPUs of its node and uses those of other pods. With other "
+            "runtimes, it sees none.",
             "Request nvidia.com/gpu in resources.limits, or set NVIDIA_VISIBLE_DEVICES: none.",
         )
     elif index is not None and not selects and target.replicas > 0 and _is_whole(template):
         yield Finding(
             f"{template.spec_path}.tolerations[{index}]",
-            f"The pod tolerates {spec.tolerations[index].key} and requests no accelerator: it may fill "
-            "the CPUs and the memory of nodes with accelerators, which then have no room for the pods "
-            "that need them.",
+            f"The pod tolerates {spec.tolerations[index].key} but requests no accelerator. It can fill the "
+            "CPUs and memory of accelerator nodes, which then have no room for the pods that need them.",
             "Remove the toleration.",
             Certainty.CERTAIN if _cpus(template) >= _MANY_CPUS else Certainty.LIKELY,
         )

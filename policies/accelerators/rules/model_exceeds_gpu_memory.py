@@ -28,9 +28,9 @@ def _message(found: Misfit) -> str:
     weights, accelerators = found.load.weights, found.load.accelerators
     each = f" over {accelerators} accelerators, {_gigabytes(weights / accelerators)} each"
     return (
-        f"The weights of {found.load.model.rpartition('/')[2][:60]} take about {_gigabytes(weights)}"
-        f"{each if accelerators > 1 else ''}, but the largest accelerator that this pod can get has "
-        f"{_gigabytes(found.largest)} ({found.node.name}): the server fails at every start."
+        f"The weights of {found.load.model.rpartition('/')[2][:60]} take about "
+        f"{_gigabytes(weights)}{each if accelerators > 1 else ''}, but the largest accelerator that this "
+        f"pod can get has {_gigabytes(found.largest)} ({found.node.name}). The server fails at every start."
     )
 
 

@@ -80,8 +80,8 @@ def _finding(
     field = "args" if container.typed.args else "command"
     return Finding(
         template.at(container, field),
-        f"Container {container.name} runs {server.name} with options for {needed} GPUs, but gets "
-        f"{available}: the server fails at every start.",
+        f"Container {container.name} runs {server.name} with options for {needed} GPUs but gets "
+        f"{available}. The server fails at every start.",
         f"Give the container {needed} GPUs, or lower the parallelism to {available}. If the server spans "
         "nodes, add the options for that.",
         Certainty.UNDECIDED if server.has_env_from else Certainty.CERTAIN,

@@ -44,10 +44,10 @@ def _ranks(target: Target, run: Run, facts: Facts) -> Findings:
     ):
         yield Finding(
             field_path(alone[0].steps),
-            f"With restartPolicy {alone[0].value} a rank that fails restarts alone. The others can't take it "
-            "in: they wait in a collective operation until its timeout, 10 min by default, and then restart "
-            "at different times, too.",
-            f"Set {run.at(run.life.elastic[0])}: torchrun then gathers all ranks again after a failure.",
+            f"With restartPolicy {alone[0].value}, a rank that fails restarts without the others, and they "
+            "can't take it back. They wait in a collective operation until its timeout (10 min by "
+            "default), and then restart at different times.",
+            f"Set {run.at(run.life.elastic[0])}. After a failure, torchrun then gathers all ranks again.",
         )
 
 
@@ -68,10 +68,10 @@ def _servers(target: Target, facts: Facts) -> Findings:
         reported.add(steps)
         yield Finding(
             f"{field_path(steps)}.restartPolicy",
-            f"With restartPolicy {text(group, 'restartPolicy')} only the failed pod of a group restarts. "
-            f"Running ranks of {server.name} can't take a restarted one in: the group serves nothing until "
-            "all restart.",
-            "Leave restartPolicy out: the default, RecreateGroupOnPodRestart, restarts the group as one.",
+            f"With restartPolicy {text(group, 'restartPolicy')}, only the failed pod of a group restarts. "
+            f"Running ranks of {server.name} can't accept a restarted one, so the group serves nothing "
+            "until all of them restart.",
+            "Omit restartPolicy. The default, RecreateGroupOnPodRestart, restarts the whole group.",
         )
 
 

@@ -47,7 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if ends is Outcome.SHORT:
             yield Finding(
                 "spec.replicas",
-                f"All nodes and pools together fit {int(room)} {such} with {requested}: "
+                f"All nodes and pools together fit only {int(room)} {such} with {requested}, so "
                 f"{pending_replicas(update.replicas, room)}.",
                 f"Run at most {int(room)} replicas, or declare a pool that can grow in gpu-affinity.yaml.",
                 _certainty(facts),
@@ -56,9 +56,9 @@ def check(target: Target, facts: Facts) -> Findings:
             strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
             yield Finding(
                 f"spec.{strategy}.maxUnavailable",
-                f"A rollout starts a new {what} with {requested} before it stops an old one. With "
-                f"{update.replicas} running, no node has room for it: all nodes and pools together fit "
-                f"{int(room)} such {such}.",
+                f"A rollout starts a new {what} with {requested} before it stops an old one. While "
+                f"{update.replicas} are running, no node has room for it: all nodes and pools together fit "
+                f"only {int(room)} such {such}.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
                 _certainty(facts),
@@ -77,13 +77,13 @@ def _made_by_operator(target: Target, facts: Facts) -> Findings:
             continue
         requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
         change = (
-            f"Set {made.strategy}.type to Recreate" if made.strategy else "Delete an old pod at each change"
+            f"Set {made.strategy}.type to Recreate" if made.strategy else "Delete an old pod for each change"
         )
         yield Finding(
             made.strategy or made.template.spec_path,
-            f"A change of this {target.kind.kind} starts a new pod with {requested} before it stops an old "
-            f"one. With {made.update.replicas} running, no node has room for it: all nodes and pools "
-            f"together fit {int(room)} such pods.",
+            f"A change to this {target.kind.kind} starts a new pod with {requested} before it stops an old "
+            f"one. While {made.update.replicas} are running, no node has room for it: all nodes and pools "
+            f"together fit only {int(room)} such pods.",
             f"{change}, or declare a pool that can grow in gpu-affinity.yaml.",
             Certainty.UNDECIDED,  # the operator's own configuration may have another strategy
         )
@@ -107,9 +107,9 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
             requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
             yield Finding(
                 template.spec_path,
-                "An upgrade starts a second cluster before it removes the first. Group "
-                f"{group.group_name} needs {pods} times {requested} in each, and all nodes and pools "
-                f"together fit {int(room)}: the new cluster never becomes ready.",
+                f"An upgrade starts a second cluster before it removes the first. Group {group.group_name} "
+                f"needs {pods} times {requested} in each cluster, but all nodes and pools together fit "
+                f"only {int(room)}. The new cluster never becomes ready.",
                 "Set upgradeStrategy.type: None and accept an interruption, or declare a pool that can "
                 "grow in gpu-affinity.yaml.",
                 Certainty.UNDECIDED,

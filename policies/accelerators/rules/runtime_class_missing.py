@@ -27,14 +27,14 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         cluster, nodes = facts.cluster, facts.cluster_objects(Node)
         if isinstance(cluster, WholeObjects) and cluster.named(_KIND, "", _NAME) is not None:
-            where = f"RuntimeClass {_NAME} exists, and the pod does not name it. Where it is not the default"
+            where = f"RuntimeClass {_NAME} exists, but the pod doesn't name it. If it isn't the default"
         elif nodes and all(_BY_NAME_ONLY.search(each.status.node_info.kubelet_version) for each in nodes):
-            where = "The nodes run k3s or RKE2, whose default runtime is usually not NVIDIA's. There"
+            where = "The nodes run k3s or RKE2, whose default runtime is usually not NVIDIA's. If so"
         else:
             continue
         yield Finding(
             f"{template.spec_path}.runtimeClassName",
-            f"{where}, the container finds no driver: the server does not start, or computes on the CPU.",
+            f"{where}, the container finds no driver, and the server doesn't start or runs on the CPU.",
             f"Set runtimeClassName: {_NAME}.",
         )
 

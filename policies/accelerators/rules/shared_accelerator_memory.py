@@ -45,19 +45,18 @@ def _of(template: PodTemplate, container: Container, server: Server, clients: in
     if asked > 1:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"Container {container.name} asks for {asked} shared accelerators, and several of them may be "
-            "the same one: it has no more memory, and a server over several of them fails.",
-            "Ask for 1, or use nodes that do not share their accelerators.",
+            f"Container {container.name} requests {asked} shared accelerators, and several of them may be "
+            "the same one. It gets no more memory, and a server that spans them fails.",
+            "Request 1, or use nodes that don't share their accelerators.",
         )
     elif share and share * clients > 1:
         memory = server.preset.memory_share
         option = next(iter((*memory.flags, *memory.env)), "") if memory else ""
         yield Finding(
             template.at(container),
-            f"{clients} pods share each accelerator here, and {server.name} takes {share:.0%} of its "
-            "memory: the next one that starts ends with out of memory.",
-            f"Set {option} to less than {1 / clients:.2g}, or use nodes that do not share their "
-            "accelerators.",
+            f"{clients} pods share each accelerator here, but {server.name} takes {share:.0%} of its "
+            "memory. The next one that starts runs out of memory.",
+            f"Set {option} to less than {1 / clients:.2g}, or use nodes that don't share their accelerators.",
         )
 
 

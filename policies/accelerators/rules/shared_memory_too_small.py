@@ -33,7 +33,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container),
                     f"Container {container.name} runs {server.name} with the default size of /dev/shm, 64 "
-                    f"MiB, and needs more, since {needs.why if needs else ''}.",
+                    f"MiB, but needs more, since {needs.why if needs else ''}.",
                     HINT,
                 )
                 continue
@@ -42,8 +42,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container, "volumeMounts"),
                     f"Container {container.name} runs {server.name} on {ranks} GPUs with the default size "
-                    "of /dev/shm, 64 MiB: if NCCL exchanges data through it, the server fails with 'No "
-                    "space left on device' at or after its start.",
+                    "of /dev/shm, 64 MiB. If NCCL exchanges data through it, the server fails with 'No "
+                    "space left on device' when it starts or later.",
                     HINT,
                 )
 

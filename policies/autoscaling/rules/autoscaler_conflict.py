@@ -32,9 +32,9 @@ def check(target: Target, facts: Facts) -> Findings:
         other = min(others)
         yield Finding(
             "spec.scaleTargetRef",
-            f"HorizontalPodAutoscaler {other} scales {scaled[1]} {scaled[2]}, too: each of them undoes "
-            "the changes of the other, and the replicas go up and down.",
-            "Keep one autoscaler, and give it the metrics of both.",
+            f"HorizontalPodAutoscaler {other} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
+            "other's changes, and the number of replicas goes up and down.",
+            "Keep one autoscaler and give it the metrics of both.",
         )
 
 
@@ -57,10 +57,10 @@ def _of_manifest(target: Target, facts: Facts) -> Findings:
     )
     yield Finding(
         "spec.replicas",
-        f"Each apply of this manifest {stops}, and HorizontalPodAutoscaler {autoscaler.name} "
-        f"(from {low} to {high}) sets them back: servers are stopped and started again at each change.",
-        "Remove spec.replicas: the autoscaler sets it. Where kubectl apply wrote it, remove it with kubectl "
-        "apply edit-last-applied first, since a removed value becomes 1 once.",
+        f"Each apply of this manifest {stops}, and HorizontalPodAutoscaler {autoscaler.name} (from {low} "
+        f"to {high}) then restores its own number. Every apply stops and starts servers.",
+        "Remove spec.replicas, because the autoscaler sets it. If kubectl apply wrote it, remove it with "
+        "kubectl apply edit-last-applied first. Otherwise, the next apply sets it to 1 once.",
         Certainty.LIKELY,
     )
 

@@ -31,9 +31,9 @@ def _by_update(target: Target) -> Findings:
         if _has_default_grace(template):
             yield Finding(
                 "spec.rollout.strategy",
-                "KEDA deletes the running Jobs at each change of this ScaledJob, and their pods have "
-                f"{DEFAULT_GRACE} s, the default, to end: a task that takes longer is lost or done again.",
-                "Set `rollout: {strategy: gradual}`: running Jobs end with the old version.",
+                "KEDA deletes the running Jobs whenever this ScaledJob changes, and their pods have "
+                f"{DEFAULT_GRACE} s (the default) to end. A task that takes longer is lost or repeated.",
+                "Set `rollout: {strategy: gradual}`, so that running Jobs finish with the old version.",
             )
 
 
@@ -48,12 +48,12 @@ def _by_autoscaler(target: Target, facts: Facts) -> Findings:
             continue
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
-            f"HorizontalPodAutoscaler {autoscaler.name} removes pods when its queue ({queue}) is short, also "
-            f"those that still work on a task, and the pod has {DEFAULT_GRACE} s, the default, to end: a "
-            "task that takes longer is lost or done again.",
-            "Set terminationGracePeriodSeconds to the time of the longest task, and let the program end its "
-            "task at SIGTERM; or use a ScaledJob with `rollout: {strategy: gradual}`, whose pods all run to "
-            "their end.",
+            f"HorizontalPodAutoscaler {autoscaler.name} removes pods when its queue ({queue}) is short, "
+            f"including pods that still work on a task. A pod has {DEFAULT_GRACE} s (the default) to end, "
+            "so a task that takes longer is lost or repeated.",
+            "Set terminationGracePeriodSeconds to the length of the longest task, and let the program "
+            "finish its task on SIGTERM. Or use a ScaledJob with `rollout: {strategy: gradual}`, whose "
+            "pods all run to completion.",
         )
 
 

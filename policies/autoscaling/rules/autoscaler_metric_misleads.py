@@ -18,7 +18,7 @@ from policies.kube.pods import Role
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import autoscaler_of
 
-_HINT = "Scale by waiting or running requests that the server counts, or by latency."
+_HINT = "Scale by the waiting or running requests that the server counts, or by latency."
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -36,8 +36,8 @@ def _by_gpu(target: Target) -> Findings:
         misleads = first.known.misleads if first.known is not None else ""
         yield Finding(
             first.path,
-            f"The only metric, {first.name}, {misleads}: pods are added without load, or not before a "
-            "queue has grown.",
+            f"The only metric, {first.name}, {misleads}. The autoscaler adds pods without load, or only "
+            "after a queue has grown.",
             _HINT,
         )
 
@@ -58,8 +58,9 @@ def _by_cpu(target: Target, facts: Facts) -> Findings:
             if server.preset.loads_model or known is not None:
                 yield Finding(
                     template.at(container),
-                    f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} by CPU or memory "
-                    "only. It computes on accelerators, so neither grows with the queue of requests.",
+                    f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} only by CPU or "
+                    "memory. The server computes on accelerators, so neither grows with its queue of "
+                    "requests.",
                     _HINT if known is None else f"Scale by {' or '.join(known.names)}, or by latency.",
                 )
 

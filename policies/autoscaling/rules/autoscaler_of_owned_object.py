@@ -19,10 +19,12 @@ def check(target: Target, facts: Facts) -> Findings:
     kind = owned.owner.group_kind.kind
     yield Finding(
         "spec.scaleTargetRef",
-        f"The kind {kind} has no scale subresource, so the autoscaler cannot scale it."
+        f"The kind {kind} has no scale subresource, so the autoscaler can't scale it."
         if owned.itself
-        else f"{kind} {owned.name} owns {reference.kind} {reference.name}, and its operator sets the "
-        "replicas back.",
+        else (
+            f"{kind} {owned.name} owns {reference.kind} {reference.name}, and its operator resets the "
+            "replicas."
+        ),
         f"Use {owned.owner.instead}.",
     )
 

@@ -25,9 +25,9 @@ def check(target: Target, facts: Facts) -> Findings:
         default = ", the default" if by_default else ""
         yield Finding(
             "spec.triggers",
-            f"With a minimum of 0 pods{default}, KEDA may stop all pods, and only they export "
-            f"{exported[0]}: without a pod the metric does not exist, and KEDA never starts one again.",
-            "Set minReplicaCount: 1, or add a trigger by a metric that exists without pods, such as "
+            f"With a minimum of 0 pods{default}, KEDA can stop all pods, but only they export "
+            f"{exported[0]}. Without a pod, the metric doesn't exist, and KEDA never starts one again.",
+            "Set minReplicaCount: 1, or add a trigger with a metric that exists without pods, such as "
             "requests at the gateway.",
         )
 

@@ -20,10 +20,10 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         yield Finding(
             used.path,
-            f"The metric {used.name} is at most {most} for each pod, and the target is "
-            f"{used.target.normalize():f}: this metric never adds a pod.",
+            f"The metric {used.name} is at most {most} for each pod, but the target is "
+            f"{used.target.normalize():f}. This metric never adds a pod.",
             f"Set a target well below {most}"
-            + (", such as 0.7: the metric is a fraction, not percent." if most == 1 else "."),
+            + (", such as 0.7: the metric is a fraction, not a percentage." if most == 1 else "."),
         )
 
 

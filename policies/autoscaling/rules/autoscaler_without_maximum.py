@@ -17,9 +17,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if any(wants_accelerator(pod, facts) for pod in pods_of(scaled.scale_target_ref, facts)):
         yield Finding(
             "spec",
-            f"The ScaledObject has no maxReplicaCount, so KEDA adds up to 100 pods of {kind} {name}, each "
-            "with accelerators.",
-            "Set maxReplicaCount to the number of pods for which there are accelerators.",
+            f"The ScaledObject has no maxReplicaCount, so KEDA scales {kind} {name} to as many as 100 "
+            "pods, each with accelerators.",
+            "Set maxReplicaCount to the number of pods that you have accelerators for.",
         )
 
 

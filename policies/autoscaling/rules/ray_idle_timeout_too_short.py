@@ -32,9 +32,9 @@ def check(target: Target, facts: Facts) -> Findings:
         yield Finding(
             f"{before}.{where}.idleTimeoutSeconds",
             f"The autoscaler removes a worker of group {group.group_name} after {seconds} s without a "
-            "running task. Between two steps of a job, or with an actor that requests no resources, a worker "
-            "counts as idle: what it holds in memory is lost, and a new worker must load it again.",
-            f"Set idleTimeoutSeconds to {_DEFAULT} or more, longer than the pauses of the jobs.",
+            "running task. A worker also counts as idle between two steps of a job, or with an actor that "
+            "requests no resources. Its data in memory is lost, and a new worker must load it again.",
+            f"Set idleTimeoutSeconds to {_DEFAULT} or more, longer than the pauses of your jobs.",
         )
 
 

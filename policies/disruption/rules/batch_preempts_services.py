@@ -19,9 +19,9 @@ def check(target: Target, facts: Facts) -> Findings:
         if made.global_default and made.value > 0 and made.preemption_policy != "Never":
             yield Finding(
                 "preemptionPolicy",
-                f"Every new pod without a class gets priority {made.value} and may evict running pods to "
-                "find room, those that were created before this class first: they have priority 0.",
-                "Set preemptionPolicy to Never on the default class, or its value to 0.",
+                f"Every new pod without a class gets priority {made.value} and can evict running pods. The "
+                "pods that were created before this class have priority 0, so they're evicted first.",
+                "Set preemptionPolicy of the default class to Never, or set its value to 0.",
             )
         return
     if target.has_controller or facts.namespace in _NAMESPACES:
@@ -31,10 +31,10 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.completes and name in _SYSTEM:
             yield Finding(
                 f"{template.spec_path}.priorityClassName",
-                f"The class {name} is for what the cluster needs to run: when nodes are full, these pods "
-                "evict services, and monitoring with them, to run batch work.",
-                "Use a PriorityClass of your own with a low value, and with preemptionPolicy Never for "
-                "batch work.",
+                f"The class {name} is meant for pods that the cluster itself needs. When the nodes are "
+                "full, these batch pods evict services, including monitoring.",
+                "Use your own PriorityClass with a low value, and with preemptionPolicy Never for batch "
+                "work.",
             )
             return
 

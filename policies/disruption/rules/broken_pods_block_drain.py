@@ -23,10 +23,9 @@ def check(target: Target, facts: Facts) -> Findings:
         if starts_slowly(facts.view(mapping(obj, "spec", "template")), facts):
             yield Finding(
                 "spec.unhealthyPodEvictionPolicy",
-                f"If too few pods of Deployment {workload.name} are ready, the others can't be evicted "
-                "either, also those that crash or never start: a drain of their nodes blocks until "
-                "somebody deletes them.",
-                f"Set unhealthyPodEvictionPolicy to {_ALWAYS}: pods that are not ready serve nobody.",
+                f"If too few pods of Deployment {workload.name} are ready, even pods that crash or never "
+                "start can't be evicted. A drain of their nodes blocks until somebody deletes them.",
+                f"Set unhealthyPodEvictionPolicy to {_ALWAYS}. Pods that aren't ready serve nobody.",
             )
             return
 

@@ -69,7 +69,7 @@ def _budget(budget: PodDisruptionBudget, facts: Facts) -> Findings:
         field, value = ("minAvailable", least) if _is_all(least) else ("maxUnavailable", most)
         yield Finding(
             f"spec.{field}",
-            f"With {field} {value} no pod can be evicted, and node drains block.",
+            f"With {field} {value}, no pod can be evicted, and node drains block.",
             _HINT,
         )
     elif least is not None and budget.spec.selector is not None:
@@ -244,7 +244,7 @@ def _groups(target: Target, facts: Facts) -> Findings:
         if only and _blocks(least, selected[name]):
             yield Finding(
                 _REPLICAS[target.kind],
-                f"The smallest size of this workload has {_pods(selected[name])} that PodDisruptionBudget "
+                f"At its smallest size, this workload has {_pods(selected[name])} that PodDisruptionBudget "
                 f"{name} selects, and {_needed(least, selected[name])}, so no pod can be evicted and node "
                 "drains block.",
                 "Set the budget's minAvailable below the number of pods that it selects.",
@@ -319,8 +319,8 @@ def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) ->
             certainty = Certainty.CERTAIN if most > 1 else Certainty.LIKELY
         else:
             message = (
-                f"The autoscaler can reduce {what} to {_replicas(replicas)}. {guard} allows no eviction "
-                "then, and node drains block."
+                f"The autoscaler can reduce {what} to {_replicas(replicas)}. Then {guard} allows no "
+                "eviction, and node drains block."
             )
             certainty = Certainty.LIKELY
         yield Finding(
@@ -393,10 +393,10 @@ def _pods_of_jobs(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     f"{template.metadata_path}.labels",
                     f"PodDisruptionBudget {budget.name} selects these pods with {field}, which needs a "
-                    "number of replicas that a Job does not have: the budget allows no eviction, and node "
-                    "drains block until the pods end.",
-                    "Leave these pods out of the budget's selector, or give it a number as minAvailable. The "
-                    "annotations safe-to-evict and do-not-disrupt keep autoscalers away from the pods.",
+                    "replica count that a Job doesn't have. The budget allows no eviction, and node drains "
+                    "block until the pods end.",
+                    "Exclude these pods from the budget's selector, or set its minAvailable to a number. "
+                    "The annotations safe-to-evict and do-not-disrupt keep autoscalers away from the pods.",
                     Certainty.UNDECIDED,
                 )
                 return

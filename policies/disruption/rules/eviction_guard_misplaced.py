@@ -22,8 +22,8 @@ def check(target: Target, facts: Facts) -> Findings:
         if len(pods) == len(target.templates):
             yield Finding(
                 f"metadata.annotations[{key}]",
-                f"Autoscalers read {key} of pods. This one is on the {target.kind.kind}, and its pods do "
-                "not have it: they are evicted as any others.",
+                f"Autoscalers read {key} from pods. This annotation is on the {target.kind.kind} but not "
+                "on its pods, so they can be evicted like any others.",
                 f"Move it to {pods[0].metadata_path}.annotations.",
             )
     for old, new in _RENAMED.items():
@@ -32,8 +32,9 @@ def check(target: Target, facts: Facts) -> Findings:
             if own.get(old) == "true" and new not in own:
                 yield Finding(
                     f"{each.metadata_path}.annotations[{old}]",
-                    f"Karpenter 1.0 and later ignore {old}: the pods are evicted as any others.",
-                    f"Write {new} instead.",
+                    f"Karpenter 1.0 and later versions ignore {old}, so the pods can be evicted like any "
+                    "others.",
+                    f"Use {new} instead.",
                 )
 
 

@@ -31,18 +31,19 @@ def _of_server(
         yield Finding(
             template.at(container),
             f"Container {container.name} may take {drain.seconds} s to finish requests "
-            f"({drain.option}){first}, and the pod has {grace} s to end: requests that take longer "
+            f"({drain.option}){first}, but the pod has only {grace} s to end. Requests that take longer "
             f"than {grace - sleep:g} s are killed.",
-            f"Set terminationGracePeriodSeconds above {needed:g}, or {drain.option} below {grace - sleep:g}.",
+            f"Set terminationGracePeriodSeconds above {needed:g}, or set {drain.option} below "
+            f"{grace - sleep:g}.",
         )
     elif spot is not None and spot.seconds < needed <= grace:
         takes = f"may take {drain.seconds} s to finish requests ({drain.option})" if drain is not None else ""
         sleeps = f"sleeps {sleep:g} s in its preStop hook" if sleep else ""
         yield Finding(
             template.at(container),
-            f"Container {container.name} {' and '.join(filter(None, (sleeps, takes)))}, and {_taken(spot)}: "
-            "then the requests that it still has are lost.",
-            "Shorten both to fit, or run it on nodes that stay.",
+            f"Container {container.name} {' and '.join(filter(None, (sleeps, takes)))}, but "
+            f"{_taken(spot)}. The requests that are still open then are lost.",
+            "Shorten both to fit, or run the pod on nodes that aren't reclaimed.",
         )
 
 
@@ -51,14 +52,15 @@ def _of_training(template: PodTemplate, spot: SpotNodes | None) -> Findings:
     if spot is not None and written is not None and written > max(spot.seconds, DEFAULT_GRACE):
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
-            f"The pod has {written} s to end, and {_taken(spot)}: a checkpoint that takes longer is lost.",
-            "Save checkpoints at intervals that a preemption may cost, and not only at SIGTERM.",
+            f"The pod has {written} s to end, but {_taken(spot)}. A checkpoint that takes longer is lost.",
+            "Save checkpoints regularly instead of only at SIGTERM. The interval is the work that a "
+            "preemption can cost.",
         )
 
 
 def _taken(spot: SpotNodes) -> str:
     more = f" ({spot.raised})" if spot.raised else ""
-    return f"its nodes ({spot.label}) give pods {spot.seconds} s when the cloud takes them back{more}"
+    return f"its nodes ({spot.label}) give pods {spot.seconds} s when the cloud reclaims them{more}"
 
 
 RULE = rule(__name__, check)

@@ -19,10 +19,10 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container, "lifecycle.preStop"),
                     f"The preStop hook of container {container.name} sleeps {length}, but "
-                    f"terminationGracePeriodSeconds is {grace}: the kubelet kills the container before it "
+                    f"terminationGracePeriodSeconds is {grace}. The kubelet kills the container before it "
                     "can stop by itself.",
                     "Raise terminationGracePeriodSeconds above the sleep plus the time to finish requests, "
-                    "or sleep less.",
+                    "or shorten the sleep.",
                 )
 
 

@@ -26,14 +26,17 @@ def check(target: Target, facts: Facts) -> Findings:
     head = next((each for each in target.templates if ".headGroupSpec" in each.path), None)
     if head is not None:
         at = head.path.partition(".headGroupSpec")[0]
-        loses = "the service is down" if target.kind == RAY_SERVICE else "every running job is lost"
+        loses = (
+            "the service is down"
+            if target.kind == RAY_SERVICE
+            else "the service is down until they have loaded everything again"
+        )
         yield Finding(
             f"{at}.gcsFaultToleranceOptions",
-            "The state of the cluster is in the memory of its head: when the head restarts (out of memory, "
-            f"eviction, a failed node), the new head ends all workers, and {loses} until they have loaded "
-            "everything again.",
-            'Set gcsFaultToleranceOptions with a Redis, or keep tasks off the head: num-cpus: "0" in its '
-            "rayStartParams.",
+            "The state of the cluster is in the memory of its head. When the head restarts (out of memory, "
+            f"eviction, a failed node), the new head ends all workers, and {loses}.",
+            'Set gcsFaultToleranceOptions with a Redis, or keep tasks off the head with num-cpus: "0" in '
+            "its rayStartParams.",
         )
 
 

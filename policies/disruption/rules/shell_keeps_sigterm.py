@@ -20,10 +20,11 @@ def check(target: Target, facts: Facts) -> Findings:
             if server and not runs_training(template.view):
                 yield Finding(
                     template.at(container, "command"),
-                    f"Container {container.name} runs {server} as a child of its shell, and a shell that is "
-                    f"the first process passes no SIGTERM on: {server} is killed after the whole grace "
-                    f"period of {spec.grace} s, with the requests that it has then.",
-                    f"End the script with `exec` and {server}, or pass the signal on with a trap.",
+                    f"Container {container.name} runs {server} as a child of its shell, and a shell that "
+                    "is the first process doesn't pass on SIGTERM. After the whole grace period of "
+                    f"{spec.grace} s, the kubelet kills {server} and its open requests.",
+                    f"Start {server} with `exec` as the last command of the script, or pass the signal on "
+                    "with a trap.",
                 )
 
 

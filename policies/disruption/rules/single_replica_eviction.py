@@ -20,8 +20,8 @@ def check(target: Target, facts: Facts) -> Findings:
         if any(starts_slowly(t.view, facts) and wants_accelerator(t.view, facts) for t in target.templates):
             yield Finding(
                 "spec.replicas",
-                "No PodDisruptionBudget selects the two replicas: a drain that reaches the second node "
-                "before the first pod's replacement has loaded its model leaves no pod that serves.",
+                "No PodDisruptionBudget selects the two replicas. If a drain reaches the second node "
+                "before the first pod's replacement has loaded its model, no pod serves.",
                 "Add a PodDisruptionBudget with maxUnavailable 1 and unhealthyPodEvictionPolicy AlwaysAllow.",
                 Certainty.LIKELY,
             )
@@ -31,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if any(starts_slowly(t.view, facts) for t in target.templates):
         yield Finding(
             "spec.replicas",
-            "Only one replica serves: if its node is drained or fails, no pod serves until another one has "
+            "Only one replica serves. If its node is drained or fails, no pod serves until another one has "
             "been scheduled and has loaded its model.",
             "Run two replicas with a PodDisruptionBudget of maxUnavailable 1, or accept the gap with an "
             "exemption.",

@@ -30,7 +30,7 @@ def _directories() -> tuple[DataDirectory, ...]:
 
 _HINTS: Final = {
     STATEFUL_SET: "Use volumeClaimTemplates for this directory.",
-    DEPLOYMENT: "Mount a claim at this directory, or make it a StatefulSet with volumeClaimTemplates.",
+    DEPLOYMENT: "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates.",
 }
 
 
@@ -52,14 +52,15 @@ def check(target: Target, facts: Facts) -> Findings:
             if mounts and all(each.name in fleeting for each in mounts):
                 yield Finding(
                     f"{template.spec_path}.volumes",
-                    f"{said} {mounts[0].mount_path}, which is the emptyDir {mounts[0].name}: an eviction, a "
-                    f"drained node or an update of the {target.kind.kind} deletes it.",
+                    f"{said} {mounts[0].mount_path}, which is the emptyDir {mounts[0].name}. An eviction, "
+                    f"a node drain or an update of the {target.kind.kind} deletes it.",
                     _HINTS[target.kind],
                 )
             elif preset is not None and not claimed and not _may_keep(template, container):
                 yield Finding(
                     template.at(container),
-                    f"{said} {preset.directory}, where no volume is: a restart of the container deletes it.",
+                    f"{said} {preset.directory}, which isn't on a volume. A restart of the container "
+                    "deletes it.",
                     _HINTS[target.kind],
                 )
 

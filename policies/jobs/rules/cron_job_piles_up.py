@@ -44,23 +44,23 @@ def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterato
     if _trains(target, facts) and period < 86400:
         yield Finding(
             path,
-            f"A run starts every {_words(period)}, also while the previous one still trains: slow or "
-            "waiting runs add up, and each takes accelerators and nodes from the others.",
+            f"A run starts every {_words(period)}, even while the previous one is still training. Slow or "
+            "waiting runs add up, and they take accelerators and nodes from each other.",
             _HINT,
         )
     elif deadline is not None and period <= _FREQUENT:
         yield Finding(
             path,
-            f"A run may take {_words(deadline)} (activeDeadlineSeconds), and the next one starts after "
-            f"{_words(period)}: up to {-(-deadline // period)} run at the same time.",
+            f"A run may take {_words(deadline)} (activeDeadlineSeconds), but the next one starts after "
+            f"{_words(period)}. Up to {-(-deadline // period)} run at the same time.",
             _HINT,
         )
     elif deadline is None and period <= _FREQUENT and period < _time_of_retries(job):
         yield Finding(
             path,
-            f"A run starts every {_words(period)}, and one that fails retries for "
-            f"{_words(_time_of_retries(job))} (backoffLimit {job.backoff_limit}); one that hangs has no "
-            "end. The runs add up until the nodes are full.",
+            f"A run starts every {_words(period)}. A run that fails retries for "
+            f"{_words(_time_of_retries(job))} (backoffLimit {job.backoff_limit}), and a run that hangs "
+            "never ends. The runs add up until the nodes are full.",
             _HINT,
         )
 
@@ -69,9 +69,10 @@ def _blocked(target: Target, job: JobSpec, facts: Facts) -> Iterator[Finding]:
     if job.typed.active_deadline_seconds is None and _trains(target, facts):
         yield Finding(
             job.at("activeDeadlineSeconds"),
-            "A run that hangs, or waits for an accelerator or an image, has no end, and with "
-            "concurrencyPolicy Forbid no other run starts meanwhile: the schedule stops without an error.",
-            "Set activeDeadlineSeconds to more than the longest run takes.",
+            "A run that hangs, or that waits for an accelerator or an image, never ends. With "
+            "concurrencyPolicy Forbid, no other run starts meanwhile, and the schedule stops without an "
+            "error.",
+            "Set activeDeadlineSeconds above the duration of the longest run.",
         )
 
 
@@ -81,9 +82,7 @@ def _trains(target: Target, facts: Facts) -> bool:
     )
 
 
-_HINT: Final = (
-    "Set concurrencyPolicy to Forbid, and activeDeadlineSeconds in the Job to less than the period."
-)
+_HINT: Final = "Set concurrencyPolicy to Forbid, and set the Job's activeDeadlineSeconds below the period."
 
 
 def _time_of_retries(job: JobSpec) -> int:
@@ -96,16 +95,16 @@ def _deadlines(spec: CronJobSpec, period: int | None) -> Iterator[Finding]:
     if given is not None and 0 <= given < _TOO_SHORT:
         yield Finding(
             "spec.startingDeadlineSeconds",
-            f"A run that the controller does not start within {given} s is left out, and the controller "
-            "may look only every 10 s: most runs never start.",
-            f"Set startingDeadlineSeconds to at least {_TOO_SHORT}, better to a part of the period.",
+            f"The controller skips a run that it doesn't start within {given} s, but it may check only "
+            "every 10 s. Most runs never start.",
+            f"Set startingDeadlineSeconds to at least {_TOO_SHORT}, or better, to a fraction of the period.",
         )
     elif given is None and spec.suspend:
         yield Finding(
             "spec.startingDeadlineSeconds",
-            "When suspend becomes false, a missed run starts at once, at a time that the schedule does not "
-            "name.",
-            "Set startingDeadlineSeconds: runs that are later than that are left out.",
+            "When suspend becomes false, a missed run starts immediately, at a time that isn't in the "
+            "schedule.",
+            "Set startingDeadlineSeconds, so that the controller skips runs that are later than that.",
         )
 
 
@@ -117,9 +116,9 @@ def _history(spec: CronJobSpec) -> Iterator[Finding]:
         if kept is not None and kept > _MANY:
             yield Finding(
                 f"spec.{name}",
-                f"Up to {kept} finished Jobs and their pods stay in the API server's database: lists of "
-                "pods become slow for everyone, and the pods count against quotas of objects.",
-                f"Set {name} to {_MANY} at most, and keep logs in a log store.",
+                f"Up to {kept} finished Jobs and their pods stay in the API server's database. Listing "
+                "pods becomes slow for everyone, and the pods count against object quotas.",
+                f"Set {name} to at most {_MANY}, and keep logs in a log store.",
             )
 
 

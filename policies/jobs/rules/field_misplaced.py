@@ -17,9 +17,9 @@ def check(target: Target, facts: Facts) -> Findings:
                 place = right if " " in right else f"{above}.{right}"
                 yield Finding(
                     field_path((*run.steps, *steps)),
-                    f"{run.life.kind} has no field {wrong.rpartition('.')[2]} here: the API server drops "
+                    f"{run.life.kind} has no field {wrong.rpartition('.')[2]} here. The API server drops "
                     "it or the controller ignores it, without an error.",
-                    f"Write it where it has an effect: {place}.",
+                    f"Set it where it takes effect: {place}.",
                 )
 
 

@@ -31,14 +31,14 @@ def check(target: Target, facts: Facts) -> Findings:
         if seconds < shortest:
             yield Finding(
                 field_path(steps),
-                f"{_what(target)} is deleted {seconds} s after its end, together with the logs of its pods.",
-                f"Set ttlSecondsAfterFinished to at least {least}, or leave it out.",
+                f"{_what(target)} is deleted {seconds} s after it ends, together with the logs of its pods.",
+                f"Set ttlSecondsAfterFinished to at least {least}, or omit it.",
             )
     yield from _of_ended_pods(target)
     if target.kind == CRON_JOB and target.read(CronJob).spec.failed_jobs_history_limit == 0:
         yield Finding(
             "spec.failedJobsHistoryLimit",
-            "A failed Job is deleted at once, together with the logs that show why it failed.",
+            "A failed Job is deleted immediately, together with the logs that show why it failed.",
             "Set failedJobsHistoryLimit to at least 1.",
         )
 
@@ -56,7 +56,7 @@ def _of_ended_pods(target: Target) -> Findings:
                     run.at(field),
                     f"With {field} {value}, all pods are deleted when the {run.life.kind} ends, together "
                     "with the logs that show why it failed.",
-                    f"Set {field} to {ending.instead}: it deletes the pods that still run, and no others.",
+                    f"Set {field} to {ending.instead}, which deletes only the pods that are still running.",
                 )
 
 

@@ -47,8 +47,8 @@ def _job(target: Target, job: JobSpec, facts: Facts) -> Findings:
     if per_index == 0:
         yield Finding(
             job.at("backoffLimitPerIndex"),
-            "With backoffLimitPerIndex 0 the first eviction or preemption of a pod fails its index for "
-            "good, and with it the Job.",
+            "With backoffLimitPerIndex 0, the first eviction or preemption of a pod permanently fails its "
+            "index, and with it the Job.",
             _HINT.replace("backoffLimit", "backoffLimitPerIndex"),
         )
     elif per_index is not None:
@@ -56,16 +56,16 @@ def _job(target: Target, job: JobSpec, facts: Facts) -> Findings:
     elif not job.backoff_limit:
         yield Finding(
             job.at("backoffLimit"),
-            "With backoffLimit 0 the first eviction or preemption of a pod fails the whole Job.",
+            "With backoffLimit 0, the first eviction or preemption of a pod fails the whole Job.",
             _HINT,
         )
     elif trains and is_gang(target.obj, facts) and job.is_indexed and job.backoff_limit < job.parallelism:
         yield Finding(
             job.at("backoffLimit"),
-            f"The {job.parallelism} pods train together: if one is evicted, the others fail, too, and that "
-            f"is more than the backoffLimit of {job.backoff_limit}, so one eviction can fail the Job.",
+            f"The {job.parallelism} pods train together. If one is evicted, the others also fail, which is "
+            f"more failures than the backoffLimit of {job.backoff_limit}. One eviction can fail the Job.",
             f"Set backoffLimit to a multiple of {job.parallelism}, or use a JobSet with a failurePolicy, "
-            "which restarts all pods as one.",
+            "which restarts all pods together.",
         )
 
 
@@ -88,10 +88,11 @@ def _job_set(target: Target, facts: Facts) -> Findings:
         if job is not None and job.template.spec.backoff_limit == 0:
             yield Finding(
                 "spec.failurePolicy.maxRestarts",
-                f"Each eviction or preemption of a pod uses one of the {policy.max_restarts} restarts, as "
-                "an error of the program does: after some days on busy or preemptible nodes none is left.",
+                f"Each eviction or preemption of a pod uses up one of the {policy.max_restarts} restarts, "
+                "just like an error of the program. After some days on busy or preemptible nodes, none is "
+                "left.",
                 f"Add a failurePolicy rule with the action {_IGNORES} for onJobFailureReasons "
-                "PodFailurePolicy, and to its Jobs a podFailurePolicy that fails them on the condition "
+                "PodFailurePolicy. Also give its Jobs a podFailurePolicy that fails them on the condition "
                 "DisruptionTarget.",
             )
             return
@@ -111,9 +112,15 @@ def _run(target: Target, run: Run, facts: Facts) -> Findings:
         if each.value == "Never":
             continue  # a decision
         if lost:
-            why = f"An eviction, a preemption or a drained node ends it: {_name(each)} does not retry these."
+            why = (
+                f"An eviction, a preemption or a node drain ends it, because {_name(each)} doesn't retry "
+                "these."
+            )
         else:
-            why = f"The first eviction ends it: without {each.retry.limit}, {_name(each)} retries 0 times."
+            why = (
+                f"The first eviction ends it, because without {each.retry.limit}, {_name(each)} retries 0 "
+                "times."
+            )
         yield Finding(field_path(each.steps), why, _remedy(each))
 
 
@@ -123,10 +130,10 @@ def _name(each: RetryAt) -> str:
 
 def _remedy(each: RetryAt) -> str:
     if each.steps[-1] == "retryPolicy":
-        return "Set retryPolicy to Always: Argo reports a deleted pod as an error, not as a failure."
+        return "Set retryPolicy to Always, because Argo reports a deleted pod as an error, not as a failure."
     if each.retry.limit:
         return f"Set {each.retry.limit} to at least 1."
-    return "Use ExitCode, with which the operator replaces a pod that was killed."
+    return "Use ExitCode. The operator then replaces a pod that was killed."
 
 
 def _is_expensive(target: Target, each: RetryAt, run: Run, facts: Facts) -> bool:

@@ -19,10 +19,10 @@ def check(target: Target, facts: Facts) -> Findings:
         if training_containers(target.obj, job, settings, facts):
             yield Finding(
                 job.at("podFailurePolicy"),
-                f"A training program with an error runs again up to {job.backoff_limit} times, and then its "
-                "pod is deleted with the log of the error: with restartPolicy OnFailure, no podFailurePolicy "
-                "can distinguish an error from an eviction.",
-                "Set restartPolicy to Never; the policy job-retries then adds the podFailurePolicy.",
+                f"A training program with an error runs again up to {job.backoff_limit} times, and then "
+                "its pod is deleted with the log of the error. With restartPolicy OnFailure, no "
+                "podFailurePolicy can tell an error from an eviction.",
+                "Set restartPolicy to Never. The policy job-retries then adds the podFailurePolicy.",
             )
 
 

@@ -36,12 +36,12 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     yield Finding(
         "spec.ttlSecondsAfterFinished",
-        f"{tool} applies this Job, and Kubernetes deletes it {seconds} s after its end: {tool} then finds "
-        "that it is missing and, with automatic synchronization, runs it again and again.",
-        "Leave ttlSecondsAfterFinished out, or make the Job a hook with a deletion policy "
+        f"{tool} applies this Job, and Kubernetes deletes it {seconds} s after it ends. {tool} then finds "
+        "it missing and, with automatic sync, runs it again and again.",
+        "Omit ttlSecondsAfterFinished, or make the Job a hook with a deletion policy "
         "(argocd.argoproj.io/hook: Sync, argocd.argoproj.io/hook-delete-policy: BeforeHookCreation)."
         if tool == "Argo CD"
-        else "Leave ttlSecondsAfterFinished out; with force: true Flux replaces a Job that has changed.",
+        else "Omit ttlSecondsAfterFinished. With force: true, Flux replaces a Job that has changed.",
     )
 
 

@@ -16,9 +16,9 @@ def check(target: Target, facts: Facts) -> Findings:
     for template, container, server, certainty in never_ending_beside_others(target, program):
         yield Finding(
             template.at(container),
-            f"Container {container.name} is a model server ({server}) and keeps running when its client "
-            "is done: the Job completes only when all its containers have ended.",
-            "Make it a native sidecar: move it to initContainers with restartPolicy: Always.",
+            f"Container {container.name} is a model server ({server}) and keeps running after its client "
+            "is done. The Job completes only when all its containers have ended.",
+            "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
             certainty,
         )
 

@@ -19,9 +19,9 @@ def check(target: Target, facts: Facts) -> Findings:
     for template, container, name, certainty in never_ending_beside_others(target, program):
         yield Finding(
             template.at(container),
-            f"Container {container.name} ({name}) runs until something stops it, and the {_kind(target)} "
-            "is not complete before all its containers are.",
-            "Make it a native sidecar: move it to initContainers with restartPolicy: Always.",
+            f"Container {container.name} ({name}) runs until something stops it, but the {_kind(target)} "
+            "completes only when all its containers have ended.",
+            "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
             certainty,
         )
 

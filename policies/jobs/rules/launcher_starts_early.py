@@ -35,8 +35,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     field_path((*run.steps, *start.field.split("."))),
                     f"The launcher starts together with its {pods[launcher[1]]} workers and fails until "
-                    "they all answer. Each failure is a retry: if a node must start or a large image is "
-                    f"pulled first, the {run.life.kind} fails.",
+                    "all of them answer. Each failure counts as a retry. If a node must start or a large "
+                    f"image must be pulled first, the {run.life.kind} fails.",
                     f"Set {start.field} to {start.instead}.",
                 )
 
@@ -64,8 +64,8 @@ def _job_set(target: Target) -> Findings:
         yield Finding(
             f"spec.replicatedJobs[{index}].dependsOn",
             "The launcher starts together with the workers whose sshd it needs, and fails until they "
-            "answer. Each failure is a retry: if a node must start or a large image is pulled first, the "
-            "JobSet fails.",
+            "answer. Each failure counts as a retry. If a node must start or a large image must be pulled "
+            "first, the JobSet fails.",
             "Add dependsOn with the name of the workers' job and status Ready.",
         )
 

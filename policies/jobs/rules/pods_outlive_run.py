@@ -24,9 +24,9 @@ def check(target: Target, facts: Facts) -> Findings:
         if roles:
             yield Finding(
                 run.at(ending.fields[0]),
-                f"The pods of {listed(roles)} run until somebody deletes them: when the {run.life.kind} "
-                f"has ended, they keep their nodes and what they requested, since {ending.fields[0]} is "
-                f"{_text(value)}.",
+                f"The pods of {listed(roles)} run until somebody deletes them, since {ending.fields[0]} is "
+                f"{_text(value)}. After the {run.life.kind} has ended, they keep their nodes and the "
+                "resources that they requested.",
                 f"Set {ending.fields[0]} to {_text(ending.instead)}.",
             )
 

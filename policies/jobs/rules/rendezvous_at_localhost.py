@@ -60,9 +60,10 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
         if address and reach_of(split_port(address)[0]) is Reach.LOCAL:
             yield Finding(
                 template.command_path(container),
-                f"Container {container.name} waits for {nodes} nodes at {where}, which is each pod "
-                "itself: no pod meets another one, and all fail at the timeout of the rendezvous.",
-                "Give the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
+                f"Container {container.name} waits for {nodes} nodes at {where}, but in each pod that "
+                "address is the pod itself. No pod meets another one, and all of them fail when the "
+                "rendezvous times out.",
+                "Use the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
             )
 
 

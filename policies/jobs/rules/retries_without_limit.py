@@ -25,8 +25,8 @@ def check(target: Target, facts: Facts) -> Findings:
         useless = ", although the manifest limits its retries" if _has_useless(found, run) else ""
         yield Finding(
             field_path(found.steps),
-            f"{_what(found)} starts again for as long as the {kind} exists{useless}, and keeps what its pods "
-            f"hold: {found.retry.why}.",
+            f"{_what(found)} restarts for as long as the {kind} exists{useless}, and its pods keep their "
+            f"resources: {found.retry.why}.",
             found.retry.instead,
         )
 

@@ -26,7 +26,7 @@ class HangSetting(Model):
     def fault(self, value: str) -> str:
         """What the value does, as half a sentence; empty if a hang ends the training."""
         if value in self.disabled:
-            return "switches off what ends a training that hangs"
+            return "turns off the detection that ends a hung training"
         number = whole_number(value, 18)
         if self.longest is None or number is None:
             return ""
@@ -53,9 +53,9 @@ def check(target: Target, facts: Facts) -> Findings:
                 if fault := setting.fault(value):
                     yield Finding(
                         path,
-                        f"{name}={value} of container {container.name} {fault}: if one rank dies, the "
-                        "others wait for it and hold their accelerators, and no retry of the job begins.",
-                        f"Remove {name}: the default is {setting.default}.",
+                        f"{name}={value} of container {container.name} {fault}. If one rank dies, the "
+                        "others wait for it and hold their accelerators, and the job isn't retried.",
+                        f"Remove {name}. The default is {setting.default}.",
                     )
 
 

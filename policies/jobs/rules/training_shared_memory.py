@@ -55,8 +55,8 @@ def check(target: Target, facts: Facts) -> Findings:
             if why and is_small(template, container):
                 yield Finding(
                     template.at(container, "volumeMounts"),
-                    f"Container {container.name} has the default size of /dev/shm, 64 MiB, and {why}: it "
-                    "may end with a bus error or 'No space left on device' after hours.",
+                    f"Container {container.name} has the default size of /dev/shm, 64 MiB, and {why}. "
+                    "After hours, it may end with a bus error or 'No space left on device'.",
                     HINT,
                 )
 
@@ -74,7 +74,7 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
             continue
         for loader in _table().loaders:
             if count := whole_number(option(words, *loader.flags), 5):
-                return f"{count} loading processes hand their batches over through it"
+                return f"{count} data loading processes pass their batches through it"
     return ""
 
 

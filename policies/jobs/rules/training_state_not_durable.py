@@ -81,8 +81,9 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     yield Finding(
         f"{training[0].spec_path}.volumes",
-        "What the training writes is lost with its pod: no container mounts a volume that outlives it.",
-        "Mount a PersistentVolumeClaim for checkpoints, or name where they go in the annotation "
+        "No container mounts a volume that outlives the pod, so everything that the training writes is "
+        "lost with the pod.",
+        "Mount a PersistentVolumeClaim for checkpoints, or name their location in the annotation "
         f"{CHECKPOINT}.",
     )
 

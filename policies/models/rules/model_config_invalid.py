@@ -13,7 +13,7 @@ from policies.kube.metadata import labels_of
 from policies.models.model_puller_settings import ModelPuller
 from puller import model_config
 
-_HINT = "Correct the entry: until then the puller refuses this model and serves the others."
+_HINT = "Correct the entry. Until then, the puller refuses this model and serves the others."
 
 _HINT_UNKNOWN = "Remove the field, or correct its name."
 

@@ -49,8 +49,8 @@ def check(target: Target, facts: Facts) -> Findings:
         if name:
             yield Finding(
                 f"{template.spec_path}.dnsPolicy",
-                f"The pod uses {name} ({where}), which it cannot resolve: with hostNetwork and dnsPolicy "
-                "ClusterFirst it asks the node's DNS servers, not those of the cluster.",
+                f"The pod uses {name} ({where}), which it can't resolve. With hostNetwork and dnsPolicy "
+                "ClusterFirst, it queries the node's DNS servers instead of the cluster's.",
                 "Set dnsPolicy: ClusterFirstWithHostNet.",
             )
 

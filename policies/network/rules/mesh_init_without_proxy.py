@@ -30,12 +30,11 @@ def check(target: Target, facts: Facts) -> Findings:
             if user != mesh.proxy_user and _needs_network(template, container):
                 yield Finding(
                     template.at(container),
-                    f"Init container {container.name} needs the network, and {mesh.name}'s proxy starts "
-                    "only after all init containers: with the mesh's CNI plugin, or for hosts that "
-                    "require mutual TLS, its connections fail.",
-                    f"Let {mesh.name} run its proxy as a native sidecar "
-                    f"({mesh.native[0].replace('=', ': ')}), exclude the port, or run the container as "
-                    f"user {mesh.proxy_user}.",
+                    f"Init container {container.name} needs the network, but {mesh.name}'s proxy starts "
+                    "only after all init containers. With the mesh's CNI plugin, or for hosts that require "
+                    "mutual TLS, its connections fail.",
+                    f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), "
+                    f"exclude the port, or run the container as user {mesh.proxy_user}.",
                 )
 
 

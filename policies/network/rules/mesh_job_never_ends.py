@@ -28,9 +28,9 @@ def check(target: Target, facts: Facts) -> Findings:
         yield Finding(
             template.spec_path,
             f"{mesh.name} adds a proxy to the pods of this {target.kind.kind}, and nothing stops it when "
-            "the work is done: the pod never completes, unless the proxy is a native sidecar.",
-            f"Let {mesh.name} run its proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or "
-            f"switch it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
+            "the work is done. Unless the proxy is a native sidecar, the pod never completes.",
+            f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or turn "
+            f"it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
         )
 
 

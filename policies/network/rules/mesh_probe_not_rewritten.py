@@ -20,9 +20,9 @@ def check(target: Target, facts: Facts) -> Findings:
         reported.add(template.spec_path)
         yield Finding(
             probe.at("httpGet"),
-            f"The annotation {key} keeps {mesh.name} from rewriting the {probe.name}: with strict mutual "
-            "TLS the proxy refuses the kubelet, which has no certificate, and the probe always fails.",
-            "Remove the annotation, or let the probe run a command.",
+            f"The annotation {key} keeps {mesh.name} from rewriting the {probe.name}. With strict mutual "
+            "TLS, the proxy refuses the kubelet, which has no certificate, and the probe always fails.",
+            "Remove the annotation, or use an exec probe.",
         )
 
 

@@ -39,9 +39,9 @@ def check(target: Target, facts: Facts) -> Findings:
                 streams = "" if each.gateway.whole else " if it is not streamed"
                 yield Finding(
                     template.at(container),
-                    f"{each.route} ends requests to {each.backend} after {each.seconds:g} "
-                    f"s{default}. A normal answer of {server.name} may take {long.seconds} s or "
-                    f"longer{streams}: the client gets 504, and the server computes on.",
+                    f"{each.route} ends requests to {each.backend} after {each.seconds:g} s{default}. A "
+                    f"normal answer of {server.name} may take {long.seconds} s or longer{streams}. The "
+                    "client then gets status 504, and the server keeps computing.",
                     f"Set the route's timeout to 600 s or more ({each.gateway.setting}).",
                 )
                 break

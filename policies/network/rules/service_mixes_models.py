@@ -34,9 +34,9 @@ def check(target: Target, facts: Facts) -> Findings:
                 if selected and theirs and own.isdisjoint(theirs):
                     yield Finding(
                         f"{template.metadata_path}.labels",
-                        f"Service {service.name} selects these pods, which serve {min(own)}, next to those "
-                        f"of {other.kind} {other.name}, which serve {min(theirs)}: it sends each request to "
-                        "one of them by chance.",
+                        f"Service {service.name} selects these pods, which serve {min(own)}, and also "
+                        f"those of {other.kind} {other.name}, which serve {min(theirs)}. It sends each "
+                        "request to one of them at random.",
                         "Select by a label that only the pods of one model have.",
                     )
                     return

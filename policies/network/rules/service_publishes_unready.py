@@ -26,11 +26,10 @@ def check(target: Target, facts: Facts) -> Findings:
             if server is not None and start and name:
                 yield Finding(
                     template.at(container),
-                    f"Service {name} publishes pods that are not ready: it sends requests to "
-                    f"{server.name} while it loads, which usually takes {in_words(start)}, and while it "
-                    "stops.",
-                    f"Remove publishNotReadyAddresses from Service {name}; peers use a headless Service "
-                    "of their own.",
+                    f"Service {name} publishes pods that aren't ready. It sends requests to {server.name} "
+                    f"while it loads, which usually takes {in_words(start)}, and while it stops.",
+                    f"Remove publishNotReadyAddresses from Service {name}, and use a separate headless "
+                    "Service for peers.",
                 )
 
 

@@ -39,7 +39,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if selector.items() <= group.labels.items() and selector.items() <= group.first.items():
                 yield Finding(
                     group.path,
-                    f"Service {service.name} selects the workers, too. Only the leader serves: "
+                    f"Service {service.name} also selects the workers, but only the leader serves. "
                     f"{group.size - 1} of {group.size} requests fail.",
                     f'Add {group.index}: "0" to the Service\'s selector, or a label that only leaders have.',
                 )

@@ -49,8 +49,9 @@ def check(target: Target, facts: Facts) -> Findings:
             least = max(5, math.ceil(slow.seconds) * 4)
             yield Finding(
                 probe.at("timeoutSeconds"),
-                f"The {probe.name} {what}, which needs {slow.seconds} s before it can pass, and its timeout "
-                f"is {probe.timeout} s: after {probe.give_up} s the kubelet restarts the container.",
+                f"The {probe.name} {what}, which needs {slow.seconds} s before it can pass, but its "
+                f"timeout is {probe.timeout} s. After {probe.give_up} s, the kubelet restarts the "
+                "container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
             )
         elif probe.timeout > 1 or always_passes(probe):
@@ -58,8 +59,8 @@ def check(target: Target, facts: Facts) -> Findings:
         elif probe.give_up < LENIENT and is_first_party(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("timeoutSeconds"),
-                f"The {probe.name} starts a process with a timeout of 1 s. On a busy node, starting it takes "
-                f"longer, and after {probe.give_up} s the kubelet restarts the container.",
+                f"The {probe.name} starts a process with a timeout of 1 s. On a busy node, the process "
+                f"takes longer to start, and the kubelet restarts the container after {probe.give_up} s.",
                 "Set timeoutSeconds to 5 or more, or use httpGet or grpc.",
             )
 

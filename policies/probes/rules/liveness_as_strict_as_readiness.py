@@ -25,16 +25,16 @@ def check(target: Target, facts: Facts) -> Findings:
         server = recognised(liveness.container, facts)
         late = hint = ""
         if server is not None and server.preset.busy is not None and liveness.timeout <= SHORT:
-            late = f" Its timeout is {liveness.timeout} s, and under load the answer of {server.name} "
+            late = f" Its timeout is {liveness.timeout} s, and under load, the answer of {server.name} "
             late += f"{server.preset.busy.why}."
             hint = f" Set timeoutSeconds to {LATE} or more."
         yield Finding(
             liveness.at("failureThreshold"),
-            f"Liveness and readiness of container {liveness.container.name} make the same check. Liveness "
-            f"gives up after {liveness.give_up} s and readiness after {readiness.give_up} s, so overload "
-            f"restarts the container before it gets less traffic.{late}",
-            f"Give liveness more time: periodSeconds * failureThreshold above {readiness.give_up}, better "
-            f"{LENIENT} or more.{hint}",
+            f"The liveness and readiness probes of container {liveness.container.name} make the same "
+            f"check. Liveness gives up after {liveness.give_up} s and readiness after {readiness.give_up} "
+            f"s, so overload restarts the container before it gets less traffic.{late}",
+            f"Give liveness more time: set periodSeconds * failureThreshold above {readiness.give_up}, or "
+            f"better, to {LENIENT} or more.{hint}",
         )
 
 

@@ -18,9 +18,9 @@ def check(target: Target, facts: Facts) -> Findings:
             if because and not looks_injected(template.view, container, LIVENESS, facts):
                 yield Finding(
                     template.at(container, LIVENESS),
-                    f"The liveness endpoint of container {container.name} answers while its engine hangs, "
-                    f"so the kubelet does not restart it. Progress is not checked: {because}.",
-                    "Leave livenessProbe out and remove that reason, so that the webhook checks progress.",
+                    f"The liveness endpoint of container {container.name} answers even while its engine "
+                    f"hangs, so the kubelet doesn't restart it. Progress isn't checked: {because}.",
+                    "Remove the livenessProbe and the reason above, so that the webhook checks progress.",
                 )
 
 

@@ -27,12 +27,12 @@ def _dependent_endpoint(probe: Probe, facts: Facts) -> Finding | None:
     dependency = dependency_of(server.preset, path)
     if dependency is None:
         return None
-    and_readiness = f", and readiness {path}" if path == server.preset.ready_path else ""
+    and_readiness = f", and {path} for readiness" if path == server.preset.ready_path else ""
     return Finding(
         probe.at("httpGet", "path"),
-        f"The {probe.name} asks GET {path} of {server.name}, which checks {dependency}: if that fails, "
+        f"The {probe.name} sends GET {path} to {server.name}, which checks {dependency}. If that fails, "
         "the kubelet restarts a server that is alive.",
-        f"Let liveness use {liveness_advice(probe.container, server)} instead{and_readiness}.",
+        f"For liveness, use {liveness_advice(probe.container, server)} instead{and_readiness}.",
         Certainty.UNDECIDED,
     )
 

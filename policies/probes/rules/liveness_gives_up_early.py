@@ -33,9 +33,9 @@ def _within_seconds(probe: Probe, server: Server) -> Finding:
     takes = f", which usually takes {in_words(start)}" if start else ""
     return Finding(
         probe.at("failureThreshold"),
-        f"The {probe.name} gives up after {probe.give_up} s: slow answers for so long, as under a burst "
-        f"of requests, restart {server.name}, which then {begins}{takes}.",
-        f"Give it {LENIENT} s or more: periodSeconds * failureThreshold.",
+        f"The {probe.name} gives up after {probe.give_up} s. If answers are slow for that long, as in a "
+        f"burst of requests, the kubelet restarts {server.name}, which then {begins}{takes}.",
+        f"Allow {LENIENT} s or more (periodSeconds * failureThreshold).",
     )
 
 
@@ -49,10 +49,10 @@ def _before_requests_end(probe: Probe, server: Server) -> Findings:
     if longest is not None and probe.give_up < longest:
         yield Finding(
             probe.at("failureThreshold"),
-            f"A request may take {in_words(longest)} ({limit.flags[0]}), and the {probe.name} "
-            f"waits for the same workers of {server.name}. It gives up after {in_words(probe.give_up)}: long "
-            "requests on all workers then end in a restart.",
-            f"Give it more than {longest} s (periodSeconds * failureThreshold), or lower {limit.flags[0]}.",
+            f"A request may take {in_words(longest)} ({limit.flags[0]}), and the {probe.name} waits for "
+            f"the same workers of {server.name}. It gives up after {in_words(probe.give_up)}, so long "
+            "requests on all workers end in a restart.",
+            f"Allow more than {longest} s (periodSeconds * failureThreshold), or lower {limit.flags[0]}.",
             Certainty.LIKELY,
         )
 

@@ -44,18 +44,18 @@ def check(target: Target, facts: Facts) -> Findings:
         if why:
             yield Finding(
                 probe.at(),
-                f"The {probe.name} kills it {budget} s after its start, unless it answers before. {why}, and "
-                "such starts usually take a minute or more.",
+                f"The {probe.name} kills it {budget} s after it starts, unless it answers by then. {why}, "
+                "and such starts usually take a minute or more.",
                 _slow_start_hint(probe, 10 * _HASTY),
                 Certainty.UNDECIDED,
             )
         if start is None or budget >= _least_allowed(start, facts.settings(StandardProbes).boot):
             continue
-        killed = "the kubelet kills it" + ("" if probe.template.completes else " again and again")
+        killed = "The kubelet kills it" + ("" if probe.template.completes else " again and again")
         yield Finding(
             probe.at(),
-            f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
-            f"until it serves ({start.reason}): {killed}, and it never serves.",
+            f"The {probe.name} kills it {budget} s after it starts, but it takes about {start.seconds} s "
+            f"until it serves ({start.reason}). {killed}, and it never serves.",
             _slow_start_hint(probe, start.seconds),
             Certainty.CERTAIN if start.declared or budget < start.usual // _SHARE else Certainty.UNDECIDED,
         )
@@ -91,7 +91,7 @@ def _why_slow(probe: Probe, facts: Facts) -> str:
         return "It loads a model or uses accelerators"
     commands = container_command(probe.template, probe.container).commands
     first = next((each.run for each in _preparing() if any(map(each.is_run_by, commands))), "")
-    return f"It runs {first} before its server at each start" if first else ""
+    return f"It runs {first} before its server whenever it starts" if first else ""
 
 
 def _loads_something(probe: Probe, facts: Facts) -> bool:

@@ -12,10 +12,10 @@ def check(target: Target, facts: Facts) -> Findings:
         target,
         facts,
         lambda _, container: not container.spec.get(READINESS),
-        ("serves and has", "serve and have"),
-        "no livenessProbe: if a server hangs, the kubelet does not restart it.",
-        "Add a livenessProbe on a local health endpoint, or name the endpoint in the pod template's "
-        "annotation mlchassis.dev/health-path.",
+        ("serves requests but has", "serve requests but have"),
+        "no livenessProbe. If a server hangs, the kubelet doesn't restart it.",
+        "Add a livenessProbe on a local health endpoint, or name the endpoint in the annotation "
+        "mlchassis.dev/health-path of the pod template.",
     )
 
 

@@ -12,7 +12,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if probe.failures == 1 and is_first_party(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("failureThreshold"),
-                f"The {probe.name} has failureThreshold 1: one slow or lost answer restarts the container, "
+                f"The {probe.name} has failureThreshold 1. One slow or lost answer restarts the container, "
                 "and overload restarts all replicas.",
                 "Set failureThreshold to 3 or more; 6 suits a model server.",
             )

@@ -22,8 +22,8 @@ def check(target: Target, facts: Facts) -> Findings:
         if not looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             yield Finding(
                 probe.at("initialDelaySeconds"),
-                f"The {probe.name} begins {in_words(probe.delay)} after each start: a server that hangs "
-                "before is not restarted, and a start that takes longer than "
+                f"The {probe.name} begins {in_words(probe.delay)} after each start. A server that hangs "
+                "before that isn't restarted, and a start that takes longer than "
                 f"{in_words(probe.typed.startup_deadline)} is killed.",
                 f"Use a startupProbe with periodSeconds * failureThreshold of {probe.delay} or more, and "
                 "no initialDelaySeconds.",

@@ -18,9 +18,9 @@ def check(target: Target, facts: Facts) -> Findings:
         then = "never restarted" if probe.field == LIVENESS else "ready as soon as its container runs"
         yield Finding(
             probe.at("exec.command"),
-            f"The {probe.name} runs {' '.join(probe.typed.exec.command)[:60]}, which always succeeds: the "
-            f"server is {then}, whatever happens.",
-            "Ask a health endpoint of the server, or leave the probe out, so that the webhook can add one.",
+            f"The {probe.name} runs {' '.join(probe.typed.exec.command)[:60]}, which always succeeds. The "
+            f"server is {then}, no matter what happens.",
+            "Check a health endpoint of the server, or remove the probe so that the webhook can add one.",
         )
 
 

@@ -20,8 +20,8 @@ _INTEGRITY: Final = re.compile(
 )
 
 _CONSEQUENCE: Final = {
-    Certainty.CERTAIN: "under load the check competes with the server, times out, and fails.",
-    Certainty.LIKELY: "its cost is unknown, and under load it may time out and fail.",
+    Certainty.CERTAIN: "Under load, the check competes with the server, times out, and fails.",
+    Certainty.LIKELY: "Its cost is unknown, and under load, it may time out and fail.",
 }
 
 
@@ -59,8 +59,9 @@ def check(target: Target, facts: Facts) -> Findings:
         what, certainty = found
         yield Finding(
             probe.at("exec.command"),
-            f"The {probe.name} {what}, every {probe.period} s: {_CONSEQUENCE[certainty]}",
-            "Ask the server itself with httpGet or grpc, and do such work once: at start or in a CronJob.",
+            f"The {probe.name} {what}, every {probe.period} s. {_CONSEQUENCE[certainty]}",
+            "Check the server itself with httpGet or grpc, and do such work only once: at startup or in a "
+            "CronJob.",
             Certainty.LIKELY if probe.field == STARTUP else certainty,
         )
 

@@ -14,17 +14,18 @@ def check(target: Target, facts: Facts) -> Findings:
         if seconds <= probe.timeout:
             continue
         if seconds == math.inf:
-            found = "may wait without end"
-            hint = "Ask once in each probe: the kubelet repeats the probe every period."
+            found = "may wait forever"
+            hint = "Try only once in each probe, because the kubelet repeats the probe every period."
         else:
             found = f"may take {seconds:g} s by its own timeouts"
             hint = (
-                f"Keep the sum of the inner timeouts below timeoutSeconds, or raise that above {seconds:g}."
+                "Keep the sum of the inner timeouts below timeoutSeconds, or raise timeoutSeconds above "
+                f"{seconds:g}."
             )
         yield Finding(
             probe.at("exec.command"),
-            f"The command of the {probe.name} {found}, but the kubelet ends it after {probe.timeout} s: the "
-            "slow case always counts as a failure.",
+            f"The command of the {probe.name} {found}, but the kubelet ends it after {probe.timeout} s. "
+            "The slow case always counts as a failure.",
             hint,
         )
 

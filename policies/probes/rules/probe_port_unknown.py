@@ -7,9 +7,9 @@ from policies.core.workloads import MADE_AS_WRITTEN
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
 
 _CONSEQUENCE = {
-    LIVENESS: "the kubelet cannot send it and never restarts a hung container",
-    READINESS: "the kubelet cannot send it, and the pod never becomes ready",
-    STARTUP: "the kubelet cannot send it, and the pod neither starts nor restarts",
+    LIVENESS: "the kubelet can't send the probe and never restarts a hung container",
+    READINESS: "the kubelet can't send the probe, and the pod never becomes ready",
+    STARTUP: "the kubelet can't send the probe, and the pod neither starts nor restarts",
 }
 
 
@@ -30,7 +30,7 @@ def _names(probe: Probe) -> list[str]:
 def _finding(probe: Probe, handler: str, port: str) -> Finding:
     known = [name for name in _names(probe) if name]
     other = _container_with(probe.template, port)
-    where = f" (container {other} has one, which does not count)" if other else ""
+    where = f" (only container {other} has one)" if other else ""
     use = (
         f"Use the port's number, or one of the names {', '.join(known[:4])}"
         if known
@@ -38,7 +38,7 @@ def _finding(probe: Probe, handler: str, port: str) -> Finding:
     )
     return Finding(
         probe.at(handler, "port"),
-        f"The {probe.name} asks port {port}, a name that no port of this container has{where}: "
+        f"The {probe.name} uses port {port}, but no port of this container has that name{where}: "
         f"{_CONSEQUENCE[probe.field]}.",
         f"{use}, or give the name to a port of container {probe.container.name}.",
         Certainty.LIKELY if probe.field == LIVENESS else Certainty.CERTAIN,

@@ -37,8 +37,8 @@ def check(target: Target, facts: Facts) -> Findings:
         then = "the kubelet restarts it" if probe.field == LIVENESS else "it gets no more traffic"
         yield Finding(
             probe.at("timeoutSeconds"),
-            f"The {probe.name} has a timeout of {probe.timeout} s. Under load the answer of {server.name} "
-            f"{busy.why}, and after {probe.give_up} s of late answers {then}.",
+            f"The {probe.name} has a timeout of {probe.timeout} s. Under load, the answer of {server.name} "
+            f"{busy.why}, and after {probe.give_up} s of late answers, {then}.",
             f"Set timeoutSeconds to {LATE} or more, and failureThreshold so that a burst of requests passes.",
         )
 

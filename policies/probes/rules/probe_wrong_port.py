@@ -20,7 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 template.at(container),
                 f"Container {container.name} declares no port, so KServe adds a readiness probe on port "
-                f"{asked}, and {server.name} listens on port {port}: the pod never becomes ready.",
+                f"{asked}, but {server.name} listens on port {port}. The pod never becomes ready.",
                 f"Declare the port: ports: [{{containerPort: {port}}}].",
             )
             continue
@@ -31,9 +31,9 @@ def check(target: Target, facts: Facts) -> Findings:
         path = probe.spec["httpGet"].get("path") or ""
         yield Finding(
             probe.at("httpGet", "port"),
-            f"The {probe.name} asks GET {path} on port {asked}, and {server.name} answers that on port "
-            f"{port}: the probe always fails.",
-            f"Ask port {port}.",
+            f"The {probe.name} sends GET {path} to port {asked}, but {server.name} answers it on port "
+            f"{port}. The probe always fails.",
+            f"Use port {port}.",
         )
 
 

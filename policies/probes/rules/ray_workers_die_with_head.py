@@ -29,9 +29,9 @@ def check(target: Target, facts: Facts) -> Findings:
         if probe.give_up < min(waits, _HEAD):
             yield Finding(
                 probe.at("failureThreshold"),
-                f"The {probe.name} gives up after {probe.give_up} s. While its head restarts, Ray's health "
-                f"check may not answer, and the worker may wait up to {waits} s for the head: the kubelet "
-                "ends the workers although the state of the cluster is kept.",
+                f"The {probe.name} gives up after {probe.give_up} s. While the head restarts, Ray's health "
+                f"check may not answer, and the worker may wait up to {waits} s for the head. The kubelet "
+                "then ends the workers although the state of the cluster is kept.",
                 "Remove the probe, since KubeRay adds one of 600 s, or set failureThreshold: 120.",
             )
 

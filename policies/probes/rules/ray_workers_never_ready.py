@@ -36,18 +36,19 @@ def check(target: Target, facts: Facts) -> Findings:
         if place in _WITHOUT_PROXIES:
             yield Finding(
                 "spec.serveConfigV2",
-                f"With proxy_location {place} no proxy of Serve runs on the workers, and KubeRay's "
-                f"readinessProbe asks it in each: the pods of group {group.group_name} are never ready.",
-                "Leave proxy_location out (EveryNode), or give the Ray container of the group a "
-                "readinessProbe that asks only its raylet.",
+                f"With proxy_location {place}, no Serve proxy runs on the workers, but KubeRay's "
+                f"readinessProbe checks it in each of them. The pods of group {group.group_name} are never "
+                "ready.",
+                "Omit proxy_location (EveryNode), or give the Ray container of the group a readinessProbe "
+                "that checks only its raylet.",
             )
             return
         if port != asked:
             yield Finding(
                 "spec.serveConfigV2",
-                f"Serve listens on port {port}. KubeRay's readinessProbe asks port {asked} of group "
-                f"{group.group_name}, and the Service sends there: the workers are never ready.",
-                f"Declare a containerPort {port} with the name {SERVE_PORT_NAME} in the Ray containers.",
+                f"Serve listens on port {port}, but KubeRay's readinessProbe checks port {asked} of group "
+                f"{group.group_name}, and the Service sends requests there. The workers are never ready.",
+                f"Declare containerPort {port} with the name {SERVE_PORT_NAME} in the Ray containers.",
             )
             return
 

@@ -33,10 +33,11 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         yield Finding(
             readiness.at("initialDelaySeconds"),
-            f"Container {readiness.container.name} can get traffic {readiness.delay} s after its start, but "
-            f"liveness begins after {liveness.delay} s: a server that hangs during the first "
-            f"{liveness.delay} s is not restarted.",
-            "Add a startupProbe and remove both initialDelaySeconds: the others begin once it has passed.",
+            f"Container {readiness.container.name} can get traffic {readiness.delay} s after it starts, "
+            f"but liveness begins after {liveness.delay} s. A server that hangs during the first "
+            f"{liveness.delay} s isn't restarted.",
+            "Add a startupProbe and remove both initialDelaySeconds. The other probes begin once it has "
+            "passed.",
         )
 
 

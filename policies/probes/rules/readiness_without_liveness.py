@@ -14,8 +14,8 @@ def check(target: Target, facts: Facts) -> Findings:
         facts,
         _has_readiness,
         ("has", "have"),
-        "a readinessProbe and no livenessProbe: a server that hangs gets no traffic, and the kubelet does "
-        "not restart it.",
+        "a readinessProbe but no livenessProbe. If a server hangs, it gets no traffic, but the kubelet "
+        "doesn't restart it.",
         "Add a livenessProbe on a cheap local endpoint that fails later than the readinessProbe.",
     )
 

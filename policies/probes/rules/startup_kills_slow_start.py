@@ -28,7 +28,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         yield Finding(
             probe.at(),
-            f"The {probe.name} kills it {budget} s after its start, but it takes about {start.seconds} s "
+            f"The {probe.name} kills it {budget} s after it starts, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}).",
             f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}. "
             "This does not delay a faster start.",

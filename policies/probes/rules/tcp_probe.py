@@ -29,16 +29,16 @@ def check(target: Target, facts: Facts) -> Findings:
         if not probe.is_user_written:
             yield Finding(
                 container,
-                f"The readinessProbe that KServe adds checks only for an open port, and the server opens "
-                f"it before its models are loaded. {source} gives a health endpoint.",
-                f"Write a readinessProbe with {_endpoint(known)}.",
+                "The readinessProbe that KServe adds checks only for an open port, but the server opens it "
+                f"before its models are loaded. {source} gives a health endpoint.",
+                f"Add a readinessProbe with {_endpoint(known)}.",
             )
             continue
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks only for an open port, which can be open while the model is not "
             f"loaded or the server hangs. {source} gives a health endpoint.",
-            f"Use {_endpoint(known)} instead, or remove the probe: the webhook then adds the right one.",
+            f"Use {_endpoint(known)} instead, or remove the probe so that the webhook adds the right one.",
         )
 
 

@@ -55,8 +55,8 @@ def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
                 yield Finding(
                     template.at(each.container, "resources"),
                     f"LimitRange {default.limit_range} gives container {each.container.name} the {name} "
-                    f"limit {formatted(name, default.amount)}, and it requests "
-                    f"{formatted(name, each.requests[name])}: the API server refuses every pod.",
+                    f"limit {formatted(name, default.amount)}, but it requests "
+                    f"{formatted(name, each.requests[name])}. The API server refuses every pod.",
                     f"Set a {name} limit of at least the request.",
                 )
         memory = each.default_limits.get("memory")
@@ -67,9 +67,9 @@ def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
                 yield Finding(
                     template.at(each.container, "resources"),
                     f"LimitRange {memory.limit_range} gives container {each.container.name} the memory "
-                    f"limit {formatted('memory', memory.amount)}, and its in-memory volume {volume} may grow "
-                    f"to {formatted('memory', size)}: the files in it count as memory, and the kernel kills "
-                    "the container before the volume is full.",
+                    f"limit {formatted('memory', memory.amount)}, but its in-memory volume {volume} may "
+                    f"grow to {formatted('memory', size)}. The files in it count as memory, so the kernel "
+                    "kills the container before the volume is full.",
                     "Set a memory limit above the volume's sizeLimit.",
                     Certainty.LIKELY,
                 )

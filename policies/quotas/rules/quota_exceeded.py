@@ -39,8 +39,8 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         for container, missing in missing_resources(each.quota, pods):
             yield Finding(
                 template.at(container, "resources"),
-                f"ResourceQuota {name} refuses every pod: it counts {listed(missing)}, and container "
-                f"{container.name} sets no such value{unless}.",
+                f"ResourceQuota {name} refuses every pod, because it counts {listed(missing)} and "
+                f"container {container.name} doesn't set such a value{unless}.",
                 "Set it, or give the namespace a LimitRange with defaults.",
                 # a webhook may add it to the pods, or an unknown LimitRange
                 Certainty.LIKELY if pods.defaults_known else Certainty.UNDECIDED,
@@ -54,11 +54,14 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         group = target.kind not in REPLICATED and count > 1
         yield Finding(
             _resources(each.templates[0]),
-            f"ResourceQuota {name} allows {room.limit}, and the {count} pods of this {target.kind.kind} take "
-            f"{room.amount(room.per_replica)}: some are never created, and the others wait for them."
+            f"ResourceQuota {name} allows {room.limit}, but the {count} pods of this {target.kind.kind} "
+            f"take {room.amount(room.per_replica)}. Some of them are never created, and the others wait "
+            "for them."
             if group
-            else f"ResourceQuota {name} allows {room.limit}, and one replica takes "
-            f"{room.amount(room.per_replica)}: no replica ever runs.",
+            else (
+                f"ResourceQuota {name} allows {room.limit}, but one replica takes "
+                f"{room.amount(room.per_replica)}. No replica ever runs."
+            ),
             "Request less, or raise the quota.",
         )
     elif outcome(each.update, float(room.replicas)) is Outcome.SHORT:
@@ -102,9 +105,9 @@ def _next_to_groups(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
             yield Finding(
                 _resources(each.templates[0]),
                 f"ResourceQuota {room.quota} allows {room.limit}. {who} takes {room.amount(room.used)}, "
-                f"and this {target.kind.kind} {room.amount(room.per_replica)}: if both start, each may get a "
-                "part of its pods, which wait for the rest.",
-                "Admit them as groups, by a queue of Kueue or another gang scheduler, or raise the quota.",
+                f"and this {target.kind.kind} takes {room.amount(room.per_replica)}. If both start, each "
+                "may get only some of its pods, which wait for the rest.",
+                "Admit them as groups with a Kueue queue or another gang scheduler, or raise the quota.",
                 Certainty.LIKELY,
             )
             return
@@ -115,12 +118,15 @@ def _short(target: Target, each: QuotaMatch, room: Room, why: str, certainty: Ce
     if target.kind not in REPLICATED:
         path = _resources(each.templates[0])
         return Finding(
-            path, f"{why}: not all of its pods are created.", "Request less, or raise the quota.", certainty
+            path,
+            f"{why}, so not all of its pods are created.",
+            "Request less, or raise the quota.",
+            certainty,
         )
     left = wanted - fits
     return Finding(
         "spec.replicas",
-        f"{why}: {left} of {wanted} replicas {'is' if left == 1 else 'are'} not created.",
+        f"{why}, so {left} of {wanted} replicas {'is' if left == 1 else 'are'} not created.",
         f"{_fewer(fits)} less, or raise the quota.",
         certainty,
     )

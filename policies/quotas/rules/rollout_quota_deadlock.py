@@ -60,8 +60,8 @@ def _stuck(target: Target, full: str, certainty: Certainty) -> Finding:
     strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
     return Finding(
         f"spec.{strategy}.maxUnavailable",
-        f"{full}. A rollout starts a new {'group' if groups else 'pod'} before it stops an old one: "
-        "the quota refuses it, and the rollout never completes.",
+        f"{full}. A rollout starts a new {'group' if groups else 'pod'} before it stops an old one. The "
+        "quota refuses the new one, and the rollout never completes.",
         "Set maxUnavailable to 1 and maxSurge to 0, or raise the quota by one replica.",
         certainty,
     )

@@ -55,7 +55,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 excess = scaled.most - int(room)
                 yield Finding(
                     scaled.path,
-                    f"{scaled.name} may ask for {scaled.most} {scaled.pods}, and {why}: "
+                    f"{scaled.name} may scale to {scaled.most} {scaled.pods}, but {why}. "
                     f"{excess} of them {'never runs' if excess == 1 else 'never run'}.",
                     f"Set {scaled.field} to {int(room)}, or make room for more.",
                 )
@@ -146,13 +146,13 @@ def _by_nodes(scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
     if found is not None:
         if found.nodes:
             room = found.room(one_each=kept_apart(template.typed, HOSTNAME))
-            yield room, f"all nodes and pools together fit {room:.0f}"
+            yield room, f"all nodes and pools together fit only {room:.0f}"
     elif settings.fixed_size and len(nodes) <= MAX_NODES:
         for limit in limits_of(template):
             usable = None if limit.cause is Cause.SPREAD else domains(template.typed.spec, limit, nodes)
             if usable is not None and usable.usable:
                 room = usable.room(limit)
-                yield room, f"{limit.cause.value} ({limit.key}) leaves room for {room:.0f}"
+                yield room, f"{limit.cause.value} ({limit.key}) leaves room for only {room:.0f}"
 
 
 RULE = rule(

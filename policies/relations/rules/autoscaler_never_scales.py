@@ -100,9 +100,9 @@ def _without_request(
     unless = "" if sure else ", unless a LimitRange gives it one"
     return _Obstacle(
         containers[0],
-        f"scales by {metric.resource} in percent of the requests, and container{'s' if several else ''} "
+        f"scales by {metric.resource} in percent of the requests, but container{'s' if several else ''} "
         f"{listed((each.name for each in containers), 3)} request{'' if several else 's'} {amount}{unless}",
-        f"Set a {metric.resource} request for each container, or scale by a target of type AverageValue.",
+        f"Set a {metric.resource} request for each container, or use a target of type AverageValue.",
         fails=True,
         sure=sure,
     )
@@ -120,8 +120,8 @@ def _out_of_reach(metric: _Utilization, counted: Sequence[Resources], tolerance:
     above = "" if sure else f" by more than the tolerance of {(tolerance * 100).normalize():f} %"
     return _Obstacle(
         counted[0].container,
-        f"adds pods if they use more than {metric.target} % of their {metric.resource} requests{above}, and "
-        f"their limits allow {most} %",
+        f"adds pods only if they use more than {metric.target} % of their {metric.resource} "
+        f"requests{above}, but their limits allow {most} %",
         f"Lower averageUtilization, or raise the {metric.resource} limits above the requests.",
         sure=sure,
     )
@@ -131,7 +131,7 @@ def _effect(found: _Obstacle, metrics: int) -> str:
     """While one of several metrics fails, the others add pods and remove none (`computeReplicasForMetrics` in
     horizontal.go)."""
     if metrics > 1:
-        others = ", and while it fails the others remove none" if found.fails else ""
+        others = ", and while it fails, the others remove none" if found.fails else ""
         return f"this metric adds no pod{others}"
     return f"it adds no pod under load{', and removes none' if found.fails else ''}"
 

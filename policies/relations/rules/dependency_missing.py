@@ -42,7 +42,7 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
         ends = "never ends" if link.limit is None else f"takes {link.limit:.0f} s"
         yield Finding(
             link.path,
-            f"{link.subject} waits for Service {service}, which does not exist: the wait {ends}.",
+            f"{link.subject} waits for Service {service}, which doesn't exist. The wait {ends}.",
             "Correct the name, or create the Service together with this object.",
             link.certainty if link.limit is None else Certainty.UNDECIDED,
         )
@@ -55,8 +55,8 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
             verb = "mounts" if read.mounted else "reads"
             yield Finding(
                 read.path,
-                f"The pod {verb} {read.kind.kind} {read.name}, which does not exist in namespace "
-                f"{namespace}: no container of it starts.",
+                f"The pod {verb} {read.kind.kind} {read.name}, which doesn't exist in namespace "
+                f"{namespace}. None of its containers starts.",
                 f"Correct the name, or create the {read.kind.kind} together with this object"
                 + ("." if read.kind == CLAIM else ", or set optional: true."),
             )

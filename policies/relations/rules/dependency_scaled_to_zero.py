@@ -28,8 +28,8 @@ def check(target: Target, facts: Facts) -> Findings:
             reported.add(service)
             yield Finding(
                 link.path,
-                f"{link.subject} waits for Service {service}, and {' '.join(names[0])} behind it has 0 "
-                "replicas: the wait never ends.",
+                f"{link.subject} waits for Service {service}, but {' '.join(names[0])} behind it has 0 "
+                "replicas. The wait never ends.",
                 "Scale the workload up, or remove the wait.",
             )
 

@@ -87,8 +87,8 @@ def _finding(
     ends = "never completes" if link.limit is None else "takes that long, or fails"
     return Finding(
         link.path,
-        f"{link.subject} waits {limit}for {what}, which {tool} deploys {later.description}, "
-        f"after this {target.kind.kind} ({own.description}) is {done}. {first} first deployment {ends}.",
+        f"{link.subject} waits {limit}for {what}, which {tool} deploys {later.description}, after this "
+        f"{target.kind.kind} ({own.description}) is {done}. {first} first deployment {ends}.",
         f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}, or let this "
         f"{target.kind.kind} start without it.",
         certainty,

@@ -28,9 +28,9 @@ def check(target: Target, facts: Facts) -> Findings:
             if name:
                 yield Finding(
                     f"{template.spec_path}.resourceClaims[{index}].resourceClaimName",
-                    f"{why}, and all of them share ResourceClaim {name}. Its devices are allocated once, on "
-                    "one node, so the pods of other nodes stay Pending.",
-                    "Use a resourceClaimTemplateName, so that each pod gets a claim and devices.",
+                    f"{why}, but all of them share ResourceClaim {name}. Its devices are allocated once, "
+                    "on one node, so pods on other nodes stay Pending.",
+                    "Use a resourceClaimTemplateName, so that each pod gets its own claim and devices.",
                     Certainty.CERTAIN if _is_on_one_node(name, facts) else Certainty.LIKELY,
                 )
 

@@ -40,8 +40,8 @@ def _missing(requests: list[Request], facts: Facts) -> Findings:
                     there_is = f"; there is {similar}" if similar else ""
                     yield Finding(
                         request.path,
-                        f"{request.claim} asks for devices of DeviceClass {name}, which does not exist"
-                        f"{there_is}. The scheduler leaves the pod Pending.",
+                        f"{request.claim} requests devices of DeviceClass {name}, which doesn't "
+                        f"exist{there_is}. The scheduler leaves the pod Pending.",
                         "Correct the name of the class, or install the driver that creates it.",
                         Certainty.LIKELY,  # it may be applied later
                     )
@@ -72,9 +72,9 @@ def _finding(driver: str, count: int, available: Supply, first: Request, facts: 
     devices = f"devices of {driver}" if driver else "devices"
     return Finding(
         first.path,
-        f"The claims of a pod ask for {count} {devices}, and the most that one node reaches is "
+        f"The claims of a pod request {count} {devices}, but the most that one node can reach is "
         f"{available.devices}{where}. The scheduler leaves the pod Pending.",
-        f"Ask for at most {available.devices} per pod, or spread the work over several pods.",
+        f"Request at most {available.devices} per pod, or spread the work over several pods.",
         Certainty.CERTAIN if fixed else Certainty.LIKELY,
     )
 

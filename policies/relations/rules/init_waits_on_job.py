@@ -45,10 +45,10 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 _HINT_LOST: Final = (
-    "Wait for the result of the Job, such as the database's schema, or do its work in the init container. Or "
-    "remove what deletes the Job."
+    "Wait for the Job's result instead, such as the database's schema, or do its work in the init "
+    "container. Or keep the Job from being deleted."
 )
-_HINT_LATE: Final = "Make the Job a hook that runs before (pre-install, PreSync), or no hook."
+_HINT_LATE: Final = "Make the Job a hook that runs earlier (pre-install, PreSync), or no hook at all."
 
 
 def _job(name: str, namespace: str, cluster: WholeObjects) -> Job | None:
@@ -66,13 +66,13 @@ def _lost(job: Job, *, completes: bool) -> str:
     ttl = job.spec.ttl_seconds_after_finished
     if ttl is not None:
         return (
-            f"which is deleted {ttl} s after its end (ttlSecondsAfterFinished): pods that start later, "
+            f"which is deleted {ttl} s after it ends (ttlSecondsAfterFinished). Pods that start later, "
             "after an eviction or by an autoscaler, never leave Init."
         )
     if "hook-succeeded" in job.metadata.annotations.get(_DELETE, ""):
         return (
-            f"which Helm deletes after its end ({_DELETE}): pods that start later, after an eviction "
-            "or by an autoscaler, never leave Init."
+            f"which Helm deletes after it ends ({_DELETE}). Pods that start later, after an eviction or by "
+            "an autoscaler, never leave Init."
         )
     return ""
 
@@ -85,8 +85,8 @@ def _deployed_later(waiting: Object, job: Job) -> str:
     if later is None or own is None or own.phase is Phase.AFTER:
         return ""
     return (
-        f"which is deployed {later.description}: with `helm --wait` or Argo CD it starts only when the pods "
-        "that wait for it are ready, so the deployment never ends."
+        f"which is deployed {later.description}. With `helm --wait` or Argo CD, it starts only when the "
+        "pods that wait for it are ready, so the deployment never ends."
     )
 
 

@@ -55,9 +55,9 @@ def _tainted(template: PodTemplate, nodes: Listing) -> Findings:
         name, taint = found
         yield Finding(
             f"{template.spec_path}.tolerations",
-            "The pods stay Pending: every node that matches their node selector and required node "
-            f"affinity has a taint that they do not tolerate, such as {taint.key} of {name}.",
-            "Tolerate the taint, if these nodes are meant for the pods.",
+            "The pods stay Pending. Every node that matches their node selector and required node affinity "
+            f"has a taint that they don't tolerate, such as {taint.key} of {name}.",
+            "Tolerate the taint if these nodes are meant for the pods.",
             Certainty.UNDECIDED,
         )
 
@@ -70,17 +70,18 @@ def _may_scale_from_zero(pod: PodSpec, settings: GpuAffinity) -> bool:
 
 def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: bool) -> Finding:
     field = "nodeSelector" if template.typed.spec.node_selector else "affinity.nodeAffinity"
-    count = "the only node does not match" if nodes == 1 else f"none of the {nodes} nodes matches"
+    count = "the only node doesn't match" if nodes == 1 else f"none of the {nodes} nodes matches"
     if obstacles:
         more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""
-        future = f"no NodePool of Karpenter makes a node that does ({'; '.join(obstacles[:_SHOWN])}{more})"
+        future = f"no Karpenter NodePool creates a node that does ({'; '.join(obstacles[:_SHOWN])}{more})"
     elif fixed:
         future = "gpu-affinity.yaml declares that no nodes are added (fixedSize)"
     else:
         future = "they wait until somebody labels one or an autoscaler adds one"
     return Finding(
         f"{template.spec_path}.{field}",
-        f"The pods stay Pending: {count} their node selector and required node affinity, and {future}.",
+        f"The pods stay Pending, because {count} their node selector and required node affinity, and "
+        f"{future}.",
         "Correct the node selector or affinity, or label a node" + (" or a NodePool." if obstacles else "."),
         Certainty.CERTAIN if fixed else Certainty.LIKELY,
     )

@@ -43,8 +43,8 @@ def check(target: Target, facts: Facts) -> Findings:
             if name is not None:
                 yield Finding(
                     path,
-                    f"Container {container.name} joins its group at {name[0]} before it is ready, but "
-                    f"Service {service} publishes a pod's name only when the pod is ready: the group never "
+                    f"Container {container.name} joins its group at {name[0]} before it's ready, but "
+                    f"Service {service} publishes a pod's name only when the pod is ready. The group never "
                     "forms.",
                     f"Set publishNotReadyAddresses: true on Service {service}.",
                 )

@@ -30,8 +30,8 @@ def check(target: Target, facts: Facts) -> Findings:
             there_is = f"; there is {similar}" if similar else ""
             yield Finding(
                 f"{template.spec_path}.priorityClassName",
-                f"PriorityClass {name} does not exist{there_is}. The API server "
-                f"refuses every pod of this {target.kind.kind}.",
+                f"PriorityClass {name} doesn't exist{there_is}. The API server refuses every pod of this "
+                f"{target.kind.kind}.",
                 "Correct the name, or create the PriorityClass first.",
             )
 

@@ -43,8 +43,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if accelerated or any(trains_by_kind(each.view) or runs_training(each.view) for each in target.templates):
         yield Finding(
             f"metadata.labels[{QUEUE_NAME}]",
-            f"The namespace has the queue {names[0]}, and this {target.kind.kind} names none: Kueue does "
-            "not count it, and its pods take nodes that were promised to admitted workloads.",
+            f"The namespace has the queue {names[0]}, but this {target.kind.kind} doesn't name one. Kueue "
+            "doesn't count it, and its pods take nodes that were promised to admitted workloads.",
             f"Set the label {QUEUE_NAME}: {names[0]}.",
         )
 

@@ -34,7 +34,7 @@ _SHOWN: Final = 4
 _SIMILAR: Final = 0.85
 """The least similarity of two names of which one is a misspelling of the other."""
 _MAX_NODES: Final = 2_000
-_HINT_QUOTA: Final = "Ask for less, use another queue, or raise the quota of the ClusterQueue."
+_HINT_QUOTA: Final = "Request less, use another queue, or raise the quota of the ClusterQueue."
 _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
 
 
@@ -61,7 +61,7 @@ def check(target: Target, facts: Facts) -> Findings:
     elif cluster_queues and not next(iter(cluster_queues)).is_manifest:
         yield Finding(
             _PATH,
-            f"LocalQueue {name} belongs to ClusterQueue {cluster_name}, which does not exist: Kueue never "
+            f"LocalQueue {name} belongs to ClusterQueue {cluster_name}, which doesn't exist. Kueue never "
             f"admits this {target.kind.kind}.",
             "Create the ClusterQueue, or use another queue.",
             Certainty.LIKELY,
@@ -72,7 +72,7 @@ def _no_queue(target: Target, name: str, known: Iterable[str], namespace: str) -
     others = f"; it has {listed(sorted(known)[:_SHOWN])}" if known else ""
     return Finding(
         _PATH,
-        f"Namespace {namespace} has no LocalQueue {name}{others}: Kueue never admits this "
+        f"Namespace {namespace} has no LocalQueue {name}{others}. Kueue never admits this "
         f"{target.kind.kind}.",
         "Correct the name of the queue, or create it.",
         Certainty.LIKELY,
@@ -85,7 +85,7 @@ def _not_served(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Fi
     if selector is None:
         yield Finding(
             _PATH,
-            f"ClusterQueue {cluster_queue.name} has no namespaceSelector, so it serves no namespace: Kueue "
+            f"ClusterQueue {cluster_queue.name} has no namespaceSelector, so it serves no namespace. Kueue "
             f"never admits this {target.kind.kind}.",
             "Select this namespace, or set `namespaceSelector: {}` for all.",
             Certainty.CERTAIN,
@@ -95,9 +95,9 @@ def _not_served(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Fi
     if labels is not None and not selector.matches(labels):
         yield Finding(
             _PATH,
-            f"The namespaceSelector of ClusterQueue {cluster_queue.name} does not select namespace "
-            f"{facts.namespace}: Kueue never admits this {target.kind.kind}.",
-            "Label the namespace as the selector asks, or use another queue.",
+            f"The namespaceSelector of ClusterQueue {cluster_queue.name} doesn't select namespace "
+            f"{facts.namespace}. Kueue never admits this {target.kind.kind}.",
+            "Label the namespace as the selector requires, or use another queue.",
             Certainty.CERTAIN,
         )
 
@@ -117,14 +117,14 @@ def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> 
                 continue
             reasons = [each for each in obstacles if each]
             shown = "; ".join(dict.fromkeys(reasons[:_SHOWN]))
-            asks = "A pod asks" if pods == 1 else f"The {pods} pods that run at once ask"
+            asks = "A pod requests" if pods == 1 else f"The {pods} pods that run at once request"
             if not obstacles:
                 if _may_be_transformed(resource, cluster_queue, facts):
                     continue
                 yield Finding(
                     template.spec_path,
-                    f"{asks} for {formatted(resource, count)} {resource}, which ClusterQueue "
-                    f"{cluster_queue.name} does not cover: Kueue never admits this {target.kind.kind}, "
+                    f"{asks} {formatted(resource, count)} {resource}, which ClusterQueue "
+                    f"{cluster_queue.name} doesn't cover. Kueue never admits this {target.kind.kind}, "
                     "unless its configuration excludes that resource.",
                     f"Cover {resource} with a quota in each flavor, or use another queue.",
                     Certainty.LIKELY,
@@ -132,8 +132,8 @@ def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> 
                 continue
             yield Finding(
                 template.spec_path,
-                f"{asks} for {formatted(resource, count)} {resource}, and no flavor of ClusterQueue "
-                f"{cluster_queue.name} can give that: {shown}. Kueue never admits this "
+                f"{asks} {formatted(resource, count)} {resource}, but no flavor of ClusterQueue "
+                f"{cluster_queue.name} can provide that: {shown}. Kueue never admits this "
                 f"{target.kind.kind}.",
                 _HINT_QUOTA if any("quota" in each for each in reasons) else _HINT_FLAVOR,
                 Certainty.CERTAIN,
@@ -159,9 +159,9 @@ def _all_together(
         if amount > most:
             yield Finding(
                 path,
-                f"All pods of this {target.kind.kind} together ask for {formatted(resource, amount)} "
-                f"{resource}, and ClusterQueue {cluster_queue.name} has a quota of "
-                f"{formatted(resource, most)} at most: Kueue never admits it.",
+                f"All pods of this {target.kind.kind} together request {formatted(resource, amount)} "
+                f"{resource}, but ClusterQueue {cluster_queue.name} has a quota of at most "
+                f"{formatted(resource, most)}. Kueue never admits it.",
                 _HINT_QUOTA,
                 Certainty.CERTAIN,
             )
@@ -241,7 +241,7 @@ def _mismatch(pod: PodSpec, flavor: ResourceFlavor, facts: Facts) -> str | None:
     tolerating = PodSpec(tolerations=(*pod.tolerations, *flavor.spec.tolerations))
     for taint in flavor.spec.node_taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerating, taint):
-            return f"{name} has the taint {taint.key}, which the pod does not tolerate"
+            return f"{name} has the taint {taint.key}, which the pod doesn't tolerate"
     wanted = flavor.spec.node_labels
     nodes = facts.cluster_objects(Node)
     if not wanted or not nodes or len(nodes) > _MAX_NODES:

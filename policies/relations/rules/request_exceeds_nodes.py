@@ -33,9 +33,9 @@ def check(target: Target, facts: Facts) -> Findings:
             if resource in largest and amount > largest[resource]:
                 yield Finding(
                     template.spec_path,
-                    f"A pod requests {formatted(resource, amount)} {resource}, and the largest node has "
-                    f"{formatted(resource, largest[resource])}: it stays Pending until a larger node is "
-                    "added.",
+                    f"A pod requests {formatted(resource, amount)} {resource}, but the largest node has "
+                    f"{formatted(resource, largest[resource])}. The pod stays Pending until a larger node "
+                    "is added.",
                     "Request less in each pod, for example with more replicas, or add larger nodes.",
                 )
                 break

@@ -54,12 +54,12 @@ def _finding(
     room = int(found.room(limit))
     reason, alternative = _reason(limit, found), _alternative(limit, found)
     if ends is Outcome.SHORT:
-        message = f"{reason}: {pending_replicas(update.replicas, room)}."
+        message = f"{reason}, and {pending_replicas(update.replicas, room)}."
         return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
     return Finding(
         "spec.strategy.rollingUpdate.maxUnavailable",
-        f"{reason}, one for each replica. A rollout starts a new pod before it stops an old one: the new pod "
-        "stays Pending, and the rollout never completes.",
+        f"{reason}, one for each replica. A rollout starts a new pod before it stops an old one, so the "
+        "new pod stays Pending and the rollout never completes.",
         f"Set maxUnavailable to 1 and maxSurge to 0, or {alternative}.",
         certainty,
     )
@@ -78,8 +78,8 @@ def _reason(limit: Limit, found: Domains) -> str:
             f"fewer than minDomains {limit.min_domains}"
         )
         return f"{empty}, so maxSkew {limit.per_domain} allows {int(found.room(limit))} pods in all"
-    apart = f"The pods must be {_places(limit)}, and {found.usable} of these can take them"
-    return apart if limit.cause is Cause.APART else f"Each pod takes a port of its node. {apart}"
+    apart = f"The pods must be {_places(limit)}, but only {found.usable} of these can run them"
+    return apart if limit.cause is Cause.APART else f"Each pod uses a port of its node. {apart}"
 
 
 def _alternative(limit: Limit, found: Domains) -> str:
@@ -87,7 +87,7 @@ def _alternative(limit: Limit, found: Domains) -> str:
         case Cause.APART:
             return f"prefer pods {_places(limit)} instead of requiring it"
         case Cause.PORT:
-            return "drop the host port and use a Service"
+            return "remove the host port and use a Service"
         case Cause.SPREAD:
             change = "set nodeTaintsPolicy to Honor" if found.unusable else "lower minDomains"
             if found.lacking:

@@ -41,8 +41,8 @@ def check(target: Target, facts: Facts) -> Findings:
         names = f"; they have {listed(known[:4])}" if known else ""
         yield Finding(
             template.at(main, "ports"),
-            f"Service {name} sends to port {port}, a name that no container of these pods has{names}: the "
-            "Service has no endpoints for that port, and connections to it fail.",
+            f"Service {name} sends to port {port}, but no container of these pods has a port with that "
+            f"name{names}. The Service has no endpoints for that port, and connections to it fail.",
             f"Give the name {port} to a port of container {main.name}, or set the Service's targetPort to a "
             "name or number that the pods have.",
             Certainty.CERTAIN if sure else Certainty.LIKELY,

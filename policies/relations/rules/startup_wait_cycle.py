@@ -60,7 +60,7 @@ def _consequence(cycle: Cycle, namespace: str) -> str:
     if running is not None:
         return f"{running.name_in(namespace)} runs now, but once all of them are down, {none}"
     if cycle.certainty is Certainty.UNDECIDED:
-        return f"if these waits have no other end, {none}"
+        return f"unless these waits end in another way, {none}"
     return none
 
 

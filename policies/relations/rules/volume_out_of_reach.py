@@ -131,13 +131,16 @@ def _apart(pod: PodSpec, other: Replicated, claim: PersistentVolumeClaim, facts:
         if here == there:
             return ""
         return (
-            f"{who} uses it on {there}, and this pod runs on {here}: the volume is attached to one of them, "
-            "and one pod waits."
+            f"{who} uses it on {there}, but this pod runs on {here}. The volume is attached to one of "
+            "them, and one pod waits."
         )
     fixed = (pinned_to_one_node(each) or _is_together(each) for each in (pod, second))
     if any(fixed) or not keeps_others_waiting(claim, facts):
         return ""
-    return f"{who} mounts it, too: on two nodes, one pod waits for the volume as long as the other runs."
+    return (
+        f"{who} also mounts it. If they're on two nodes, one pod waits for the volume as long as the other "
+        "runs."
+    )
 
 
 def _shared(target: Target, facts: Facts) -> Findings:
@@ -161,8 +164,8 @@ def _shared(target: Target, facts: Facts) -> Findings:
             if pods[claim.name] > 1:
                 yield Finding(
                     path,
-                    f"Claim {claim.name} is {_ONE_NODE}, and {pods[claim.name]} pods mount it: those on "
-                    "another node than the first one wait for the volume as long as it runs.",
+                    f"Claim {claim.name} is {_ONE_NODE}, but {pods[claim.name]} pods mount it. Pods on a "
+                    "different node than the first one wait for the volume as long as it runs.",
                     "Use a ReadWriteMany claim, a claim for each pod, or an affinity that keeps the pods on "
                     "one node.",
                     Certainty.LIKELY,
@@ -191,7 +194,7 @@ def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:
             yield Finding(
                 path,
                 f"Only {listed([node.name for node in reach[:_SHOWN]])} can mount the volume of claim "
-                f"{claim.name}, and {why[0]}: the pod stays Pending.",
+                f"{claim.name}, and {why[0]}. The pod stays Pending.",
                 "Tolerate the taint, or correct the node selector or affinity.",
                 Certainty.LIKELY,
             )
@@ -201,8 +204,8 @@ def _why_not(pod: PodSpec, node: ClusterNode) -> str:
     """Why a node cannot run a pod, as a clause; empty if it can."""
     taint = next((each for each in lasting(node.spec.taints) if not tolerates(pod, each)), None)
     if taint is not None:
-        return f"{node.name} has the taint {taint.key}, which the pod does not tolerate"
-    return "" if admits(pod, node.name, node.metadata.labels) else f"the pod does not select {node.name}"
+        return f"{node.name} has the taint {taint.key}, which the pod doesn't tolerate"
+    return "" if admits(pod, node.name, node.metadata.labels) else f"the pod doesn't select {node.name}"
 
 
 def _required(claim: PersistentVolumeClaim, facts: Facts) -> PodSpec | None:
@@ -229,8 +232,8 @@ def _bound(
     yield Finding(
         path,
         f"Claim {claim.name} is bound to PersistentVolume {claim.spec.volume_name}, which only nodes with "
-        f"{_labels(required)} can mount. The nodes that can run this pod ({_names(nodes)}) are none of "
-        "these: it stays Pending.",
+        f"{_labels(required)} can mount. The nodes that can run this pod ({_names(nodes)}) aren't among "
+        "them, so the pod stays Pending.",
         "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
         certainty,
     )
@@ -277,9 +280,9 @@ def _unbound(claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], fac
         return
     yield Finding(
         path,
-        f"StorageClass {storage.name} makes the volume at once (Immediate), in any zone. The nodes that "
-        f"can run this pod are in {listed(sorted(zones)[:_SHOWN])}; with a volume in "
-        f"{listed(others[:_SHOWN])} the pod stays Pending.",
+        f"StorageClass {storage.name} creates the volume immediately (Immediate), in any zone. The nodes "
+        f"that can run this pod are in {listed(sorted(zones)[:_SHOWN])}. With a volume in "
+        f"{listed(others[:_SHOWN])}, the pod stays Pending.",
         "Use a StorageClass with volumeBindingMode: WaitForFirstConsumer, or set its allowedTopologies.",
         Certainty.UNDECIDED,
     )

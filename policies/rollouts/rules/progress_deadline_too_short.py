@@ -52,7 +52,7 @@ def check(target: Target, facts: Facts) -> Findings:
         seconds = start.seconds
         why = (
             f"{failed} container {name} takes about {seconds} s to start ({start.reason}), and the "
-            "readinessProbe that the webhook adds to its pods waits for that."
+            "readinessProbe that the webhook adds to its pods waits for the start."
         )
     else:
         return
@@ -81,7 +81,7 @@ def _of_knative(target: Target, facts: Facts) -> Findings:
                     template.spec_path,
                     f"Knative gives a revision {deadline} s{'' if given else ' (the default)'} until its "
                     f"first pod is ready, but container {container.name} takes about {start.seconds} s to "
-                    f"start ({start.reason}): it stops the pod and the revision has failed.",
+                    f"start ({start.reason}). Knative stops the pod, and the revision fails.",
                     f"Set the annotation {_DEADLINE} above {start.seconds}s, with room to pull the image.",
                 )
                 return

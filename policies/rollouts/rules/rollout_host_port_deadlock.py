@@ -48,7 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     template.at(container, f"ports[{next(iter(taken))}]"),
                     message,
-                    f"{fix}, or drop the host port and use a Service.",
+                    f"{fix}, or remove the host port and use a Service.",
                     Certainty.CERTAIN if one_node else Certainty.LIKELY,
                 )
 
@@ -69,8 +69,8 @@ def _taken_by_others(target: Target, facts: Facts) -> Findings:
                 for who, where in _others(target, pod, facts, cluster, (port, protocol)):
                     yield Finding(
                         template.at(container, f"ports[{index}]"),
-                        f"{who} takes host port {port} of {where}, too: one of the two pods stays Pending.",
-                        "Give them different host ports or nodes, or drop the host port and use a Service.",
+                        f"{who} also uses host port {port} of {where}. One of the two pods stays Pending.",
+                        "Give them different host ports or nodes, or remove the host port and use a Service.",
                         Certainty.LIKELY,
                     )
 
@@ -118,12 +118,12 @@ def _texts(ports: str, one_node: bool, update: RollingUpdate, found: Outcome) ->
     if found is Outcome.STUCK:
         node = "the same node" if one_node else "a node"
         return (
-            f"The new pod needs host port {ports} of {node}, and the old pod holds it until the new one is "
+            f"The new pod needs host port {ports} of {node}, but the old pod holds it until the new one is "
             "ready.",
             "Set maxSurge to 0 and maxUnavailable to 1",
         )
     return (
-        f"One pod of a node can have host port {ports}, and all pods are bound to the same node: "
+        f"Only one pod of a node can have host port {ports}, and all pods are bound to the same node, so "
         f"{pending_replicas(update.replicas, 1)}.",
         "Run 1 replica",
     )

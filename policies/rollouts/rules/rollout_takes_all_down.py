@@ -15,9 +15,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if is_recreate(target):
         yield Finding(
             "spec.strategy.type",
-            f"Strategy Recreate stops all {replicas} replicas before the first new one starts: every "
+            f"Strategy Recreate stops all {replicas} replicas before the first new one starts. Every "
             "change is an outage of at least one start.",
-            "Use RollingUpdate, or keep Recreate only where two versions can't run side by side.",
+            "Use RollingUpdate, or keep Recreate only if two versions can't run side by side.",
             Certainty.LIKELY,
         )
         return
@@ -26,8 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if update is not None and update.unavailable >= replicas:
         yield Finding(
             f"spec.{strategy}.rollingUpdate.maxUnavailable",
-            f"All {replicas} replicas may be unavailable at once: a rollout takes them all down together, "
-            "and one bad image leaves nothing that serves.",
+            f"All {replicas} replicas may be unavailable at once. A rollout takes them all down together, "
+            "and with one bad image, no pod serves.",
             f"Set maxUnavailable below {replicas}: 1, 25%, or 0 with a maxSurge.",
         )
 

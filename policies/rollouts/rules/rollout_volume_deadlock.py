@@ -45,9 +45,9 @@ def _of_one_node(claims: Mapping[str, str]) -> Finding:
     ending, verb = ("s", "are") if len(claims) > 1 else ("", "is")
     return Finding(
         next(iter(claims.values())),
-        f"Claim{ending} {listed(list(claims))} {verb} ReadWriteOnce and the new pod starts before the old "
-        f"one stops: on another node it waits for the volume{ending}, which the old pod keeps until the new "
-        "one is ready.",
+        f"Claim{ending} {listed(list(claims))} {verb} ReadWriteOnce, and the new pod starts before the old "
+        f"one stops. On another node, it waits for the volume{ending}, which the old pod keeps until the "
+        "new one is ready.",
         _HINT,
         Certainty.LIKELY,
     )
@@ -63,7 +63,7 @@ def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
         case Outcome.STUCK:
             yield Finding(
                 path,
-                f"Claim {claim} is ReadWriteOncePod and the new pod starts before the old one stops: it "
+                f"Claim {claim} is ReadWriteOncePod, and the new pod starts before the old one stops. It "
                 "waits for the volume, which the old pod keeps until the new one is ready.",
                 _HINT,
             )
@@ -71,8 +71,8 @@ def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
             replicas = pending_replicas(update.replicas, 1)
             yield Finding(
                 path,
-                f"Claim {claim} is ReadWriteOncePod, so one pod can have it: {replicas}.",
-                "Run 1 replica, or use a ReadWriteMany claim, or a StatefulSet with a claim for each pod.",
+                f"Claim {claim} is ReadWriteOncePod, so only one pod can use it: {replicas}.",
+                "Run 1 replica, use a ReadWriteMany claim, or use a StatefulSet with a claim for each pod.",
             )
 
 

@@ -49,14 +49,14 @@ def _refused(template: PodTemplate, container: Container, user: int | None, fact
     if user is not None and not found.moved and found.cache.in_home:
         return Finding(
             _place(template, container),
-            f"{what} if root runs it. It runs as user {user}, whose home directory is /, where it cannot "
-            "create its cache: the server does not start.",
+            f"{what} if root runs it. It runs as user {user}, whose home directory is /. It can't create "
+            "its cache there, so the server doesn't start.",
             hint,
         )
     if container.typed.security_context.read_only_root_filesystem and found.mount is None:
         return Finding(
             template.at(container, "securityContext.readOnlyRootFilesystem"),
-            f"{what}, and the root file system is read-only: the download fails, and the server does not "
+            f"{what}, but the root file system is read-only. The download fails, and the server doesn't "
             "start.",
             hint,
         )
@@ -76,9 +76,9 @@ def _refused_in_home(template: PodTemplate, container: Container, user: int, fac
             return Finding(
                 _place(template, container),
                 f"Container {container.name} ({server.name}) keeps {each.keeps} in {each.name} of its home "
-                f"directory. It runs as user {user}, whose home directory is /, where it cannot create that: "
-                "the server does not start.",
-                "Set HOME to a directory that it can write, such as /tmp or a volume.",
+                f"directory. It runs as user {user}, whose home directory is /. It can't create that "
+                "directory there, so the server doesn't start.",
+                "Set HOME to a directory that it can write to, such as /tmp or a volume.",
             )
     return None
 

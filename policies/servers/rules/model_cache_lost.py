@@ -37,15 +37,15 @@ def _lost(target: Target, template: PodTemplate, container: Container, found: Do
         if elsewhere:
             yield Finding(
                 template.at(container),
-                f"{name} stores {found.named}{amount} in {found.directory}, and the volume for models is "
-                f"mounted at {elsewhere}: each restart downloads again.",
+                f"{name} stores {found.named}{amount} in {found.directory}, but the volume for models is "
+                f"mounted at {elsewhere}. Each restart repeats the download.",
                 hint,
             )
         elif found.size >= _LARGE:
             yield Finding(
                 template.at(container),
-                f"{name} downloads {found.named}{amount} to {found.directory}, where no volume is: each "
-                "restart of the container downloads it again.",
+                f"{name} downloads {found.named}{amount} to {found.directory}, which isn't on a volume. "
+                "Each restart of the container repeats the download.",
                 hint,
             )
     elif found.volume is not None and found.volume.empty_dir is not None:
@@ -53,9 +53,9 @@ def _lost(target: Target, template: PodTemplate, container: Container, found: Do
         if found.size >= _LARGE and replicas > 1:
             yield Finding(
                 template.at(container),
-                f"{name} downloads {found.named}{amount} in each of {replicas} replicas, and again in "
-                "each new pod: an emptyDir ends with its pod.",
-                f"Mount one volume that all replicas read at {found.directory}, filled once by a Job.",
+                f"{name} downloads {found.named}{amount} in each of {replicas} replicas, and again in each "
+                "new pod, because an emptyDir is deleted with its pod.",
+                f"Mount one volume that all replicas read at {found.directory}, and fill it once with a Job.",
             )
 
 

@@ -45,8 +45,8 @@ def _of_model(
     if room and found.size * _MARGIN > room:
         yield Finding(
             template.at(container),
-            f"{model}, and {where} holds {room / 10**9:.0f} GB: the download fails or the pod is evicted, "
-            "and the next one begins again.",
+            f"{model}, but {where} holds {room / 10**9:.0f} GB. The download fails or the pod is "
+            "evicted, and the next one starts over.",
             "Give the volume room for the model.",
         )
     limit = bytes_or_zero(container.typed.resources.limits.get("ephemeral-storage"))
@@ -56,8 +56,8 @@ def _of_model(
     if limit and local and not in_memory and found.size * _MARGIN > limit:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"{model}, and the limit of ephemeral-storage is {limit / 10**9:.0f} GB: the kubelet evicts the "
-            "pod during the download.",
+            f"{model}, but the limit of ephemeral-storage is {limit / 10**9:.0f} GB. The kubelet evicts "
+            "the pod during the download.",
             f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
         )
     memory = bytes_or_zero(container.typed.resources.limits.get("memory"))
@@ -65,7 +65,7 @@ def _of_model(
         yield Finding(
             template.at(container, "resources.limits"),
             f"{model}, the emptyDir {in_memory} is in memory, and the memory limit is "
-            f"{memory / 10**9:.0f} GB: what is written there counts, and the kernel kills the server "
+            f"{memory / 10**9:.0f} GB. Files in it count as memory, so the kernel kills the server "
             "during the download.",
             "Raise the memory limit above the model's size and the server's own need, or use a claim.",
         )
@@ -110,7 +110,7 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
             yield Finding(
                 template.at(container, "resources.limits"),
                 f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory "
-                f"({option}), and the limit is {limit / 2**30:.0f} GiB: the kernel kills it.",
+                f"({option}), but the limit is {limit / 2**30:.0f} GiB. The kernel kills it.",
                 f"Raise the memory limit, or lower {option.split()[0]}.",
             )
 
@@ -165,8 +165,9 @@ def _of_directory(
     if room and amount > room:
         yield Finding(
             template.at(container),
-            f"The processes of container {container.name} ({server.name}) may store {amount / 2**30:.0f} GiB "
-            f"in {directory} together, and it holds {room / 2**30:.0f} GiB: the kubelet evicts the pod.",
+            f"The processes of container {container.name} ({server.name}) may store {amount / 2**30:.0f} "
+            f"GiB in {directory} together, but it holds only {room / 2**30:.0f} GiB. The kubelet evicts "
+            "the pod.",
             "Lower the size of each process's cache, or give the volume room for all of them.",
         )
 
@@ -180,8 +181,9 @@ def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Fi
     if load is not None and load.weights * MIN_SHARE > limit:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"Model {load.model} has about {load.weights / 10**9:.0f} GB, and the server that computes on "
-            f"the CPU may use {limit / 10**9:.0f} GB of memory: the kernel kills it while it loads.",
+            f"Model {load.model} has about {load.weights / 10**9:.0f} GB, but the server, which computes "
+            f"on the CPU, may use only {limit / 10**9:.0f} GB of memory. The kernel kills it while it "
+            "loads.",
             "Raise the memory limit above the model's size, or request accelerators.",
         )
 

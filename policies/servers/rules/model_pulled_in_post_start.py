@@ -12,9 +12,9 @@ def check(target: Target, _: Facts) -> Findings:
             yield Finding(
                 template.at(container, "lifecycle.postStart"),
                 f"The postStart hook of container {container.name} downloads a model "
-                f"({' '.join(pulls[0][:3])}): if it fails, for example because the server does not "
-                "answer yet, the kubelet kills the container and begins again, without a log of the hook.",
-                "Download in an init container, a Job or the puller, to a volume.",
+                f"({' '.join(pulls[0][:3])}). If it fails, for example because the server doesn't answer "
+                "yet, the kubelet kills the container and starts over, without a log of the hook.",
+                "Download the model to a volume, in an init container, a Job or the puller.",
             )
 
 

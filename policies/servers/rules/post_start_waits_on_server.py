@@ -20,9 +20,9 @@ def check(target: Target, _: Facts) -> Findings:
             yield Finding(
                 template.at(container, "lifecycle.postStart"),
                 f"The postStart hook of container {container.name} loops until its own server answers "
-                f"({waits[0].client}). The kubelet starts no probe before the hook ends, so a server that "
-                "never answers is never restarted.",
-                "Let a startupProbe wait for the server and do the hook's work elsewhere, or bound the loop.",
+                f"({waits[0].client}). The kubelet starts no probe before the hook ends, so it never "
+                "restarts a server that never answers.",
+                "Let a startupProbe wait for the server and do the hook's work elsewhere, or limit the loop.",
             )
 
 

@@ -36,10 +36,10 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             yield Finding(
                 template.at(container, "resources"),
-                f"Container {container.name} runs {server.name} from an image for GPUs and requests none. "
-                f"Unless its node gives GPUs to every container, {_result(needs)}; there, it shares them "
-                "with pods that request them.",
-                "Request GPUs in resources.limits, or take the server's image for CPUs.",
+                f"Container {container.name} runs {server.name} from a GPU image but requests no GPU. "
+                f"Unless its node gives GPUs to every container, {_result(needs)}. On such a node, it "
+                "shares them with pods that request them.",
+                "Request GPUs in resources.limits, or use the server's CPU image.",
             )
 
 

@@ -28,8 +28,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     f"{template.spec_path}.enableServiceLinks",
                     f"For Service {name}, the kubelet sets {variable} to a URL such as tcp://10.0.0.1:8000 "
-                    f"in container {container.name}. {server.name} reads a port from this variable, and ends "
-                    "with an error.",
+                    f"in container {container.name}. {server.name} reads a port from this variable, and "
+                    "exits with an error.",
                     "Set enableServiceLinks: false, or give the Service another name.",
                 )
 

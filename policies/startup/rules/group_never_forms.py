@@ -28,16 +28,16 @@ def check(target: Target, facts: Facts) -> Findings:
             if spec.pod_management_policy != "Parallel":
                 yield Finding(
                     "spec.podManagementPolicy",
-                    f"{ready}, and the StatefulSet (OrderedReady) creates the second pod only after the "
+                    f"{ready}, but the StatefulSet (OrderedReady) creates the second pod only after the "
                     "first is ready.",
                     "Set podManagementPolicy: Parallel.",
                 )
             elif named and hides_unready(spec.service_name, facts):
                 yield Finding(
                     "spec.serviceName",
-                    f"{ready}, and Service {spec.service_name} publishes only ready pods: the name "
-                    f"{named} does not resolve before.",
-                    f"Set publishNotReadyAddresses: true in Service {spec.service_name}.",
+                    f"{ready}, but Service {spec.service_name} publishes only ready pods, so the name "
+                    f"{named} doesn't resolve before that.",
+                    f"Set publishNotReadyAddresses: true on Service {spec.service_name}.",
                 )
 
 

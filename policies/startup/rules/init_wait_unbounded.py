@@ -33,12 +33,12 @@ def check(target: Target, facts: Facts) -> Findings:
             if init_peer_finding(target, template, container, facts):
                 continue  # ordered-start-deadlock does
             missing = has_no_service(host.name, template, container, facts)
-            lacking = ", a Service that does not exist yet," if missing else ""
+            lacking = ", a Service that doesn't exist yet," if missing else ""
             yield Finding(
                 template.command_path(container),
                 f"Init container {container.name} waits for {host.name or 'a host'}{lacking} in a loop "
-                "without a limit: if it never answers, the pod stays in Init without an error.",
-                "End the wait with an error after some minutes (timeout 10m …): the kubelet tries again, and "
+                "without a limit. If it never answers, the pod stays in Init without an error.",
+                "Let the wait fail after some minutes (timeout 10m …). The kubelet then tries again, and "
                 "the error is visible.",
                 Certainty.LIKELY if missing else Certainty.CERTAIN,
             )
@@ -54,9 +54,10 @@ def _launcher(template: PodTemplate) -> Findings:
         if host is not None and host.client == _SSH:
             yield Finding(
                 template.command_path(container),
-                f"Container {container.name} tries `ssh` in a loop without a limit: if one pod of its group "
-                "never answers, the launcher waits forever, and the others keep their accelerators.",
-                "Bound the loop and exit with an error, or set activeDeadlineSeconds.",
+                f"Container {container.name} tries `ssh` in a loop without a limit. If one pod of its "
+                "group never answers, the launcher waits forever, and the other pods keep their "
+                "accelerators.",
+                "Limit the loop and exit with an error, or set activeDeadlineSeconds.",
                 Certainty.LIKELY,
             )
 

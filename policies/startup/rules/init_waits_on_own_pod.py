@@ -28,7 +28,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 template.command_path(container),
                 f"Init container {container.name} waits for {loops[0].hosts[0].name or 'a server'} in its "
-                "own pod, and the pod's other containers start only after it has ended.",
+                "own pod, but the pod's other containers start only after it has ended.",
                 "Wait in the main container, or make the server a native sidecar: an init container before "
                 "this one, with restartPolicy: Always.",
             )

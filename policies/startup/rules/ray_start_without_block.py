@@ -28,16 +28,17 @@ def check(target: Target, facts: Facts) -> Findings:
             if not last:
                 yield Finding(
                     template.command_path(container),
-                    f"Container {container.name} runs `ray start` without --block: the command returns while "
-                    "Ray runs in the background, and the container ends and is restarted again and again.",
+                    f"Container {container.name} runs `ray start` without --block. The command returns "
+                    "while Ray runs in the background, so the container ends and is restarted again and "
+                    "again.",
                     "Add --block.",
                 )
             elif container.typed.liveness_probe is None:
                 yield Finding(
                     template.command_path(container),
-                    f"Container {container.name} runs `ray start` without --block, then `{last}`: when Ray's "
-                    "processes end, after a failure or the loss of the head, the container goes on and "
-                    "nothing restarts it.",
+                    f"Container {container.name} runs `ray start` without --block, then `{last}`. When "
+                    "Ray's processes end, after a failure or the loss of the head, the container keeps "
+                    "running and the kubelet doesn't restart it.",
                     f"Add --block and remove `{last}`.",
                     Certainty.LIKELY,
                 )

@@ -21,9 +21,10 @@ def check(target: Target, facts: Facts) -> Findings:
                     flagged.add(probe)
                     yield Finding(
                         wait.path,
-                        f"The {probe} probe of container {container.name} asks Service {service.name}, "
-                        "whose only endpoints are this workload's own pods: no pod can become ready first.",
-                        "Ask the container itself: httpGet without a host, or localhost in the command.",
+                        f"The {probe} probe of container {container.name} checks Service {service.name}, "
+                        "whose only endpoints are this workload's own pods. No pod can become ready first.",
+                        "Check the container itself: use httpGet without a host, or localhost in the "
+                        "command.",
                         wait.certainty_of(service.certainty),
                     )
 

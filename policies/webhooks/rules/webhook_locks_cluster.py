@@ -49,17 +49,17 @@ def check(target: Target, facts: Facts) -> Findings:
             more = f" It also receives {_joined([each.what for each in others[:3]])}." if others else ""
             yield Finding(
                 f"webhooks[{index}].failurePolicy",
-                f"Webhook {name} fails closed on {first.what}: while it does not answer, {first.loss}.{more}",
+                f"Webhook {name} fails closed on {first.what}. While it doesn't answer, {first.loss}.{more}",
                 _hint(webhook, received),
             )
         elif late := [each for each in received if each.patience and each.patience <= webhook.timeout]:
             first = min(late, key=lambda each: each.patience or 0)
             yield Finding(
                 f"webhooks[{index}].timeoutSeconds",
-                f"Webhook {name} delays {first.what} by {webhook.timeout} s while it does not answer, and "
-                f"their clients give up after {first.patience} s: {first.loss}, in spite of failurePolicy "
+                f"Webhook {name} delays {first.what} by {webhook.timeout} s while it doesn't answer, but "
+                f"their clients give up after {first.patience} s: {first.loss}, despite failurePolicy "
                 "Ignore.",
-                "Name the resources that it needs in rules, or set timeoutSeconds to 3 or less.",
+                "List only the resources that it needs in rules, or set timeoutSeconds to 3 or less.",
             )
 
 
@@ -85,17 +85,17 @@ def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
 def _hint(webhook: Webhook, received: list[CriticalRequest]) -> str:
     if any("*" in rule.resources or "*/*" in rule.resources for rule in webhook.rules):
         return (
-            "Name the resources that it needs in rules, and exclude kube-system, kube-node-lease and its own "
-            "namespace by namespaceSelector (kubernetes.io/metadata.name NotIn)."
+            "List only the resources that it needs in rules, and use namespaceSelector to exclude "
+            "kube-system, kube-node-lease and its own namespace (kubernetes.io/metadata.name NotIn)."
         )
     service = webhook.client_config.service
     own = service.namespace if service is not None else ""
     places = dict.fromkeys(own if each.namespace == _OWN else each.namespace for each in received)
     named = _joined([place for place in places if place])
     if not named:
-        return "Set failurePolicy to Ignore, or leave these resources out of rules."
+        return "Set failurePolicy to Ignore, or remove these resources from rules."
     return (
-        f"Exclude namespace {named} by namespaceSelector (kubernetes.io/metadata.name NotIn), or set "
+        f"Use namespaceSelector to exclude namespace {named} (kubernetes.io/metadata.name NotIn), or set "
         "failurePolicy to Ignore."
     )
 

@@ -51,7 +51,7 @@ def check(target: Target, facts: Facts) -> Findings:
     yield Finding(
         f"webhooks[{waits[0].index}].timeoutSeconds",
         f"{len(waits)} mutating webhooks with failurePolicy Ignore are called one after the other for each "
-        f"pod ({named}{more}). If none of them answers, that takes {total} s, and the API server refuses the "
+        f"pod ({named}{more}). If none of them answers, that takes {total} s, but the API server ends the "
         f"request after {REQUEST} s.",
         "Set timeoutSeconds of each to 5 or less.",
     )

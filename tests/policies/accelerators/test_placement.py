@@ -64,7 +64,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
         (
             pod(9),
             Cause.RESOURCES,
-            f"The pod asks for 9 {GPU}, and the most that one node has is 8 (big).",
+            f"The pod requests 9 {GPU}, but the most that one node has is 8 (big).",
         ),
         (
             pod(annotations={GPU_PRODUCT: "H100,B200"}),
@@ -100,7 +100,7 @@ DEDICATED = node("dedicated", {"zone": "b"}, 4, ({"key": "team", "value": "visio
         (
             pod(nodeSelector={"zone": "b"}),
             Cause.TAINTS,
-            "Every node that could run the pod has a taint that it does not tolerate: "
+            "Every node that could run the pod has a taint that the pod doesn't tolerate: "
             "team=vision:NoSchedule.",
         ),
     ],

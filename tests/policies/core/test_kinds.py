@@ -193,7 +193,7 @@ def test_an_embedded_object_of_an_unknown_kind_is_named() -> None:
     obj = made(TABLE[GroupKind("workload.codeflare.dev", "AppWrapper")], "spec.components[*].template", inner)
     coverage = coverage_of(obj)
     assert coverage.reading is Reading.NOT
-    assert "spec.components[0].template: kind Odd of group example.org is not known" in coverage.sentence
+    assert "spec.components[0].template: kind Odd of group example.org is unknown" in coverage.sentence
 
 
 def test_objects_in_objects_are_read_a_few_deep_and_no_deeper() -> None:

@@ -126,7 +126,7 @@ def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: s
         (VLLM | {"args": ["m", "--host=127.0.0.1"]}, "loopback"),
         (VLLM | {"args": ["m", "--host", "[::1]"]}, "loopback"),
         ({"command": ["mlflow", "server"]}, "loopback"),
-        (VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]}, "keep it from everybody"),
+        (VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]}, "protect it"),
         (
             {
                 "command": ["mlflow", "server", "--host=0.0.0.0"],

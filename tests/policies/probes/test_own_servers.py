@@ -348,7 +348,7 @@ def test_nothing_in_a_body_is_expanded() -> None:
         ({**CANARY, "mlchassis.dev/canary-body": "[" * 100_000}, "are more than"),
         ({**CANARY, "mlchassis.dev/canary-time": "1h"}, "is not between 1 s and 300 s"),
         ({"mlchassis.dev/canary-time": "10s"}, "has no effect without mlchassis.dev/canary"),
-        ({"mlchassis.dev/canry": "POST /x"}, "is not known"),
+        ({"mlchassis.dev/canry": "POST /x"}, "is unknown"),
     ],
 )
 def test_invalid_annotations(annotations: dict[str, str], why: str) -> None:

@@ -200,7 +200,7 @@ def test_a_quota_is_judged_for_each_template_of_a_workload_without_replicas() ->
     assert not list(quota_exceeded.check(target, known))
     less = facts(QUOTAS=[quota(hard={"limits.cpu": "3"})], LIMIT_RANGES=[])
     (found,) = quota_exceeded.check(replace(target), less)
-    assert "no replica ever runs" in found.message
+    assert "No replica ever runs" in found.message
 
 
 def test_a_quota_is_judged_for_all_pods_that_run_at_the_same_time() -> None:

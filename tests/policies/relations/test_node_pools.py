@@ -84,7 +84,7 @@ NVME = {"spec": {"nodeSelector": {"disk": "nvme"}}}
 @pytest.mark.parametrize(
     ("pod", "of_pool", "named"),
     [
-        ({}, pool(taints=(DEDICATED,)), "p has the taint dedicated, which the pods do not tolerate"),
+        ({}, pool(taints=(DEDICATED,)), "p has the taint dedicated, which the pods don't tolerate"),
         ({}, pool(taints=({**DEDICATED, "effect": "PreferNoSchedule"},)), None),
         (wanting(tolerations=[{"operator": "Exists"}]), pool(taints=(DEDICATED,)), None),
         (NVME, pool(), "p sets no label disk"),
@@ -122,7 +122,7 @@ def found(obj: Json, *pools: Json) -> list[Finding]:
     ("pools", "message"),
     [
         ([], "an autoscaler adds one"),
-        ([pool()], "no NodePool of Karpenter makes a node that does (p sets no label disk)"),
+        ([pool()], "no Karpenter NodePool creates a node that does (p sets no label disk)"),
         ([pool({"disk": "nvme"})], None),
     ],
 )

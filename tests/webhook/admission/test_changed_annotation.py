@@ -57,9 +57,9 @@ def test_the_annotation_has_the_added_fields_and_reasons() -> None:
     written = annotations_of(admitted(pod()))[CHANGED]
     digest = load({}).digest
     assert written.splitlines() == [
-        "disruption-guard spec.containers[vllm].lifecycle.preStop: sleeps 5 s while Services take it out: "
-        "requests still arrive then",
-        "gpu-affinity spec.tolerations[nvidia.com/gpu]: asks for nvidia.com/gpu, whose nodes have the taint "
+        "disruption-guard spec.containers[vllm].lifecycle.preStop: sleeps 5 s, because requests "
+        "still arrive until Services remove the pod",
+        "gpu-affinity spec.tolerations[nvidia.com/gpu]: requests nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
         "standard-probes spec.containers[vllm].livenessProbe: its health, what it has finished, and one "
         "request while that does not change (preset vllm); a restart after 3 to 5 min without progress; no "

@@ -69,9 +69,9 @@ def said(decision: Decision) -> list[str]:
 
 def test_a_workload_gets_the_changes_of_its_pods_with_reasons() -> None:
     assert said(judged(deployment())) == [
-        "disruption-guard will add lifecycle: sleeps 5 s while Services take it out: requests still arrive "
-        "then",
-        "gpu-affinity will add tolerations: asks for nvidia.com/gpu, whose nodes have the taint "
+        "disruption-guard will add lifecycle: sleeps 5 s, because requests still arrive until "
+        "Services remove the pod",
+        "gpu-affinity will add tolerations: requests nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
         "standard-probes will add startupProbe, livenessProbe, readinessProbe: 101 min: six times the "
         "17 min that 64 GB take at …",

@@ -146,7 +146,7 @@ async def test_secrets_that_may_not_be_listed_are_not_called_missing(
 ) -> None:
     await fake.forbid("/api/v1/namespaces/ml/secrets")
     assert MISSING not in await rules(reading("secret", "gone"))
-    assert "a missing Secret is not reported" in (await run("review", reading("secret", "gone"))).err
+    assert "missing Secrets aren't reported" in (await run("review", reading("secret", "gone"))).err
 
 
 @pytest.mark.parametrize("generator", ["", "kustomization.yaml", "Chart.yaml"])

@@ -104,7 +104,7 @@ def test_the_failure_of_one_object(graph: Chassis, manifests: str) -> None:
     assert "PodDisruptionBudget default/web\n" in text, "objects that depend on it are shown"
     answer = graph(manifests, "--from", "nobody")
     assert answer.status == 2
-    assert "no object is named nobody" in answer.err
+    assert "there is no object named nobody" in answer.err
 
 
 def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, graph: Chassis) -> None:

@@ -45,9 +45,11 @@ def test_other_files_are_refused(before: Path, chassis: Chassis, content: bytes)
     before.write_bytes(content)
     status, _, err = chassis("review", before.parent / "deploy", "-o", "html", "--before", before)
     assert status == 2
-    assert err.endswith("these are not the figures of a review; write them with --statistics -o json\n")
+    assert err.endswith(
+        "this file doesn't have the figures of a review; write them with --statistics -o json\n"
+    )
 
 
 def test_it_goes_with_html(before: Path, chassis: Chassis) -> None:
     status, _, err = chassis("review", before.parent / "deploy", "--before", before)
-    assert (status, err) == (2, "chassis: --before goes with -o html\n")
+    assert (status, err) == (2, "chassis: --before can only be used with -o html\n")

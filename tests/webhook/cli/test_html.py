@@ -192,7 +192,7 @@ def test_accelerators_are_next_to_those_of_the_nodes(
     (tmp_path / "node.json").write_text(json.dumps(node))
     made = Page(chassis("review", tmp_path, "-o", "html").out)
     assert "nvidia.com/gpu 6 1 4 1 4 ✕ 2 too few" in made.text
-    assert "The nodes are not known." in Page(chassis("review", manifests, "-o", "html").out).text
+    assert "The nodes are unknown." in Page(chassis("review", manifests, "-o", "html").out).text
 
 
 # --- the timeline ------------------------------------------------------------------------------------
@@ -209,14 +209,14 @@ def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
     assert (server.readiness, server.liveness, server.liveness_only) == (30, 120, None)
     assert not server.kills_the_start
     assert not server.restarts_first
-    assert server.sentences[1].startswith("It is killed if it has not answered ")
+    assert server.sentences[1].startswith("The kubelet kills it if it hasn't answered ")
 
 
 def test_a_probe_that_kills_a_start_is_shown() -> None:
     hasty = Timeline("a", 600, "so", None, liveness_only=30, readiness=30, liveness=30)
     assert hasty.kills_the_start
     assert hasty.restarts_first
-    assert "That is before it is expected to serve: it is restarted in a loop." in hasty.sentences
+    assert "That is before it is expected to serve, so it restarts in a loop." in hasty.sentences
     silent = Timeline("a", None, "", None, None, None, None)
     assert not silent.kills_the_start
     assert "No probe ends a start that hangs." in silent.sentences
@@ -340,7 +340,7 @@ async def test_what_may_not_be_read_is_on_the_page(fake: FakeApiServer, scan: In
     assert "Not read" not in Page((await scan("-o", "html")).out).text
     await fake.forbid("/apis/batch/v1/namespaces/ml/jobs")
     shown = Page((await scan("-o", "html")).out).text
-    assert "not scanned, since you may not list them in namespace ml: Job.batch" in shown
+    assert "not scanned, because you may not list them in namespace ml: Job.batch" in shown
 
 
 # --- marks -------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ async def test_a_screen_reader_finds_landmarks_and_names(tab: Tab, report: Path)
     assert [role for role, name in found if role in named and not name] == []
     assert ("searchbox", "Text") in found
     words = " ".join(name for role, name in found if role == "StaticText")
-    assert "It is killed if it has not answered" in words, "the bars in words"
+    assert "The kubelet kills it if it hasn't answered" in words, "the bars in words"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -30,13 +30,13 @@ def test_every_kind_is_listed_with_its_paths(chassis: Chassis) -> None:
 def test_the_flags_of_a_cluster_go_with_kinds(chassis: Chassis) -> None:
     answer = chassis("explain", "liveness-missing", "--context", "x")
     assert answer.status == 2
-    assert "--context and --kubeconfig go with `kinds`" in answer.err
+    assert "--context and --kubeconfig can only be used with `kinds`" in answer.err
 
 
 @pytest.mark.parametrize(
     ("found", "line"),
     [
-        (None, "you may not list its definitions"),
+        (None, "you may not list its CustomResourceDefinitions"),
         ([], "Every kind of this cluster whose schema has pods is read."),
         ([Embedding(GroupKind("example.org", "Odd"), ("spec.pod",))], "  Odd.example.org: spec.pod"),
     ],

@@ -69,7 +69,7 @@ def test_an_exemption_keeps_those_that_are_there() -> None:
     template = {"metadata": {"annotations": {"mlchassis.dev/exempt": "tcp-probe=old"}}, "spec": SPEC}
     command = exempt(place(obj("apps/v1", "Deployment", {"template": template})), "gpu-affinity", KUBECTL)
     annotations = patch_in(command)["spec"]["template"]["metadata"]["annotations"]
-    assert annotations == {"mlchassis.dev/exempt": "tcp-probe=old; gpu-affinity=write down why"}
+    assert annotations == {"mlchassis.dev/exempt": "tcp-probe=old; gpu-affinity=give a reason"}
 
 
 @pytest.mark.parametrize(

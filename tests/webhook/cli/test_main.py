@@ -124,11 +124,11 @@ def test_other_yaml_may_be_skipped(chassis: Chassis, tmp_path: Path) -> None:
     [
         ("review", "review: specify a file, a directory, or - for standard input"),
         ("review nowhere.yaml", "nowhere.yaml: No such file"),
-        ("review {dir}/good.yaml --old {dir}/good.yaml", "--old goes with"),
+        ("review {dir}/good.yaml --old {dir}/good.yaml", "--old requires"),
         ("review {dir}/good.yaml --policy {dir}/none", "No such file or directory"),
         ("review {dir}/good.yaml --policy {dir}", "bad.yaml: unknown key"),
-        ("review {dir} --statistics -o yaml", "--statistics goes with"),
-        ("review {dir} --split-by-namespace x", "--split-by-namespace goes with -o html"),
+        ("review {dir} --statistics -o yaml", "--statistics can only be used with"),
+        ("review {dir} --split-by-namespace x", "--split-by-namespace can only be used with -o html"),
         ("policy check {dir}", "triton.yaml: unknown key"),
         ("serve", "--self-signed"),
     ],
@@ -448,7 +448,7 @@ def test_policy_check_and_schema(chassis: Chassis, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("profile: strict\n")
     status, out, _ = chassis("policy", "check", tmp_path)
     assert status == 0
-    assert "the policy is good (profile strict" in out
+    assert "the policy is valid (profile strict" in out
     (tmp_path / "worker-names.yaml").write_text("strategy: slot\n")
     status, out, _ = chassis("policy", "check", tmp_path)
     assert status == 0

@@ -102,7 +102,9 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: In
     answer = await scan("--missed")
     assert answer.status == 1
     first, second, third, fourth, *_ = answer.out.splitlines()
-    assert first.startswith("Deployment ml/llm: 2 pods (llm-1-0, llm-1-1), made while the webhook was down (")
+    assert first.startswith(
+        "Deployment ml/llm: 2 pods (llm-1-0, llm-1-1), created while the webhook was down ("
+    )
     assert second == "  lacks spec.containers[main].lifecycle.preStop (disruption-guard)"
     assert "spec.containers[main].readinessProbe" in third
     assert fourth.strip() == "restarted by --repair"
@@ -120,7 +122,7 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: In
         (History(installed=AT - 1, outages=[Outage(AT - 9, AT + 9)]), "while the webhook was down"),
         (History(AT - 99, [Outage(AT + 9, AT + 20)]), "while the webhook was down"),
         (History(AT - 99, seen=AT - 8), "after a replica was last known to be ready (2026-06-01T11:59:52Z)"),
-        (History(AT - 99, seen=AT + 8), "while the webhook ran"),
+        (History(AT - 99, seen=AT + 8), "while the webhook was running"),
         (History(AT - 99, [Outage(AT - 99, AT - 50)], edited=AT + 5), "before the policy was last edited"),
         (History(AT - 99, edited=AT - 50), "a call failed open"),
     ],
@@ -176,8 +178,11 @@ async def test_a_namespace_in_which_a_restart_does_not_help_is_left_out(ml: Clus
     await ml.put(server("a"))
     await ml.put(server("b"))
     answer = await scan("--missed", "--repair", "--yes")
-    assert "was not changed by the webhook either\n" in answer.err
-    assert "Deployment ml/b: not restarted: new pods in its namespace are not changed either" in answer.err
+    assert "the webhook didn't change its new pod a-1-0 either\n" in answer.err
+    assert (
+        "Deployment ml/b: not restarted, because new pods in its namespace aren't changed either"
+        in answer.err
+    )
     assert not ml.restarted("b")
     assert answer.status == 1
 
@@ -194,7 +199,7 @@ async def test_a_forged_owner_restarts_nothing(ml: Cluster, scan: InCluster, for
     await ml.fake.put(PODS, pod)
     answer = await scan("--missed", "--repair", "--yes")
     assert ml.changed == []
-    assert "names Deployment victim as its owner, which does not exist or does not own it" in answer.out
+    assert "names Deployment victim as its owner, which doesn't exist or doesn't own it" in answer.out
 
 
 async def test_a_pod_with_the_same_labels_is_no_new_pod(ml: Cluster, scan: InCluster) -> None:
@@ -222,7 +227,7 @@ async def test_a_rollout_that_fails_does_not_end_the_repair_of_others(ml: Cluste
 
     ml.fake.before_write = fails
     answer = await scan("--missed", "--repair", "--yes")
-    assert "ml/a: its new pods did not get ready in time (ProgressDeadlineExceeded)\n" in answer.err
+    assert "ml/a: its new pods didn't become ready in time (ProgressDeadlineExceeded)\n" in answer.err
     assert ml.restarted("b")
 
 
@@ -230,7 +235,7 @@ async def test_a_rollout_that_fails_does_not_end_the_repair_of_others(ml: Cluste
 async def test_a_workload_that_is_not_ready_is_skipped(ml: Cluster, scan: InCluster, change: Json) -> None:
     await ml.put({**server(), "status": READY | change})
     answer = await scan("--missed", "--repair", "--yes")
-    assert "it is not ready now" in answer.err
+    assert "it isn't ready now" in answer.err
     assert ml.changed == []
 
 
@@ -244,7 +249,7 @@ async def test_budgets_are_kept(ml: Cluster, scan: InCluster, allowed: int, rest
     answer = await scan("--missed", "--repair", "--yes")
     assert ml.restarted("llm") is restarts
     if not restarts:
-        why = f"PodDisruptionBudget llm allows {allowed} pods down, and its rollout takes 2"
+        why = f"PodDisruptionBudget llm allows {allowed} unavailable pods, but its rollout takes 2 down"
         assert why in answer.err
         for flags in ((), ("--repair", "--yes")):
             [row] = (await scan("--missed", *flags, "-o", "json")).json["missed"]
@@ -255,7 +260,11 @@ async def test_budgets_are_kept(ml: Cluster, scan: InCluster, allowed: int, rest
     ("spec", "metadata", "why"),
     [
         ({"paused": True}, {}, "paused"),
-        ({}, {"ownerReferences": owned_by("apps/v1", "Fleet", "f", "f")}, "restart it by its owner, Fleet f"),
+        (
+            {},
+            {"ownerReferences": owned_by("apps/v1", "Fleet", "f", "f")},
+            "restart it through its owner, Fleet f",
+        ),
         ({}, {"deletionTimestamp": CREATED}, "being deleted"),
     ],
 )
@@ -267,7 +276,7 @@ async def test_what_a_restart_would_not_help_is_listed(
     await ml.put(top)
     answer = await scan("--missed", "--repair", "--yes")
     assert why in answer.out
-    assert "nothing that was missed can be restarted" in answer.err
+    assert "none of the missed workloads can be restarted" in answer.err
     answer = await scan("--missed", "--repair", "--yes", "-o", "json")
     assert why in answer.json["missed"][0]["repair"]
 
@@ -281,8 +290,8 @@ async def test_jobs_and_bare_pods_are_listed(ml: Cluster, scan: InCluster) -> No
     await ml.fake.put(PODS, named("alone", {"containers": [SERVER]}, creationTimestamp=CREATED))
     answer = await scan("--missed", "-o", "json")
     ways = {row["name"]: row["repair"] for row in answer.json["missed"]}
-    assert "a Job is not restarted" in ways["train"]
-    assert "a pod without a controller" in ways["alone"]
+    assert "Jobs are not restarted" in ways["train"]
+    assert "the pod has no controller" in ways["alone"]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ async def test_the_objects_of_a_cluster(fake: FakeApiServer, in_cluster: InClust
     ("arguments", "problem"),
     [
         ("- - {manifests}", "only one of the two policies can be on standard input"),
-        ("{observe} built-in {manifests} -A", "give manifests or a namespace, not both"),
+        ("{observe} built-in {manifests} -A", "specify manifests or a namespace, not both"),
         ("{observe} no/where {manifests}", "no/where: No such file or directory"),
         ("{observe} configmap:one {manifests}", "must be configmap:NAMESPACE/NAME"),
     ],
@@ -168,8 +168,8 @@ def test_one_key_of_a_policy(observe: Path) -> None:
 @pytest.mark.parametrize(
     ("documents", "problem"),
     [
-        ([config_map(OBSERVE), config_map(OBSERVE, "second")], "it holds 2 ConfigMaps"),
-        ([manifest("Secret", "s", version="v1")], "it holds no ConfigMap"),
+        ([config_map(OBSERVE), config_map(OBSERVE, "second")], "it contains 2 ConfigMaps"),
+        ([manifest("Secret", "s", version="v1")], "it contains no ConfigMap"),
     ],
 )
 def test_a_file_without_a_single_policy(tmp_path: Path, documents: list[Any], problem: str) -> None:
@@ -182,7 +182,7 @@ def test_a_file_without_a_single_policy(tmp_path: Path, documents: list[Any], pr
 @pytest.mark.parametrize(
     ("data", "status", "line"),
     [
-        (OBSERVE, 0, "the policy is good (profile observe"),
+        (OBSERVE, 0, "the policy is valid (profile observe"),
         ({"rules.yaml": "profile: lenient\n"}, 2, "rules.yaml: profile: "),
         (None, 2, "there is no ConfigMap mlchassis-system/mlchassis-policy"),
     ],

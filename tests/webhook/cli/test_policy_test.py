@@ -55,7 +55,7 @@ def test_expected_decisions_pass(run: Chassis, tmp_path: Path, expected: dict[st
     ("expected", "failure"),
     [
         ({**HAZARD, "verdict": "admitted"}, "Deployment/hazard: admitted expected, refused found"),
-        ({**HAZARD, "findings": {}}, f"{RULE}: refused, which is not expected"),
+        ({**HAZARD, "findings": {}}, f"{RULE}: refused, which isn't expected"),
         ({**HAZARD, "findings": {RULE: "warned"}}, f"{RULE}: warned expected, refused found"),
         (
             {**SERVES, "findings": {"liveness-missing": "warned"}},
@@ -87,7 +87,7 @@ def test_any_other_decision_fails(
         ({"object": "Deployment/other"}, {}, "it: none of the manifests is Deployment/other"),
         ({**HAZARD, "findings": {"liveness": "warned"}}, {}, "it: there is no rule liveness"),
         ({**HAZARD, "verdicts": "refused"}, {}, "tests.0.expect.0.verdicts: unknown field"),
-        (HAZARD, {"old": ["x.yaml"]}, "tests.0: old goes with operation: UPDATE"),
+        (HAZARD, {"old": ["x.yaml"]}, "tests.0: old can only be used with operation: UPDATE"),
         (HAZARD, {"manifests": ["x.yaml"]}, "x.yaml: No such file or directory"),
         (HAZARD, {"expect": []}, "tests.0: expect is empty"),
     ],

@@ -148,7 +148,7 @@ def test_a_field_that_does_not_exist_has_a_note_with_its_line(chassis: Chassis, 
 
 def test_a_missing_runtime_is_named_with_the_way_to_add_it(chassis: Chassis, manifests: Path) -> None:
     said = " ".join(chassis("review", manifests).out.split())
-    assert "Deployment other completes it and is not among the objects: add its file, or review with" in said
+    assert "Deployment other completes it and isn't among the objects: add its file, or review with" in said
 
 
 HASTY = """\
@@ -177,7 +177,7 @@ def test_audited_findings_are_printed_on_request(chassis: Chassis, tmp_path: Pat
 
 def test_audited_goes_with_outputs_that_can_leave_findings_out(chassis: Chassis, manifests: Path) -> None:
     answer = chassis("review", manifests, "--audited", "-ojson")
-    assert (answer.status, answer.err) == (2, "chassis: --audited goes with -o text or diff\n")
+    assert (answer.status, answer.err) == (2, "chassis: --audited can only be used with -o text or diff\n")
 
 
 def test_findings_of_a_kustomization_are_those_of_its_result(

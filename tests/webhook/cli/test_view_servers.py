@@ -158,8 +158,8 @@ OPEN: Json = {"tcpSocket": {"port": 8000}}
             {"image": API, "ports": [{"containerPort": 8000}], "livenessProbe": OPEN},
             {},
             False,
-            "asks an open port",
-            "Replace the livenessProbe by the annotation",
+            "only checks for an open port",
+            "Replace the livenessProbe with the annotation",
         ),
         (
             {
@@ -176,7 +176,7 @@ OPEN: Json = {"tcpSocket": {"port": 8000}}
             {"image": API, "ports": [{"containerPort": 80}], "livenessProbe": {"exec": {"command": ["x"]}}},
             {},
             None,
-            "its livenessProbe is its own",
+            "it has its own livenessProbe",
             "",
         ),
     ],

@@ -49,7 +49,7 @@ def test_the_text_has_the_added_fields_and_reasons(chassis: Chassis) -> None:
     assert "spec.template.metadata.annotations: mlchassis.dev/expected-start.triton: " in out
     assert "key standard-probes.yaml: startupFactor: 3.0" in out
     assert "  by      the author of Deployment vision/resnet\n" in out
-    offered = re.findall(r'mlchassis.dev/exempt: "(.*)=write down why"', out)
+    offered = re.findall(r'mlchassis.dev/exempt: "(.*)=give a reason"', out)
     assert offered == ["disruption-guard", "gpu-affinity", "standard-probes"]
 
 
@@ -74,13 +74,13 @@ def test_one_object_of_several_can_be_named(chassis: Chassis, tmp_path: Path) ->
     assert only["title"] == "Pod playground/ollama"
     missing = chassis("why", "pod/none", "-f", both)
     assert missing.status == 2
-    assert "no object with pods in" in missing.err
+    assert "the files contain no object with pods" in missing.err
 
 
 def test_an_object_must_be_named(chassis: Chassis) -> None:
     answer = chassis("why")
     assert answer.status == 2
-    assert "name an object" in answer.err
+    assert "specify an object" in answer.err
 
 
 def test_a_value_of_a_wrong_type_is_named(chassis: Chassis, tmp_path: Path) -> None:
@@ -179,7 +179,9 @@ async def test_the_answer_for_a_pod_uses_its_annotation_and_its_owners(
     assert fields["spec.tolerations[node.kubernetes.io/not-ready]"]["by"] == "default"
     status, out, _ = await in_cluster("why", "pods/llm-1-a", "-n", "ml")
     assert status == 0
-    assert out.startswith("Pod ml/llm-1-a, made for Deployment ml/llm\npolicy: configmap:mlchassis-system/")
+    assert out.startswith(
+        "Pod ml/llm-1-a, created for Deployment ml/llm\npolicy: configmap:mlchassis-system/"
+    )
     assert "  by      standard-probes of ML Chassis\n  why     60 min: three times 20 min" in out
     assert "  by      Kubernetes, by default\n" in out
 
@@ -193,7 +195,7 @@ async def test_a_later_change_of_the_policy_is_shown(
     assert fields[START]["why"].startswith("40 min: twice 20 min")
     assert fields[START]["today"].startswith("60 min: three times 20 min")
     out = (await in_cluster("why", "pod/llm-1-a", "-n", "ml")).out
-    assert "changed since this pod was made" in out
+    assert "changed since this pod was created" in out
     assert "  today   60 min: three times" in out
 
 
@@ -217,7 +219,7 @@ async def test_a_pod_of_an_outage_has_no_field_by_ml_chassis(
     assert fields[START]["by"] == "missing"
     assert "mlchassis" not in {fields[path]["by"] for path in fields if "containers[main]" in path}
     out = (await in_cluster("why", "pod/llm-1-a", "-n", "ml")).out
-    nobody = "nobody: standard-probes of ML Chassis would add it now, but this pod was made without it"
+    nobody = "nobody: standard-probes of ML Chassis would add it now, but this pod was created without it"
     assert nobody in " ".join(out.split())
 
 
@@ -264,8 +266,8 @@ async def test_a_bare_pod_and_a_workload(fake: FakeApiServer, why: Why) -> None:
     ("name", "message"),
     [
         ("pod/none", "there is no Pod none in namespace ml"),
-        ("llm", "'llm': write KIND/NAME, such as pod/llm"),
-        ("services/x", "'services' is no kind of this cluster with pods"),
+        ("llm", "'llm': use KIND/NAME, such as pod/llm"),
+        ("services/x", "'services' isn't a kind of this cluster with pods"),
     ],
 )
 async def test_an_unknown_object_is_reported(in_cluster: InCluster, name: str, message: str) -> None:

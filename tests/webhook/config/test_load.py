@@ -95,9 +95,9 @@ def _models(found: Any) -> list[dict[str, Any]]:
         ({"webhook.yaml": "namespaces: {include: ml}"}, "webhook.yaml: namespaces.include: "),
         (
             {"webhook.yaml": "exemptions: {forbidden: [drain-blocked-by-pdc]}"},
-            f"exemptions.forbidden: drain-blocked-by-pdc is no rule or policy; did you mean {RULE}?",
+            f"exemptions.forbidden: drain-blocked-by-pdc isn't a rule or policy; did you mean {RULE}?",
         ),
-        ({"webhook.yaml": "exemptions: {onlyIn: {nope-*: [ml]}}"}, "exemptions.onlyIn: nope-* is no rule"),
+        ({"webhook.yaml": "exemptions: {onlyIn: {nope-*: [ml]}}"}, "exemptions.onlyIn: nope-* isn't a rule"),
         ({"webhook.yaml": "overrides: [{modes: {nope: off}}]"}, "webhook.yaml: overrides.0.modes.nope: "),
         ({"webhook.yaml": "overrides: [{settings: {nope: {}}}]"}, "overrides.0.settings.nope: there is no"),
         (
@@ -316,7 +316,7 @@ def test_another_profile_for_the_command_line() -> None:
 @pytest.mark.parametrize("ends", ["\n", "\nmodes: {}\n"])
 def test_bytes_that_are_not_utf_8_are_refused_everywhere(tmp_path: Path, text: str, ends: str) -> None:
     content = f"\n{text}{ends}".encode("latin-1")
-    said = ["rules.yaml: line 2: it is not UTF-8 text"]
+    said = ["rules.yaml: line 2: it isn't UTF-8 text"]
     (tmp_path / "rules.yaml").write_bytes(content)
     assert problems(read_directory(tmp_path)) == said
     assert problems(dict(read_files(str(tmp_path / "rules.yaml")))) == said

@@ -89,12 +89,12 @@ def test_a_list_counts_as_its_items() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "it holds no object"),
-        ("# nothing\n", "it holds no object"),
+        ("", "it contains no object"),
+        ("# nothing\n", "it contains no object"),
         ("a: 1\n", "document 1 isn't a Kubernetes object"),
         ("- 1\n", "document 1 isn't a Kubernetes object"),
         ("a: [", "line 2"),
-        (b"\xff\xfe\x00", "it is not UTF-8 text"),
+        (b"\xff\xfe\x00", "it isn't UTF-8 text"),
     ],
 )
 def test_a_named_file_must_hold_objects(tmp_path: Path, content: str | bytes, sentence: str) -> None:
@@ -231,7 +231,7 @@ def test_autoscalers_of_one_workload_in_two_files_are_alternatives() -> None:
 
 def test_a_directory_without_manifests_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
-    with pytest.raises(UserError, match=r"holds no \.yaml, \.yml or \.json file"):
+    with pytest.raises(UserError, match=r"contains no \.yaml, \.yml or \.json file"):
         read([str(tmp_path)])
 
 

@@ -95,7 +95,7 @@ def test_the_other_program_builds_too(tree: Path, tools: Path) -> None:
     program(tools, "kustomize", f"[ \"$1\" = build ] && echo '{DEPLOYMENT}'")
     read, [problem] = names(tree, build=True)
     assert read == ["production/kustomization.yml", "plain/api.yaml"]
-    assert f"(helm is not installed); build it and pipe it: helm template release {tree}/chart" in problem
+    assert f"(helm is not installed); render it and pipe it: helm template release {tree}/chart" in problem
 
 
 @pytest.mark.usefixtures("tools")
@@ -128,7 +128,7 @@ def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: p
         put(tmp_path / "all" / name, suffixed)
     read, [problem] = names(tmp_path / "all", build=True)
     assert read == ["one/kustomization.yaml"]
-    assert "two/kustomization.yaml: not reviewed: one run builds 1 results" in problem
+    assert "two/kustomization.yaml: not reviewed, because one run renders at most 1 results" in problem
 
 
 @pytest.mark.usefixtures("tools")
@@ -151,7 +151,7 @@ def test_nothing_is_downloaded(tmp_path: Path, tools: Path, address: str) -> Non
     )
     read, [problem] = names(root, build=True)
     assert read == ["a.yaml"]
-    assert f"refers to {address}, and nothing is downloaded" in problem
+    assert f"refers to {address}, and `chassis review` downloads nothing" in problem
 
 
 def test_every_way_to_name_a_part(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ async def test_only_starts_of_the_same_workload_and_image_count(
     row = only(injected(made()), await known(found))
     assert row.loads == loads
     assert row.starts == len(loads)
-    assert row.verdicts == (("hangs would last 10 h",) if loads else (FINE,))
+    assert row.verdicts == (("a hung start would last 10 h",) if loads else (FINE,))
 
 
 SLOW = "3.0% of liveness answers took more than 2.5 s of 5 s: raise timeoutSeconds"
@@ -141,8 +141,8 @@ async def test_an_answer_of_the_http_api() -> None:
     ("status", "body", "sentence"),
     [
         (400, {"status": "error", "error": "bad query"}, "Prometheus refuses the query: bad query"),
-        (200, {"status": "success"}, "does not answer as a Prometheus does"),
-        (404, ["no"], "does not answer as a Prometheus does"),
+        (200, {"status": "success"}, "doesn't answer like Prometheus"),
+        (404, ["no"], "doesn't answer like Prometheus"),
     ],
 )
 async def test_bad_answers_are_one_sentence(status: int, body: Any, sentence: str) -> None:
@@ -153,7 +153,7 @@ async def test_bad_answers_are_one_sentence(status: int, body: Any, sentence: st
 
 @pytest.mark.parametrize("url", ["prometheus", "ftp://x", "http://", "http://[", "http://127.0.0.1:1/"])
 async def test_bad_urls_are_one_sentence(url: str) -> None:
-    with pytest.raises(UserError, match=r"must be an http or https URL|does not answer"):
+    with pytest.raises(UserError, match=r"must be an http or https URL|doesn't answer"):
         await query_history(url, "")
 
 

@@ -176,7 +176,7 @@ async def test_the_end_of_all_failures_is_an_event(setting: Setting) -> None:
         await setting.pass_(15)
         setting.pages["ml/llm-0"] = WELL
         await setting.pass_(LOADING_SECONDS + 15)
-        assert setting.messages(RECOVERED) == ["No model fails any more: 40 of 40 are loaded"]
+        assert setting.messages(RECOVERED) == ["No model fails any longer: 40 of 40 are loaded"]
         before = len(setting.writes)
         await setting.pass_(RENEW_SECONDS)
         assert len(setting.writes) == before

@@ -68,10 +68,10 @@ def test_a_budget_of_hours_for_a_start_of_minutes() -> None:
 @pytest.mark.parametrize(
     ("budget", "loads", "killed", "verdict", "expected"),
     [
-        (36_000, range(290, 313), 0, "hangs would last 10 h", "312s"),
-        (36_000, [0] * 6, 0, "hangs would last 10 h", "200s"),
+        (36_000, range(290, 313), 0, "a hung start would last 10 h", "312s"),
+        (36_000, [0] * 6, 0, "a hung start would last 10 h", "200s"),
         (36_000, [10, 11, 12, 13], 0, FINE, None),
-        (600, [500] * 17, 3, "kills 3 of 20 starts", "610s"),
+        (600, [500] * 17, 3, "the startup probe killed 3 of 20 starts", "610s"),
     ],
 )
 def test_a_budget_is_judged_by_its_starts(
@@ -87,8 +87,8 @@ def test_a_budget_is_judged_by_its_starts(
 @pytest.mark.parametrize(
     ("events", "verdict"),
     [
-        ([("llm-5d4f-x", "startup", 4), ("other", "startup", 9)], "kills 4 of 5 starts"),
-        ([("llm-5d4f-x", "liveness", 2)], "liveness restarted it 2 times"),
+        ([("llm-5d4f-x", "startup", 4), ("other", "startup", 9)], "the startup probe killed 4 of 5 starts"),
+        ([("llm-5d4f-x", "liveness", 2)], "the liveness probe restarted it 2 times"),
     ],
 )
 def test_events_show_which_probes_ended_runs(events: list[tuple[str, str, int]], verdict: str) -> None:
@@ -99,7 +99,7 @@ def test_events_show_which_probes_ended_runs(events: list[tuple[str, str, int]],
 
 def test_a_server_without_probes_is_named() -> None:
     pod = status(made(startupProbe=None), ready=10)
-    assert only([pod]).verdicts == ("has no probes: a hang is not noticed",)
+    assert only([pod]).verdicts == ("it has no probes, so a hang isn't noticed",)
     for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
         pod = made(startupProbe=None)
         pod["spec"]["containers"][0][kind] = {"tcpSocket": {"port": 8000}, "failureThreshold": 60}
@@ -157,7 +157,7 @@ def test_the_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     _print(found, "text")
     title, line = capsys.readouterr().out.splitlines()
     assert title.split()[:4] == ["NAMESPACE", "WORKLOAD", "CONTAINER", "BUDGET"]
-    assert line.split("  ")[-2:] == ["hangs would last 10 h", f"annotation {ANNOTATION}: 300s"]
+    assert line.split("  ")[-2:] == ["a hung start would last 10 h", f"annotation {ANNOTATION}: 300s"]
     _print(found, "json")
     [row] = json.loads(capsys.readouterr().out)
     assert row["observed"] == {"starts": 5, "p50": 300, "p99": 300, "max": 300}

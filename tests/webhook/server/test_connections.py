@@ -481,7 +481,7 @@ async def test_a_large_body_that_finds_no_room_before_its_deadline_is_a_503(runn
         await until(lambda: bool(budget._waiting))
         pass_over(10)
         status, text = await large
-    assert (status, text) == (503, "other bodies took the room that this one needed\n")
+    assert (status, text) == (503, "other bodies took the memory that this one needed\n")
     assert refused(running, "no-room") == 1
     await fine(running)
 

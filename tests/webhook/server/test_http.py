@@ -128,7 +128,7 @@ async def test_a_body_that_never_arrives_is_given_up(running: Running) -> None:
         await asyncio.Event().wait()
 
     status, text = await running.post(stalled(), "/validate?timeout=100ms")
-    assert (status, text) == (408, "the body did not arrive within the time that the request gave\n")
+    assert (status, text) == (408, "the body didn't arrive within the time that the request allowed\n")
 
 
 # --- other bodies than reviews -------------------------------------------------------------------------

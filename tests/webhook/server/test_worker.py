@@ -110,7 +110,7 @@ def test_a_flag_wins_over_its_variable_and_a_switch_can_be_set_by_one(
     ("argv", "sentence"),
     [
         ([], "choose one"),
-        (["--tls-cert", "a"], "belong together"),
+        (["--tls-cert", "a"], "must be used together"),
         (["--tls-cert", "a", "--tls-key", "b", "--self-signed"], "choose one"),
         (["--self-signed", "--policy", "configmap:ns/name"], "needs a cluster"),
         (
@@ -677,7 +677,7 @@ def named(name: str) -> Json:
 
 def test_only_a_server_gets_the_signal(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["log-level", "debug", "--pid", str(os.getpid())]) == 2
-    assert f"process {os.getpid()} is no `chassis serve`" in capsys.readouterr().err
+    assert f"process {os.getpid()} isn't `chassis serve`" in capsys.readouterr().err
     assert cli.main(["log-level", "debug", "--pid", "4194305"]) == 2
     assert "No such file or directory" in capsys.readouterr().err
 

@@ -46,7 +46,7 @@ def _text(graph: Graph, blasts: Sequence[Blast]) -> Iterator[str]:
         f"{plural(len(graph.cycles), 'cycle')}\n"
     )
     if graph.truncated:
-        yield "The graph is too large: some dependencies are left out.\n"
+        yield "The graph is too large, so some dependencies are not shown.\n"
 
 
 def _failure(blast: Blast) -> Iterator[str]:

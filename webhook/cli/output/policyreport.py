@@ -162,7 +162,7 @@ async def served(api: ApiServer, group: str = "") -> list[Reports]:
     if not found or (group and found[0].group != group):
         missing = " or ".join(each.api_version for each in APIS if group in ("", each.group))
         raise UserError(
-            f"--report: the cluster has no PolicyReports ({missing}): install their two CRDs first"
+            f"--report: the cluster has no PolicyReports ({missing}); install their two CRDs first"
         )
     return found
 
@@ -232,8 +232,8 @@ class _Writer:
                 return
             known = (await self.known(namespace)).get(namespace, {})
         raise UserError(
-            f"--report: {self._reports.collection(namespace)}/{NAME} belongs to another program, or another "
-            "scan writes it at the same time"
+            f"--report: {self._reports.collection(namespace)}/{NAME} belongs to another program, or "
+            "another scan is writing it at the same time"
         )
 
     async def _write(self, namespace: str, name: str, report: Json, known: Json | None) -> bool:

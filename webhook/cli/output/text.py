@@ -47,7 +47,7 @@ def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Lin
     if len(by_namespace) > 1:
         yield from _totals("Findings by namespace", by_namespace)
     if not audited and any(found[Outcome.AUDITED] for found in by_rule.values()):
-        yield "Findings in mode audit change no answer; --audited prints them.", ""
+        yield "Findings in mode audit don't change the answer; --audited prints them.", ""
     counts = (
         plural(objects, "object") + _not_read(readings),
         *([] if running else [f"{changed} changed"]),

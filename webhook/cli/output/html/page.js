@@ -67,7 +67,7 @@
   };
 
   const exemption = (content) => {
-    const block = make("section", { class: "exempt" }, make("h4", {}, "To let it in as it is"));
+    const block = make("section", { class: "exempt" }, make("h4", {}, "To admit it as it is"));
     for (const text of [content.yaml, content.command]) {
       if (!text) continue;
       const code = make("pre", { tabindex: "0", role: "region", "aria-label": "Exemption to copy" }, text);

@@ -50,33 +50,39 @@ class Timeline(Struct, frozen=True):
 
     def _start(self) -> Iterator[str]:
         if self.expected is not None:
-            yield f"Expected to serve {in_words(self.expected)} after its start ({self.reason})."
+            yield f"Expected to serve {in_words(self.expected)} after it starts ({self.reason})."
         else:
             yield "The expected start is unknown."
         if self.startup is not None:
             until = in_words(self.startup)
-            yield f"It is killed if it has not answered {until} after its start."
+            yield f"The kubelet kills it if it hasn't answered {until} after it starts."
         elif self.liveness_only is not None:
             yield (
-                "There is no startup probe: the liveness probe kills it if it has not answered "
-                f"{in_words(self.liveness_only)} after its start."
+                "There is no startup probe. The liveness probe kills it if it hasn't answered "
+                f"{in_words(self.liveness_only)} after it starts."
             )
         else:
             yield "No probe ends a start that hangs."
         if self.kills_the_start:
-            yield "That is before it is expected to serve: it is restarted in a loop."
+            yield "That is before it is expected to serve, so it restarts in a loop."
 
     def _later(self) -> Iterator[str]:
         if self.readiness is not None:
-            yield f"Readiness gives up {in_words(self.readiness)} after it stops answering: no more traffic."
+            yield (
+                f"Readiness gives up {in_words(self.readiness)} after it stops answering, and it gets no "
+                "more traffic."
+            )
         else:
-            yield "There is no readiness probe: it gets traffic whether it answers or not."
+            yield "There is no readiness probe, so it gets traffic whether it answers or not."
         if self.liveness is not None:
-            yield f"Liveness gives up {in_words(self.liveness)} after it stops answering: it is restarted."
+            yield (
+                f"Liveness gives up {in_words(self.liveness)} after it stops answering, and the kubelet "
+                "restarts it."
+            )
         else:
-            yield "There is no liveness probe: if it hangs, the kubelet does not restart it."
+            yield "There is no liveness probe. If it hangs, the kubelet doesn't restart it."
         if self.restarts_first:
-            yield "Overload restarts it no later than it stops its traffic."
+            yield "Under overload, it is restarted before its traffic stops, or at the same time."
 
 
 def timelines(pods: Iterable[tuple[PodTemplate, Facts]]) -> Iterator[Timeline]:
