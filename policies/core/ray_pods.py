@@ -54,8 +54,9 @@ def pod_of_kuberay(obj: Json, template: PodTemplate) -> Json | None:
         labels[RAY_SERVES] = "false" if role == "head" else "true"
     pod = template.pod
     pod = replaced(pod, ("metadata", "labels"), {**mapping(pod, "metadata", "labels"), **labels})
-    if typed.keeps_gcs:
-        pod = replaced(pod, ("metadata", "annotations", FT_ENABLED), "true")
+    if role == "head":
+        marked = "true" if typed.is_fault_tolerant else "false"
+        pod = replaced(pod, ("metadata", "annotations", FT_ENABLED), marked)
     first = next(iter(maps(pod, "spec", "containers")), None)
     if first is None:
         return pod

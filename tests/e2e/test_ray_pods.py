@@ -1,4 +1,4 @@
-"""The probes and labels of Ray pods that a review shows are those that KubeRay 1.6 adds."""
+"""The probes and marks of Ray pods that a review shows are those that KubeRay 1.6 adds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from policies.core.ray_pods import pod_of_kuberay
 from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
-from policies.kube.metadata import labels_of
+from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.objects.ray import FT_ENABLED
 from tests.e2e.api import JSON
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kuberay import NAMESPACE, SERVICE_ACCOUNT, Operator, prepare, ray_cluster
@@ -34,6 +35,12 @@ def cluster(
     return made
 
 
+def durable(name: str) -> JSON:
+    made = cluster(name, "2.53.0")
+    made["spec"]["gcsFaultToleranceOptions"] = {"redisAddress": "redis:6379"}
+    return made
+
+
 def service(name: str, version: str) -> JSON:
     config = cluster(name, version, ports=[{"name": "serve", "containerPort": 8123}])["spec"]
     spec = {"serveConfigV2": "applications: []", "rayClusterConfig": config}
@@ -47,6 +54,7 @@ MADE = {
         cluster("one-endpoint", "2.53.0"),
         cluster("own-ports", "2.53.0-py312", parameters=PORTS),
         cluster("unknown-version", "", parameters=PORTS),
+        durable("durable"),
         service("service", "2.52.0"),
         service("newer-service", "2.53.0"),
     )
@@ -75,6 +83,7 @@ def test_the_pods_are_as_shown(control_plane: ControlPlane, bare: str) -> None:
     }
     for key, pod in shown.items():
         assert labels_of(pod).items() <= labels_of(real[key]).items()
+        assert annotations_of(pod).get(FT_ENABLED) == annotations_of(real[key]).get(FT_ENABLED)
 
 
 def key_of(pod: JSON) -> tuple[str, str]:

@@ -60,10 +60,15 @@ class RayObject(Object):
         raise NotImplementedError
 
     @property
+    def is_fault_tolerant(self) -> bool:
+        """Whether KubeRay takes the GCS for fault tolerant (`IsGCSFaultToleranceEnabled`)."""
+        annotated = self.metadata.annotations.get(FT_ENABLED, "").lower() == "true"
+        return annotated or self.cluster.gcs_fault_tolerance_options is not None
+
+    @property
     def keeps_gcs(self) -> bool:
         """Whether a new head has the state of the GCS: then the workers stay."""
-        annotations: Mapping[str, str] = self.metadata.annotations or EMPTY
-        if self.cluster.gcs_fault_tolerance_options is not None or annotations.get(FT_ENABLED) == "true":
+        if self.is_fault_tolerant:
             return True
         head = self.cluster.head_group_spec.template
         return head.metadata.annotations.get(FT_ENABLED) == "true" or any(

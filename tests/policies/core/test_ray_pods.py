@@ -51,12 +51,23 @@ def test_heads_of_services_and_of_fault_tolerant_clusters_will_not() -> None:
     assert guarded(cluster(gcsFaultToleranceOptions={"redisAddress": "redis:6379"})) == []
 
 
+def test_a_head_with_its_own_redis_will_be_guarded() -> None:
+    """KubeRay does not take it for fault tolerant, so nothing in its pod tells that it is."""
+    obj = cluster()
+    container = obj["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "RAY_REDIS_ADDRESS", "value": "redis:6379"}]
+    head, _ = pod_templates(obj, WORKLOADS)
+    pod = pod_of_kuberay(obj, head) or {}
+    assert mapping(pod, "metadata", "annotations")["ray.io/ft-enabled"] == "false"
+    assert guarded(obj) == ["spec.headGroupSpec.template"]
+
+
 def test_the_pods_have_the_labels_and_probes_of_kuberay() -> None:
     obj = cluster(gcsFaultToleranceOptions={"redisAddress": "redis:6379"})
     head, worker = (pod_of_kuberay(obj, each) or {} for each in pod_templates(obj, WORKLOADS))
     assert mapping(head, "metadata", "labels")["ray.io/node-type"] == "head"
     assert mapping(worker, "metadata", "labels")["ray.io/group"] == "gpus"
-    assert mapping(worker, "metadata", "annotations")["ray.io/ft-enabled"] == "true"
+    assert mapping(head, "metadata", "annotations")["ray.io/ft-enabled"] == "true"
     assert dig(worker, "spec", "containers", 0, "livenessProbe", "failureThreshold") == 120
 
 
