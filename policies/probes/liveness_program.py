@@ -226,9 +226,9 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
         return f"versions before {progress.since} do not show their progress"
     for flag, value in _in_use(server, progress.unless_flags):
         if not _is_harmless(value, progress.harmless_values.get(flag, {})):
-            return f"that was not tried with {flag}"
+            return f"this wasn't tried with {flag}"
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
-        return f"that was not tried with {name} set"
+        return f"this wasn't tried with {name} set"
     preset = server.preset
     address = server.configured(preset.host_flags, preset.host_env) or ""
     if _host(address) not in ("", "0.0.0.0", "::", "[::]"):  # noqa: S104

@@ -99,8 +99,8 @@ def _training_liveness(pod: PodView, container: Container, facts: Facts) -> Iter
     yield _Field(
         "livenessProbe",
         progress.probe,
-        f"ends the container when nothing was written to {progress.path} for "
-        f"{in_words(progress.silence)}, so that the retries of the Job begin",
+        f"ends the container if nothing was written to {progress.path} for "
+        f"{in_words(progress.silence)}, so that the Job retries",
         annotation=_container_key(TRAINING_PROGRESS, container),
     )
 
@@ -274,12 +274,13 @@ def _probe(
             limit = ""
             if program.start:
                 start = in_words(program.start)
-                limit = f"; no startupProbe: a start of at most {start} that does something"
+                limit = f"; no startupProbe, because this check allows a start of up to {start} "
+                limit += "while the processes work"
             patience = patience_of(program.plan, timing)
             return f"{asked_by(program.plan)} ({who}); a restart after {patience} without progress{limit}"
         asked, effect = _asked(endpoint), f"{_ACTIONS[name]} after {in_words(timing.give_up)} of failures"
         if source == MIRRORED:
-            return f"{asked}, as readiness does, since that path shows that it is alive; {effect}"
+            return f"{asked}, like readiness, since that path shows that the server is alive; {effect}"
         if source == FALLBACK:
             return f"{asked}, since its health endpoint is unknown; {effect}"
         blind = ""
@@ -350,7 +351,7 @@ def _cost(seconds: int, budget: Budget) -> str:
     volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
     return (
         f". If a start hangs, the kubelet restarts it only after {in_words(seconds)}. "
-        f"{volume} annotation {EXPECTED_START} sets it"
+        f"{volume} annotation {EXPECTED_START} sets the budget"
     )
 
 

@@ -179,7 +179,7 @@ def _learned(found: Observed, settings: StandardProbes) -> Budget:
     seconds = _multiplied(found.seconds, settings.startup_factor)
     slowest = f"the slowest of {found.starts} observed starts"
     if seconds < settings.least_learned:
-        why = f"the least; {slowest} took {found.seconds} s"
+        why = f"the minimum; {slowest} took {found.seconds} s"
         return Budget(settings.least_learned, lambda: why, "leastLearned")
     factor = times(settings.startup_factor)
     return Budget(seconds, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning")
@@ -194,7 +194,7 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
         factor *= 2 if fetches else 1
         known, why = start, _because(fetches=fetches, compiles=compiles)
         seconds = _multiplied(start.seconds, factor)
-        bound = "" if known.declared or seconds <= MAX_GUESS else "a day at most, "
+        bound = "" if known.declared or seconds <= MAX_GUESS else "at most a day, instead of "
         return Budget(
             seconds if known.declared else min(seconds, MAX_GUESS),
             lambda: f"{bound}{_product(_time(known), factor)}{why} ({known.source})",
@@ -207,7 +207,9 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
     if filling > seconds:
         rate = _rate(settings.load_rate)
         return Budget(
-            filling, lambda: f"filling the {_gigabytes(largest)} it has room for, at {rate}", "loadRate"
+            filling,
+            lambda: f"the time to load the {_gigabytes(largest)} that it has room for, at {rate}",
+            "loadRate",
         )
     reason, setting = (
         f"{in_words(settings.default_start)}, the default when the loading time is unknown",

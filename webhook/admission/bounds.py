@@ -103,7 +103,7 @@ def bounded(
         templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
         budget.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
-        return Bounds((), (_sentence("", "it is larger than a review can look at"),), whole=False)
+        return Bounds((), (_sentence("", "it is too large for a review to read"),), whole=False)
     except WrongTypeError as error:
         return Bounds((), (_sentence("", str(error)),), whole=False)
     decided, undecided = [], []
@@ -113,9 +113,7 @@ def bounded(
         elif commands_fit(template, allowance):
             decided.append(template)
         else:
-            undecided.append(
-                _sentence(template.path, "its commands take longer to read than a review can spend on them")
-            )
+            undecided.append(_sentence(template.path, "its commands take too long to read in a review"))
     return Bounds(tuple(decided), _few(undecided), whole=bool(decided) or not undecided, shapes=shapes)
 
 

@@ -72,7 +72,8 @@ def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str
             yield made(State.UNKNOWN, f"{EXEMPT}: there is no rule or policy {rule!r}{hint}")
         elif not reason[: ends.start() if ends else None].strip():
             yield made(
-                State.NO_REASON, f"{EXEMPT}: {rule} is not exempted, a reason is missing: write {rule}=why"
+                State.NO_REASON,
+                f"{EXEMPT}: {rule} isn't exempted, because the reason is missing: use {rule}=<reason>",
             )
         elif not may_exempt(rule, config, namespace):
             yield made(State.FORBIDDEN, f"{EXEMPT}: {rule} can't be exempted here")
@@ -80,10 +81,10 @@ def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str
             what = shortened(ends[1], 40)
             yield made(
                 State.NO_DATE,
-                f"{EXEMPT}: {rule} is not exempted, until={what} is no date: write until=2030-12-31",
+                f"{EXEMPT}: {rule} isn't exempted, because until={what} isn't a date: use until=2030-12-31",
             )
         elif until is not None and until < config.today:
-            yield made(State.ENDED, f"{EXEMPT}: {rule} is no longer exempted, that ended on {until}")
+            yield made(State.ENDED, f"{EXEMPT}: {rule} is no longer exempted: the exemption ended on {until}")
         elif until is not None and (until - config.today).days <= SOON:
             yield made(State.ENDS_SOON, f"{EXEMPT}: the exemption from {rule} ends on {until}")
         else:

@@ -24,7 +24,7 @@ def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
     for key in unknown[:_MAX_COMPARED]:
         close = closest(key.removeprefix(_PREFIX).lower(), _NAMES, _SIMILARITY)
         if _PREFIX + close in OTHERS:
-            yield f"annotation {key} is not known and has no effect; did you mean {_PREFIX}{close}?"
+            yield f"annotation {key} is unknown and has no effect; did you mean {_PREFIX}{close}?"
 
 
 _NAMES: Final = tuple(known.removeprefix(_PREFIX) for known in (*OF_HEALTH, *OTHERS))

@@ -78,7 +78,7 @@ def ratchet(
         place = (result.rule, named(target.obj, result.finding.path))
         value = value_at(review.object, result.finding.path)
         is_old = known.include(place, result.finding, value)
-        kept += _as_warnings([result], "it was there before this update") if is_old else [result]
+        kept += _as_warnings([result], "the object already had it before this update") if is_old else [result]
     ids = {crash.id for crash in crashed}
     return kept, [not_denying(crash) if crash.id in ids else crash for crash in crashes]
 

@@ -42,5 +42,5 @@ def left_alone(request: Request, config: Config) -> Coverage:
     """The coverage of an object that is not reviewed, with the reason."""
     kind = kind_of(request.object or {})
     if not config.webhook.namespaces.covers(request.namespace):
-        return not_reviewed(kind, f"the policy leaves namespace {request.namespace} alone")
+        return not_reviewed(kind, f"the policy excludes namespace {request.namespace}")
     return not_reviewed(kind, "it is a mirror pod, a subresource or an object that is being deleted")

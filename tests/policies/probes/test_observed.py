@@ -112,7 +112,7 @@ def test_budgets_and_rules_use_the_observed_starts(
     ("basis", "why", "setting"),
     [
         ((312, 41), "three times the slowest of 41 observed starts (312 s)", "learning"),
-        ((12, 7), "the least; the slowest of 7 observed starts took 12 s", "leastLearned"),
+        ((12, 7), "the minimum; the slowest of 7 observed starts took 12 s", "leastLearned"),
     ],
 )
 def test_a_budget_has_a_reason_and_is_injected(basis: tuple[int, int], why: str, setting: str) -> None:

@@ -382,7 +382,7 @@ def test_an_update_that_brings_a_crash_is_refused_with_on_error_deny() -> None:
     assert not judged(new, deployment(), policy={"webhook.yaml": "onError: deny"}).allowed
 
 
-WARNED, REFUSED = (Mode.WARN, "it was there before this update"), (Mode.ENFORCE, "")
+WARNED, REFUSED = (Mode.WARN, "the object already had it before this update"), (Mode.ENFORCE, "")
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def on(day: date, **files: str) -> Config:
         (
             f"{RULE}=asked until=2026-03-09",
             State.ENDED,
-            f"{RULE} is no longer exempted, that ended on 2026-03-09",
+            f"{RULE} is no longer exempted: the exemption ended on 2026-03-09",
         ),
-        (f"{RULE}=asked until=soon", State.NO_DATE, "until=soon is no date: write until=2030-12-31"),
+        (f"{RULE}=asked until=soon", State.NO_DATE, "until=soon isn't a date: use until=2030-12-31"),
         (f"{RULE}=asked until=20261231", State.NO_DATE, "until=20261231 is no date"),
         (f"{RULE}=asked until=", State.NO_DATE, "until= is no date"),
         (f"{RULE}=until=2026-12-31", State.NO_REASON, f"a reason is missing: write {RULE}=why"),

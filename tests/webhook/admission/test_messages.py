@@ -173,11 +173,11 @@ def test_a_denial_because_of_a_crash_names_it() -> None:
 
 
 def test_warnings_carry_rule_why_how_and_where() -> None:
-    spared = result(mode=Mode.WARN, ratcheted="it was there before this update")
+    spared = result(mode=Mode.WARN, ratcheted="the object already had it before this update")
     (said,) = answer.warnings_of(Decision({}, results=(spared,)))
     assert said == (
         "policy-config-invalid: The policy does not load, and that for a long reason. Mend the key. "
-        "(data[rules.yaml]) Not refused: it was there before this update."
+        "(data[rules.yaml]) Not refused: the object already had it before this update."
     )
 
 

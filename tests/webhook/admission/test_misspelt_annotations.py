@@ -34,7 +34,7 @@ CONTAINER = {"name": "main", "image": "busybox"}
 def test_the_one_that_is_meant_is_named(written: str, meant: str) -> None:
     key = f"mlchassis.dev/{written}"
     (said,) = misspelt_annotations({key: "x"})
-    assert said == f"annotation {key} is not known and has no effect; did you mean mlchassis.dev/{meant}?"
+    assert said == f"annotation {key} is unknown and has no effect; did you mean mlchassis.dev/{meant}?"
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_an_update_is_compared_with_the_old_object(chassis: Chassis, files: Path
     update = ("review", files / "newer.yaml", "--operation", "UPDATE")
     status, out, _ = chassis(*update, "--old", files / "bad.yaml")
     assert status == 0
-    assert "Not refused: it was there before this update." in out
+    assert "Not refused: the object already had it before this update." in out
     assert chassis(*update, "--old", files / "good.yaml").status == 1
     assert chassis(*update).status == 1, "an object without an old one is created"
 

@@ -132,7 +132,7 @@ def test_excluded_namespaces_and_partly_read_kinds_are_not_unknown(chassis: Chas
     manifests.write_text(pod)
     status, text, _ = chassis("review", manifests, "--unknown-kinds=error")
     assert status == 0
-    reason = "not reviewed: kind Pod of group core (the policy leaves namespace kube-system alone)"
+    reason = "not reviewed: kind Pod of group core (the policy excludes namespace kube-system)"
     assert reason in " ".join(text.split())
 
 
