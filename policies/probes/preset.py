@@ -55,10 +55,15 @@ class Older(Model):
     """The endpoints of a server before a version."""
 
     before: str = Field(
-        pattern=r"^[0-9]+(\.[0-9]+)+$",
-        description="the first version with the preset's endpoints, such as 0.10",
+        pattern=r"^(?:[0-9]+(\.[0-9]+)+|b[0-9]{3,6})$",
+        description="the first version with the preset's endpoints, such as 0.10, or the build b6800",
     )
     live_path: str | None = Field(None, description="its liveness path before; absent: none")
+    live_socket: bool = Field(
+        False,
+        description="whether liveness only checks that the port is open before, because `livePath` waited "
+        "behind inferences",
+    )
     ready_path: str | None = Field(None, description="its readiness path before; absent: none")
     unless_flags: tuple[str, ...] = Field(
         (), description="further flags with which its endpoints needed credentials before, such as an API key"

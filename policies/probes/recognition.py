@@ -239,6 +239,7 @@ class Recogniser:
         if older is not None:
             changes = {
                 "live_path": older.live_path,
+                "live_socket": preset.live_socket or older.live_socket,
                 "ready_path": older.ready_path,
                 "unless_flags": (*preset.unless_flags, *older.unless_flags),
                 "unless_env": (*preset.unless_env, *older.unless_env),
@@ -458,24 +459,26 @@ def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
 def version_of(tag: str) -> tuple[int, ...]:
     """The version in a tag as numbers; empty for a tag without one."""
     version = version_in(tag)
-    return tuple(map(int, version.split("."))) if version else ()
+    return tuple(map(int, version.removeprefix("b").split("."))) if version else ()
 
 
 @cache
 def release(version: str) -> tuple[int, ...]:
-    """A version in a preset, such as 0.10, as numbers."""
+    """A version in a preset, such as 0.10 or the build b6800, as numbers."""
     return version_of(version)
 
 
 def version_in(tag: str) -> str:
-    """The version in a tag: 24.05 in `v24.05-py3` and in `main-v24.05`; empty for a tag without one."""
+    """The version in a tag: 24.05 in `v24.05-py3` and in `main-v24.05`, b6800 in `server-b6800`; empty for a
+    tag without one."""
     match = _VERSION.match(tag)
     if match is None and tag[:1].isalpha():
-        match = _VERSION.match(tag.partition("-v")[2])
+        match = _VERSION.match(tag.partition("-v")[2]) or _BUILD.search(tag)
     return match[1] if match else ""
 
 
 _VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
+_BUILD: Final = re.compile(r"(?:^|-)(b[0-9]{3,6})$", re.ASCII)
 
 
 def _glob_order(glob: str) -> tuple[int, int, int]:

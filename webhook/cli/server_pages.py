@@ -123,6 +123,8 @@ def _probes(preset: Preset) -> Iterator[str]:
         yield f"readiness: `GET {preset.ready_path}`{since}" + _cited(preset.since_source)
     for older in preset.older:
         paths = _code(filter(None, (older.live_path, older.ready_path))) or "no endpoint"
+        if older.live_socket:
+            paths = f"liveness checks whether the port is open, readiness `GET {older.ready_path}`"
         yield f"before version {older.before}: {paths}"
     for asks in preset.asks:
         yield f"not for liveness: `{asks.path}` checks {asks.of}"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from policies.accelerators.fit import MIN_SHARE, load_of
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.requests import wants_accelerator
@@ -132,21 +129,14 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
     return int(float(value) * reserved.unit) * processes, f"{option} {value}{of}"
 
 
-_BUILD: Final = re.compile(r".*-(b[0-9]+)", re.ASCII)
-
-
 def _is_since(server: Server, container: Container, since: str) -> bool:
     """Whether a server has at least this version, by the tag of its image. Without a number in the tag, the
     next start runs the newest version."""
     if not server.own_image or "@" in container.image:
         return False
-    tag = repository_and_tag(container.image)[1]
-    build = _BUILD.fullmatch(tag)
-    if since.startswith("b") and build is not None:
-        return int(build[1][1:]) >= int(since[1:])
-    if server.version and not since.startswith("b"):
+    if server.version:
         return server.version >= release(since)
-    return not any(map(str.isdigit, tag))
+    return not any(map(str.isdigit, repository_and_tag(container.image)[1]))
 
 
 def _of_directory(

@@ -43,6 +43,8 @@ def row(name: str, preset: Preset) -> str:
 
 
 def had(older: Older) -> str:
+    if older.live_socket:
+        return f"a tcpSocket, `{older.ready_path}`"
     paths = ", ".join(f"`{path}`" for path in dict.fromkeys((older.live_path, older.ready_path)) if path)
     return f"{paths} only" if paths else "nothing"
 
@@ -147,7 +149,8 @@ def test_a_preset_is_complete(name: str) -> None:
         assert shown[: len(since)] == since
         assert not any(shown[len(since) :]), "the first patch of that version"
     if preset.older:
-        assert preset.since == preset.older[-1].before or any(it.unless_flags for it in preset.older)
+        other = any(it.unless_flags or it.live_socket for it in preset.older)
+        assert preset.since == preset.older[-1].before or other
         written = parsed(files("policies").joinpath(f"servers/{name}.yaml").read_text())
         assert "unversioned" in written, "the endpoints of an unknown version are decided"
 
