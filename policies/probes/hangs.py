@@ -51,7 +51,7 @@ class Hang(NamedTuple):
     """What happens if the server in a container hangs."""
 
     noticed: bool | None
-    """Whether the kubelet restarts the container; None if that is unknown."""
+    """Whether the kubelet restarts the container, or the server what hangs in it; None if that is unknown."""
     by: str
     """What notices it, or why nothing does."""
     after: str = ""
@@ -88,6 +88,8 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     health = preset_health(container, facts.settings(StandardProbes)) if server else None
     if server is None or health is None or handler_of(probe) != health.live:
         return Hang(None, "it has its own livenessProbe", change="")
+    if _replaces_its_workers(server):
+        return Hang(True, f"{server.name} itself replaces a worker that hangs", "its own timeout")
     known = _by_endpoint(server)
     by = f"the liveness endpoint of {server.name}"
     if known is None:
@@ -99,15 +101,24 @@ _CANARY: Final = f"the annotation {CANARY}: POST /PATH"
 _HANGS: Final = ("a hung engine", "100 calls never return", "1 call never returns", "a worker is stopped")
 
 
+def _outcomes(server: Server) -> list[str]:
+    """What hangs of the server led to, by experiments or the source."""
+    first = noticed().get(server.name, ())[:1]
+    return [each.seen[hang] for each in first for hang in _HANGS if hang in each.seen]
+
+
+def _replaces_its_workers(server: Server) -> bool:
+    """Whether the server served again after each hang without a restart."""
+    outcomes = _outcomes(server)
+    return bool(outcomes) and all(outcome == "recovers" for outcome in outcomes)
+
+
 def _by_endpoint(server: Server) -> bool | None:
-    """Whether the liveness endpoint notices a hang, by experiments or the source; None if unknown."""
-    for each in noticed().get(server.name, ())[:1]:
-        outcomes = [each.seen[hang] for hang in _HANGS if hang in each.seen]
-        if any(outcome.startswith(_BLIND) for outcome in outcomes):
-            return False
-        if any(outcome.startswith("noticed") for outcome in outcomes):
-            return True
-    return None
+    """Whether the liveness endpoint notices a hang; None if unknown."""
+    outcomes = _outcomes(server)
+    if any(outcome.startswith(_BLIND) for outcome in outcomes):
+        return False
+    return True if any(outcome.startswith("noticed") for outcome in outcomes) else None
 
 
 _BLIND: Final = ("not noticed", "the endpoint does not notice")

@@ -112,7 +112,9 @@ def _probes(preset: Preset, budget: int) -> dict[str, Any]:
             "failureThreshold": -(-budget // max(_PERIOD, preset.timeout or 0)),
         }
     if live and preset.progress is None:
-        probes["livenessProbe"] = {**live, **slow, "failureThreshold": 6}
+        waits = preset.live_timeout
+        times = {"timeoutSeconds": waits, "periodSeconds": waits} if waits else slow
+        probes["livenessProbe"] = {**live, **times, "failureThreshold": 3 if waits else 6}
     if ready:
         probes["readinessProbe"] = {**ready, **slow}
     return probes

@@ -263,9 +263,13 @@ def _hangs(preset: Preset) -> Iterator[str]:
     if progress.like:
         yield f"like [{progress.like}]({progress.like}.md)"
         return
+    asked = _code(each.path for each in progress.canaries)
+    by = f"work is finished, by `{progress.page}`"
+    if progress.connections:
+        by = f"{asked} is answered while no client is" if asked else "connections are accepted"
     yield (
-        "its liveness endpoint does not notice all hangs; a program in the container checks that work is "
-        f"finished, by `{progress.page}`{_cited(progress.source)}"
+        "its liveness endpoint does not notice all hangs; a program in the container checks that "
+        f"{by}{_cited(progress.source)}"
     )
     for flag in progress.unless_flags:
         known = progress.harmless_values.get(flag, {})
