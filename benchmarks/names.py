@@ -13,11 +13,18 @@ import orjson
 from benchmarks._timing import best, table
 from policies.kube.json import Json
 from policies.worker_names import worker_names
-from policies.worker_names.worker_names import Answer, Group, WorkerNames, name_of
-from policies.worker_names.workers import AllocationRecord, Desired, Owner, Reservation, Worker, existing_pod
+from policies.worker_names.worker_names import Answer, WorkerGroup, WorkerNames, name_of
+from policies.worker_names.workers import (
+    AllocationRecord,
+    DesiredWorkers,
+    Reservation,
+    Worker,
+    WorkerOwner,
+    existing_pod,
+)
 
 SIZES = (10, 200, 2_000)
-OWNER = Owner("ray.io/v1", "RayCluster", "demo", "0f4e7c1a-1f0e-4b7e-9c43-2d9a8f5c6b10")
+OWNER = WorkerOwner("ray.io/v1", "RayCluster", "demo", "0f4e7c1a-1f0e-4b7e-9c43-2d9a8f5c6b10")
 WORKER = Worker("default", OWNER, "small", {}, replica_index=0)
 SETTINGS = WorkerNames()
 
@@ -53,7 +60,9 @@ def main() -> None:
 
 
 def decide(pods: Sequence[Json], record: AllocationRecord) -> Answer:
-    group = Group(Desired(len(pods) + 100), [existing_pod(item) for item in pods], record, 1000.0)
+    group = WorkerGroup(
+        DesiredWorkers(len(pods) + 100), [existing_pod(item) for item in pods], record, 1000.0
+    )
     return worker_names.decide(WORKER, group, SETTINGS)
 
 

@@ -35,7 +35,7 @@ from webhook.fast_path.memo import Memo
 from webhook.server import endpoints, log, pki
 from webhook.server import tls_reload as certs
 from webhook.server.connections import FastPath
-from webhook.server.http import Readiness, Server, listen
+from webhook.server.http import AdmissionServer, Readiness, listen
 from webhook.server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def _chassis(listener: socket.socket, tls: ssl.SSLContext) -> None:
     policy = LivePolicy(metrics)
     policy.offer({}, "benchmark")
     answering = endpoints.endpoints(policy, NoCluster(), memo=Memo(count=metrics.memo))
-    server = Server(
+    server = AdmissionServer(
         answering, endpoints.on_error(policy), metrics, Readiness(str), fast_path=cast(FastPath, fast_path)
     )
     await server.start(listener, lambda: tls)

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from puller.model_config import ModelSpec
-from puller.plan import Loaded, Model, Step, same_content
-from puller.reasons import Reason
+from puller.plan import Loaded, ModelStep, PlannedModel, same_content
+from puller.reasons import StatusReason
 from puller.servers.base import ModelServer, ServerError, poll
 from puller.storage.base import in_thread
 from puller.storage.fetch import Fetch, Storage
@@ -45,7 +45,7 @@ class Actions:
     """Models with a tree on disk that the server has loaded."""
     _unfinished: dict[str, UnfinishedLoad] = field(default_factory=dict)
 
-    def set_stored(self, model: Model, stored: Stored | None) -> None:
+    def set_stored(self, model: PlannedModel, stored: Stored | None) -> None:
         """Set the tree on disk of a model."""
         model.stored, model.size = (stored.spec, stored.size) if stored else (None, 0)
         self._loaded_trees.discard(model.name)
@@ -61,19 +61,19 @@ class Actions:
     def server_stopped(self) -> None:
         self._unfinished.clear()
 
-    async def run(self, step: Step, model: Model) -> None:
+    async def run(self, step: ModelStep, model: PlannedModel) -> None:
         """Raises StorageError, ServerError or OSError."""
         methods = {
-            Step.DOWNLOAD: self.download,
-            Step.CHECK: self.check,
-            Step.LOAD: self.load,
-            Step.UNLOAD: self.unload,
-            Step.DELETE: self.delete,
-            Step.DISCARD: self.discard,
+            ModelStep.DOWNLOAD: self.download,
+            ModelStep.CHECK: self.check,
+            ModelStep.LOAD: self.load,
+            ModelStep.UNLOAD: self.unload,
+            ModelStep.DELETE: self.delete,
+            ModelStep.DISCARD: self.discard,
         }
         await methods[step](model)
 
-    async def download(self, model: Model) -> None:
+    async def download(self, model: PlannedModel) -> None:
         """Fetch the desired tree. It replaces the present one unless the config changed meanwhile."""
         spec = model.desired
         if spec is None:
@@ -104,7 +104,7 @@ class Actions:
             self.set_stored(model, stored)
             self._forget_staged(model)
 
-    async def check(self, model: Model) -> None:
+    async def check(self, model: PlannedModel) -> None:
         """Ask the server whether it has the model."""
         ready = await self.server.ready(model.name)
         if ready and self._unfinished.get(model.name) == UnfinishedLoad(_digest(model), first=True):
@@ -115,7 +115,7 @@ class Actions:
         model.checked = True
         model.first_install = False
 
-    async def load(self, model: Model) -> None:
+    async def load(self, model: PlannedModel) -> None:
         """Load the tree on disk into the server."""
         if model.first_install:
             await self.check(model)
@@ -125,24 +125,24 @@ class Actions:
             try:
                 await self.server.load(model.name, was_ready=model.available)
             except ServerError as error:
-                if error.reason is Reason.SERVER_TIMEOUT:
+                if error.reason is StatusReason.SERVER_TIMEOUT:
                     self._unfinished[model.name] = UnfinishedLoad(_digest(model), first=not model.available)
                 await self._record_loading(model, False)
                 raise
         model.loaded = Loaded.YES
         await self._record_loaded(model)
 
-    async def _record_loaded(self, model: Model) -> None:
+    async def _record_loaded(self, model: PlannedModel) -> None:
         # The record is a file in the tree, so it needs no removal: another tree has none.
         with suppress(OSError):
             await in_thread(self.store.record_loaded, model.name)
         self._loaded_trees.add(model.name)
 
-    async def _record_loading(self, model: Model, loading: bool) -> None:
+    async def _record_loading(self, model: PlannedModel, loading: bool) -> None:
         with suppress(OSError):
             await in_thread(self.store.record_loading, model.name, loading)
 
-    async def _unfinished_load_succeeds(self, model: Model) -> bool:
+    async def _unfinished_load_succeeds(self, model: PlannedModel) -> bool:
         """Wait for a load that an earlier call, or an earlier run of the puller, began: two at once in the
         server would disturb each other. False if there is none, or it did not succeed in `load_wait`. Raises
         ServerError if the server does not answer."""
@@ -158,25 +158,25 @@ class Actions:
         self._unfinished.pop(model.name, None)
         return ready
 
-    async def unload(self, model: Model) -> None:
+    async def unload(self, model: PlannedModel) -> None:
         """Unload the model from the server, while its files still exist."""
         await self._declare()
         await self.server.unload(model.name)
         model.loaded = Loaded.NO
 
-    async def delete(self, model: Model) -> None:
+    async def delete(self, model: PlannedModel) -> None:
         """Delete the model from the disk."""
         await in_thread(self.store.remove, model.name)
         self.set_stored(model, None)
         self._unfinished.pop(model.name, None)
 
-    async def discard(self, model: Model) -> None:
+    async def discard(self, model: PlannedModel) -> None:
         """Delete a staged tree. If that fails, the next start deletes it."""
         with suppress(OSError):
             await in_thread(self.store.discard, model.name)
         self._forget_staged(model)
 
-    async def _fetch(self, model: Model, spec: ModelSpec) -> Fetch:
+    async def _fetch(self, model: PlannedModel, spec: ModelSpec) -> Fetch:
         """The fetch of this content that an earlier attempt began, or a new one."""
         fetch = self.fetches.get(model.name)
         if fetch is None or fetch.spec.content != spec.content or fetch.files_lost:
@@ -193,13 +193,13 @@ class Actions:
         if self.server.declarative:
             await self.server.declare(self.declared())
 
-    def _forget_staged(self, model: Model) -> None:
+    def _forget_staged(self, model: PlannedModel) -> None:
         fetch = self.fetches.pop(model.name, None)
         if fetch is not None:
             self.storage.budget.release(fetch.key)
         model.staged = False
 
 
-def _digest(model: Model) -> str:
+def _digest(model: PlannedModel) -> str:
     """The digest of the tree on disk; empty without one."""
     return model.stored.digest if model.stored is not None else ""

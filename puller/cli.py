@@ -18,14 +18,14 @@ from puller import endpoints
 from puller.flags import Flags, boolean
 from puller.log import LEVELS, logger
 from puller.model_config import SCHEMES, quantity
-from puller.options import Options
+from puller.options import PullerOptions
 from puller.reconcile import Reconciler
 from puller.servers.base import ModelServer, Timeouts
 from puller.servers.lora import LoraServer, SglangServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
 from puller.storage.base import Limits
-from puller.storage.cache import Cache
+from puller.storage.cache import SharedCache
 from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Storage
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return asyncio.run(serve(options, os.environ))
 
 
-async def serve(options: Options, env: Mapping[str, str]) -> int:
+async def serve(options: PullerOptions, env: Mapping[str, str]) -> int:
     """Run the reconciler, its HTTP port and its signal handlers."""
     loop = asyncio.get_running_loop()
     threads = (
@@ -70,15 +70,15 @@ async def serve(options: Options, env: Mapping[str, str]) -> int:
     return 0
 
 
-def storage_of(options: Options, env: Mapping[str, str]) -> Storage:
+def storage_of(options: PullerOptions, env: Mapping[str, str]) -> Storage:
     """The storage for all downloads."""
     budget = DiskBudget(options.model_dir, options.max_disk)
     connections = asyncio.Semaphore(options.limits.connections)
-    cache = Cache(options.cache_dir, options.cache_size) if options.cache_dir is not None else None
+    cache = SharedCache(options.cache_dir, options.cache_size) if options.cache_dir is not None else None
     return Storage(env, options.limits, budget, options.pvc_dir, connections, linger=5.0, cache=cache)
 
 
-def server_of(options: Options) -> ModelServer:
+def server_of(options: PullerOptions) -> ModelServer:
     """The client for `--server`."""
     if options.server == "none":
         return ModelServer()
@@ -94,7 +94,7 @@ def server_of(options: Options) -> ModelServer:
     return v2(options.server_url, options.timeouts)
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
+def options_of(arguments: argparse.Namespace) -> PullerOptions:
     """The settings of parsed arguments."""
     values = {
         **vars(arguments),
@@ -105,10 +105,10 @@ def options_of(arguments: argparse.Namespace) -> Options:
         "max_expansion": arguments.max_archive_expansion,
         "timeouts": Timeouts(arguments.probe_timeout, arguments.load_timeout, arguments.unload_timeout),
     }
-    return Options(**_fields(Options, values), limits=Limits(**_fields(Limits, values)))
+    return PullerOptions(**_fields(PullerOptions, values), limits=Limits(**_fields(Limits, values)))
 
 
-def _fields(kind: type[Options | Limits], values: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(kind: type[PullerOptions | Limits], values: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
@@ -120,39 +120,43 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     flag = _flag(result, Flags(_ENV, env))
-    flag("--config-dir", Path, Options.config_dir, "mount path of the model ConfigMap")
-    flag("--model-dir", Path, Options.model_dir, "directory of the models, one subdirectory each")
-    flag("--pvc-dir", Path, Options.pvc_dir, "mount path of the claims in pvc:// URIs")
+    flag("--config-dir", Path, PullerOptions.config_dir, "mount path of the model ConfigMap")
+    flag("--model-dir", Path, PullerOptions.model_dir, "directory of the models, one subdirectory each")
+    flag("--pvc-dir", Path, PullerOptions.pvc_dir, "mount path of the claims in pvc:// URIs")
     flag("--server", str, "v2", "protocol of the model server", choices=SERVERS)
     flag("--server-url", str, "", "the model server (default: http://127.0.0.1:<component port>)")
     flag("--component-port", _port, 8080, "port of the model server, without --server-url")
     flag("--server-model-dir", Path, None, "the model directory in the container of the server")
     flag("--server-api-key", _key, "", "API key of the model server (vllm, sglang); set it as a variable")
-    flag("--host", str, Options.host, "address of the puller's HTTP port (default: all)")
-    flag("--port", _port, Options.port, "the puller's HTTP port: /healthz, /readyz, /v1/models, /metrics")
+    flag("--host", str, PullerOptions.host, "address of the puller's HTTP port (default: all)")
+    flag(
+        "--port", _port, PullerOptions.port, "the puller's HTTP port: /healthz, /readyz, /v1/models, /metrics"
+    )
     flag("--ready-when", str, "all", "condition of /readyz", choices=("first", "all", "any"))
     flag("--schemes", _schemes, ",".join(SCHEMES), "allowed schemes of a storageUri")
     flag("--further-schemes", _known_schemes, "", "schemes to add to these; unknown ones are ignored")
     flag("--plain-registries", _items, "", "registries, as host:port, that oci:// calls over http")
-    flag("--num-workers", _count, Options.num_workers, "models downloaded at a time", alias="--workers")
-    flag("--load-workers", _count, Options.load_workers, "load and unload calls at a time")
+    flag("--num-workers", _count, PullerOptions.num_workers, "models downloaded at a time", alias="--workers")
+    flag("--load-workers", _count, PullerOptions.load_workers, "load and unload calls at a time")
     flag("--connections", _count, Limits().connections, "storage requests at a time, over all models")
     flag("--max-disk", _size, 0, "maximum disk space for models, such as 200Gi (0: all free space)")
     flag("--max-memory", _size, 0, "maximum memory for loaded models, by their spec (0: no limit)")
     flag("--max-archive-entries", _count, Limits().max_entries, "maximum entries of an archive")
     flag("--max-archive-expansion", _count, Limits().max_expansion, "maximum bytes per byte of archive")
-    flag("--resync", _seconds, Options.resync, "seconds between full comparisons")
-    flag("--config-poll", _seconds, Options.config_poll, "seconds between reads of the config directory")
-    flag("--server-poll", _seconds, Options.server_poll, "seconds between probes of the model server")
+    flag("--resync", _seconds, PullerOptions.resync, "seconds between full comparisons")
+    flag(
+        "--config-poll", _seconds, PullerOptions.config_poll, "seconds between reads of the config directory"
+    )
+    flag("--server-poll", _seconds, PullerOptions.server_poll, "seconds between probes of the model server")
     flag("--allow-link-local", boolean, "false", "allow downloads from link-local addresses")
     flag("--connect-timeout", _seconds, Limits().connect_timeout, "seconds to reach the storage")
     flag("--stall-timeout", _seconds, Limits().stall_timeout, "seconds without a byte from the storage")
     flag("--probe-timeout", _seconds, Timeouts().probe, "seconds for a health or ready call")
     flag("--load-timeout", _seconds, Timeouts().load, "seconds for a load, until the model is ready")
     flag("--unload-timeout", _seconds, Timeouts().unload, "seconds for an unload")
-    flag("--backoff-initial", _seconds, Options.backoff_initial, "seconds before the first retry")
-    flag("--backoff-max", _seconds, Options.backoff_max, "maximum seconds between retries")
-    flag("--grace", _seconds, Options.grace, "seconds for a load in flight to finish after SIGTERM")
+    flag("--backoff-initial", _seconds, PullerOptions.backoff_initial, "seconds before the first retry")
+    flag("--backoff-max", _seconds, PullerOptions.backoff_max, "maximum seconds between retries")
+    flag("--grace", _seconds, PullerOptions.grace, "seconds for a load in flight to finish after SIGTERM")
     flag("--pod-uid", str, "", "UID of this pod; a puller that restarts in it stays ready")
     flag("--cache-dir", Path, None, "directory on a volume that pods share, for models (default: none)")
     flag("--cache-size", _size, "0", "maximum bytes of the cache (0: no limit)")

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from puller.log import logger
-from puller.plan import State
+from puller.plan import ModelState
 from puller.reconcile import Reconciler
 
 _IDLE_TIMEOUT = 75.0
@@ -104,8 +104,8 @@ def _filtered(document: dict[str, Any], query: Mapping[str, str]) -> dict[str, A
     models come first."""
     models = document["models"]
     if query.get("loaded") == "false":
-        models = [entry for entry in models if entry["state"] != State.LOADED.value]
-        models.sort(key=lambda entry: (entry["state"] != State.FAILED.value, entry["name"]))
+        models = [entry for entry in models if entry["state"] != ModelState.LOADED.value]
+        models.sort(key=lambda entry: (entry["state"] != ModelState.FAILED.value, entry["name"]))
     limit = query.get("limit", "")
     if limit.isascii() and limit.isdigit():
         models = models[: int(limit[:9])]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 
-class Container(Protocol):
+class FlagGroup(Protocol):
     """A parser or a group of arguments."""
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action: ...
@@ -27,7 +27,7 @@ class Flags:
     def variable(self, flag: str) -> str:
         return self._prefix + flag.removeprefix("--").replace("-", "_").upper()
 
-    def add(self, container: Container, *names: str, help: str, **options: Any) -> None:
+    def add(self, container: FlagGroup, *names: str, help: str, **options: Any) -> None:
         """`add_argument`, with the default from the environment. Commas separate the items of a list."""
         variable = self.variable(names[0])
         value = self._env.get(variable)

@@ -35,7 +35,7 @@ class Durations:
 
 
 @dataclass(eq=False)
-class Metrics:
+class PullerMetrics:
     """Names begin with `chassis_puller_`; sizes are bytes, times seconds."""
 
     models: dict[str, int] = field(default_factory=dict)

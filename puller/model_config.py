@@ -105,7 +105,7 @@ class SpecError:
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class DesiredModels:
     """The models of a config.
 
     `models`: the valid ones, by name. `errors`: why others are refused. `warnings`: unknown fields. `keys`:
@@ -139,7 +139,7 @@ class RefusedError(ValueError):
         self.message = message
 
 
-def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> Desired:
+def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> DesiredModels:
     """The models in ConfigMap data (key -> text), in time and memory linear in its length. Never raises.
     `schemes`: the allowed schemes of a storageUri. Keys that do not end in `.json` are ignored.
     """
@@ -178,7 +178,7 @@ def parse(files: Mapping[str, str], schemes: Collection[str] = SCHEMES) -> Desir
     return _without_duplicates(found, errors, warnings, unreadable)
 
 
-def carry_over(new: Desired, last_good: Desired) -> Desired:
+def carry_over(new: DesiredModels, last_good: DesiredModels) -> DesiredModels:
     """`new`, with the unreadable entries replaced from `last_good`: a bad edit does not remove a served
     model."""
     models = dict(new.models)
@@ -188,7 +188,7 @@ def carry_over(new: Desired, last_good: Desired) -> Desired:
         if name not in models and (name in refused or last_good.keys[name] in new.unreadable):
             models[name] = spec
             keys[name] = last_good.keys[name]
-    return Desired(models, new.errors, new.warnings, keys, new.unreadable)
+    return DesiredModels(models, new.errors, new.warnings, keys, new.unreadable)
 
 
 def from_json(name: str, raw: Any, at: str = "") -> ModelSpec:
@@ -278,7 +278,7 @@ def _without_duplicates(
     errors: list[SpecError],
     warnings: list[SpecError],
     unreadable: Iterable[str],
-) -> Desired:
+) -> DesiredModels:
     """Refuse names that are listed more than once, unless their specs are equal."""
     models: dict[str, ModelSpec] = {}
     keys: dict[str, str] = {}
@@ -294,7 +294,7 @@ def _without_duplicates(
         if name not in refused and all(spec == first for _, _, spec in entries):
             models[name] = first
             keys[name] = first_key
-    return Desired(models, tuple(errors), tuple(warnings), keys, frozenset(unreadable))
+    return DesiredModels(models, tuple(errors), tuple(warnings), keys, frozenset(unreadable))
 
 
 def valid_name(name: object) -> bool:

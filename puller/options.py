@@ -11,7 +11,7 @@ from puller.storage.base import Limits
 
 
 @dataclass(frozen=True)
-class Options:
+class PullerOptions:
     """Times in seconds, sizes in bytes (0: no limit)."""
 
     config_dir: Path = Path("/mnt/configs")

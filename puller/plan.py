@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from puller.model_config import ModelSpec
 from puller.quantities import human
-from puller.reasons import Reason
-from puller.servers.base import Health
+from puller.reasons import StatusReason
+from puller.servers.base import ServerHealth
 
 SUPERSEDED_GRACE = 5.0
 """Seconds for which a download of an outdated spec continues, so that a burst of edits costs one more
@@ -20,7 +20,7 @@ download and not one each."""
 NEVER = float("inf")
 
 
-class Step(enum.Enum):
+class ModelStep(enum.Enum):
     """The steps for a model. At most one is in flight for each model."""
 
     DOWNLOAD = "download"
@@ -41,7 +41,7 @@ class Loaded(enum.Enum):
     YES = "yes"
 
 
-class State(enum.Enum):
+class ModelState(enum.Enum):
     """The state of a model, as the status shows it."""
 
     PENDING = "Pending"
@@ -58,7 +58,7 @@ class InFlight:
     """A step in flight. `spec`: the content that a download is for. `superseded_at`: when the config began
     to list another."""
 
-    step: Step
+    step: ModelStep
     spec: ModelSpec | None = None
     superseded_at: float | None = None
 
@@ -67,16 +67,16 @@ class InFlight:
 class Failure:
     """The last step failed and is tried again at `retry_at` (seconds, monotonic)."""
 
-    step: Step
+    step: ModelStep
     spec: ModelSpec | None
     attempts: int
     retry_at: float
-    reason: Reason
+    reason: StatusReason
     message: str
 
 
 @dataclass(slots=True)
-class Model:
+class PlannedModel:
     """The desired and the actual state of one model.
 
     `desired`: the spec in the config. `retained`: the config lists the model, but its entry cannot be read,
@@ -115,7 +115,7 @@ class Model:
 
     @property
     def loading(self) -> bool:
-        return self.in_flight is not None and self.in_flight.step is Step.LOAD
+        return self.in_flight is not None and self.in_flight.step is ModelStep.LOAD
 
     @property
     def memory(self) -> int:
@@ -124,17 +124,17 @@ class Model:
         return max((spec.memory for spec in specs), default=0) if self.available or self.loading else 0
 
 
-def next_step(model: Model, health: Health, now: float) -> Step | None:
+def next_step(model: PlannedModel, health: ServerHealth, now: float) -> ModelStep | None:
     """The step to take now; None if there is none before a change, or before `wake_at`."""
     if model.in_flight is not None:
-        return Step.CANCEL if _cancel_at(model) <= now else None
+        return ModelStep.CANCEL if _cancel_at(model) <= now else None
     step = _due_step(model, health)
     if step is None or now >= _blocked_until(model, step):
         return step
     return _fallback(model, health) if now >= model.fallback_at else None
 
 
-def wake_at(model: Model, health: Health) -> float:
+def wake_at(model: PlannedModel, health: ServerHealth) -> float:
     """When the result of `next_step` changes only because time passed."""
     if model.in_flight is not None:
         return _cancel_at(model)
@@ -147,93 +147,93 @@ def wake_at(model: Model, health: Health) -> float:
     return min(filter(None, times), default=NEVER)
 
 
-def failure_obsolete(model: Model, health: Health) -> bool:
+def failure_obsolete(model: PlannedModel, health: ServerHealth) -> bool:
     """Whether the failed step is no longer due, so that the failure can be dropped. A check precedes many
     steps, so a due check does not make a failure obsolete."""
-    if model.failure is None or model.in_flight is not None or health is not Health.UP:
+    if model.failure is None or model.in_flight is not None or health is not ServerHealth.UP:
         return False
-    return _due_step(model, health) not in (model.failure.step, Step.CHECK)
+    return _due_step(model, health) not in (model.failure.step, ModelStep.CHECK)
 
 
-def state(model: Model) -> State:
+def state(model: PlannedModel) -> ModelState:
     """The state that the status shows."""
     if model.in_flight is not None and model.in_flight.step in _STATE_IN_FLIGHT:
         return _STATE_IN_FLIGHT[model.in_flight.step]
     if model.failure is not None:
-        return State.FAILED
+        return ModelState.FAILED
     if not model.listed:
-        return State.UNLOADING
+        return ModelState.UNLOADING
     if model.stored is None or not (model.current or model.retained):
-        return State.PENDING
-    return State.LOADED if model.loaded is Loaded.YES else State.DOWNLOADED
+        return ModelState.PENDING
+    return ModelState.LOADED if model.loaded is Loaded.YES else ModelState.DOWNLOADED
 
 
-def over_memory(model: Model, others: int, limit: int) -> Failure | None:
+def over_memory(model: PlannedModel, others: int, limit: int) -> Failure | None:
     """The failure to load this model next to others that take `others` bytes; None if it fits. The model
     stays failed until memory is freed."""
     spec = model.desired or model.stored
     if spec is None or others + spec.memory <= limit:
         return None
     message = f"needs {human(spec.memory)} of memory; loaded models take {human(others)} of {human(limit)}."
-    return Failure(Step.LOAD, model.desired, 0, NEVER, Reason.OVER_MAX_MEMORY, message)
+    return Failure(ModelStep.LOAD, model.desired, 0, NEVER, StatusReason.OVER_MAX_MEMORY, message)
 
 
 _STATE_IN_FLIGHT = {
-    Step.DOWNLOAD: State.DOWNLOADING,
-    Step.LOAD: State.LOADING,
-    Step.UNLOAD: State.UNLOADING,
-    Step.DELETE: State.UNLOADING,
+    ModelStep.DOWNLOAD: ModelState.DOWNLOADING,
+    ModelStep.LOAD: ModelState.LOADING,
+    ModelStep.UNLOAD: ModelState.UNLOADING,
+    ModelStep.DELETE: ModelState.UNLOADING,
 }
 
 
-def _due_step(model: Model, health: Health) -> Step | None:
+def _due_step(model: PlannedModel, health: ServerHealth) -> ModelStep | None:
     """The next step, ignoring work in flight and the backoff of failures."""
     if model.staged and (model.desired is None or model.current):
-        return Step.DISCARD
+        return ModelStep.DISCARD
     return _step_if_listed(model, health) if model.listed else _step_if_removed(model, health)
 
 
-def _step_if_listed(model: Model, health: Health) -> Step | None:
+def _step_if_listed(model: PlannedModel, health: ServerHealth) -> ModelStep | None:
     """First the desired tree on disk, then that tree in the server."""
     if model.desired is not None and not model.current:
-        return Step.DOWNLOAD
-    if model.stored is None or health is not Health.UP:
+        return ModelStep.DOWNLOAD
+    if model.stored is None or health is not ServerHealth.UP:
         return None
     if not (model.checked or model.first_install):
-        return Step.CHECK
-    return None if model.loaded is Loaded.YES else Step.LOAD
+        return ModelStep.CHECK
+    return None if model.loaded is Loaded.YES else ModelStep.LOAD
 
 
-def _fallback(model: Model, health: Health) -> Step | None:
+def _fallback(model: PlannedModel, health: ServerHealth) -> ModelStep | None:
     """The step while the desired tree cannot be downloaded: a server that restarted gets the present one."""
-    if model.desired is None or model.stored is None or model.current or health is not Health.UP:
+    if model.desired is None or model.stored is None or model.current or health is not ServerHealth.UP:
         return None
     if not model.checked:
-        return Step.CHECK
-    return None if model.available else Step.LOAD
+        return ModelStep.CHECK
+    return None if model.available else ModelStep.LOAD
 
 
-def _step_if_removed(model: Model, health: Health) -> Step | None:
+def _step_if_removed(model: PlannedModel, health: ServerHealth) -> ModelStep | None:
     """First unload, then delete the files, then forget the model.
 
     A server that is DOWN has no model loaded, so its files may be deleted. It may be reading them as it
     starts, so the model is forgotten only after a running server reports that it does not have it.
     """
-    if health is Health.UP and not model.checked:
-        return Step.CHECK
-    if health is not Health.DOWN and model.available:
-        return Step.UNLOAD if health is Health.UP else None
-    if health is Health.HUNG and not model.checked:
+    if health is ServerHealth.UP and not model.checked:
+        return ModelStep.CHECK
+    if health is not ServerHealth.DOWN and model.available:
+        return ModelStep.UNLOAD if health is ServerHealth.UP else None
+    if health is ServerHealth.HUNG and not model.checked:
         return None
     if model.stored is not None:
-        return Step.DELETE
-    return Step.FORGET if model.checked else None
+        return ModelStep.DELETE
+    return ModelStep.FORGET if model.checked else None
 
 
-def _cancel_at(model: Model) -> float:
+def _cancel_at(model: PlannedModel) -> float:
     """When to cancel the download in flight."""
     download = model.in_flight
-    if download is None or download.step is not Step.DOWNLOAD or download.spec is None:
+    if download is None or download.step is not ModelStep.DOWNLOAD or download.spec is None:
         return NEVER
     if model.desired is None:
         return 0.0
@@ -242,12 +242,12 @@ def _cancel_at(model: Model) -> float:
     return download.superseded_at + SUPERSEDED_GRACE
 
 
-def _blocked_until(model: Model, step: Step) -> float:
+def _blocked_until(model: PlannedModel, step: ModelStep) -> float:
     """The end of the backoff, if this step failed for the same content."""
     failure = model.failure
     if failure is None or failure.step is not step:
         return 0.0
-    edited = step is Step.DOWNLOAD and not same_content(failure.spec, model.desired)
+    edited = step is ModelStep.DOWNLOAD and not same_content(failure.spec, model.desired)
     return 0.0 if edited else failure.retry_at
 
 

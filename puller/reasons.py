@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class StatusReason(StrEnum):
     # The config.
     INVALID_SPEC = "InvalidSpec"
 
@@ -57,23 +57,25 @@ class Reason(StrEnum):
 class StepError(Exception):
     """A step that failed for a known reason. The message is one sentence."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: StatusReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
 
 BAD_CONTENT = frozenset(
     {
-        Reason.DIGEST_MISMATCH,
-        Reason.BAD_ARCHIVE,
-        Reason.HOSTILE_ARCHIVE,
-        Reason.HOSTILE_PATH,
-        Reason.ARCHIVE_BOMB,
+        StatusReason.DIGEST_MISMATCH,
+        StatusReason.BAD_ARCHIVE,
+        StatusReason.HOSTILE_ARCHIVE,
+        StatusReason.HOSTILE_PATH,
+        StatusReason.ARCHIVE_BOMB,
     }
 )
 """The content is bad until the object is replaced."""
 
-NO_ROOM = frozenset({Reason.DISK_FULL, Reason.OVER_MAX_DISK})
+NO_ROOM = frozenset({StatusReason.DISK_FULL, StatusReason.OVER_MAX_DISK})
 
-SERVER_SILENT = frozenset({Reason.SERVER_UNAVAILABLE, Reason.SERVER_LOST, Reason.SERVER_TIMEOUT})
+SERVER_SILENT = frozenset(
+    {StatusReason.SERVER_UNAVAILABLE, StatusReason.SERVER_LOST, StatusReason.SERVER_TIMEOUT}
+)
 """The model server did not respond."""

@@ -20,30 +20,30 @@ from itertools import islice
 from puller import config, plan
 from puller.actions import Actions
 from puller.log import logger
-from puller.model_config import LIST_KEY, Desired, carry_over, parse
-from puller.options import Options
-from puller.plan import NEVER, Failure, InFlight, Loaded, Model, Step, next_step, wake_at
-from puller.reasons import SERVER_SILENT, Reason, StepError
-from puller.servers.base import Health, ModelServer
-from puller.status import Status
+from puller.model_config import LIST_KEY, DesiredModels, carry_over, parse
+from puller.options import PullerOptions
+from puller.plan import NEVER, Failure, InFlight, Loaded, ModelStep, PlannedModel, next_step, wake_at
+from puller.reasons import SERVER_SILENT, StatusReason, StepError
+from puller.servers.base import ModelServer, ServerHealth
+from puller.status import PullerStatus
 from puller.storage.base import in_thread
 from puller.storage.fetch import Storage
 from puller.store import ModelStore, StoreBusyError, Stored
 from puller.workqueue import Timers, WorkQueue
 
 _SLOT = {
-    Step.DOWNLOAD: "downloads",
-    Step.LOAD: "loads",
-    Step.UNLOAD: "loads",
-    Step.CHECK: "checks",
-    Step.DELETE: "checks",
-    Step.DISCARD: "checks",
+    ModelStep.DOWNLOAD: "downloads",
+    ModelStep.LOAD: "loads",
+    ModelStep.UNLOAD: "loads",
+    ModelStep.CHECK: "checks",
+    ModelStep.DELETE: "checks",
+    ModelStep.DISCARD: "checks",
 }
 _CHECKS = 16
 """Checks, and deletions, at a time."""
-_FINISHED_ON_STOP = (Step.LOAD, Step.UNLOAD, Step.DELETE, Step.CANCEL)
-_FALLBACK_STEPS = (Step.LOAD, Step.CHECK)
-_SERVER_STEPS = (Step.LOAD, Step.UNLOAD, Step.CHECK)
+_FINISHED_ON_STOP = (ModelStep.LOAD, ModelStep.UNLOAD, ModelStep.DELETE, ModelStep.CANCEL)
+_FALLBACK_STEPS = (ModelStep.LOAD, ModelStep.CHECK)
+_SERVER_STEPS = (ModelStep.LOAD, ModelStep.UNLOAD, ModelStep.CHECK)
 _CHECK_ALL_INTERVAL = 5.0
 _MAX_EXPONENT = 20
 _HEARTBEAT = 5.0
@@ -53,17 +53,17 @@ _HEARTBEAT = 5.0
 class Reconciler:
     """Owns the models. `run()` until `stop()`."""
 
-    def __init__(self, options: Options, server: ModelServer, storage: Storage) -> None:
+    def __init__(self, options: PullerOptions, server: ModelServer, storage: Storage) -> None:
         self.options = options
-        self.models: dict[str, Model] = {}
-        self.status = Status(options)
-        self.health = Health.HUNG
+        self.models: dict[str, PlannedModel] = {}
+        self.status = PullerStatus(options)
+        self.health = ServerHealth.HUNG
         self._store = ModelStore(options.model_dir)
         self._server = server
         self.actions = Actions(self._store, storage, server, self._declared_models, self._yield_slot)
         self._store_seen = self._writable = False
         self._open_attempts = 0
-        self._config: Desired | None = None
+        self._config: DesiredModels | None = None
         self._dirty: set[str] = set()
         self._queue = WorkQueue(
             {"downloads": options.num_workers, "loads": options.load_workers, "checks": _CHECKS}
@@ -97,13 +97,13 @@ class Reconciler:
         self._stopping = True
         self._wake.set()
 
-    def apply(self, desired: Desired) -> None:
+    def apply(self, desired: DesiredModels) -> None:
         """Make this the desired state. Unreadable parts keep their previous content."""
-        new = carry_over(desired, self._config or Desired())
+        new = carry_over(desired, self._config or DesiredModels())
         now = time.monotonic()
         refused = new.refused
         for name in new.models.keys() | self.models.keys():
-            model = self.models.get(name) or self.models.setdefault(name, Model(name))
+            model = self.models.get(name) or self.models.setdefault(name, PlannedModel(name))
             spec = new.models.get(name)
             retained = spec is None and (new.blind or name in refused)
             if (spec, retained) != (model.desired, model.retained) or self._config is None:
@@ -144,12 +144,12 @@ class Reconciler:
         for name in found.keys() - self.models.keys():
             retained = known is None or known.blind or name in known.refused
             if retained or self._writable or not self._store_seen:
-                self.models[name] = Model(name, retained=retained)
+                self.models[name] = PlannedModel(name, retained=retained)
         for name, model in self.models.items():
             stored = found.get(name)
             if model.in_flight is None and (stored.spec if stored else None) != model.stored:
                 self.actions.set_stored(model, stored)
-            if model.failure is not None and model.failure.reason is Reason.MODEL_DIR_UNUSABLE:
+            if model.failure is not None and model.failure.reason is StatusReason.MODEL_DIR_UNUSABLE:
                 model.failure = None
         self._store_seen = True
         self._dirty.update(self.models)
@@ -179,16 +179,16 @@ class Reconciler:
         if plan.failure_obsolete(model, self.health):
             model.failure = None
         step = next_step(model, self.health, now)
-        if step is Step.CANCEL:
-            model.in_flight = InFlight(Step.CANCEL)
+        if step is ModelStep.CANCEL:
+            model.in_flight = InFlight(ModelStep.CANCEL)
             self._tasks[name].cancel()
-        elif step is Step.FORGET or (step is Step.DELETE and not self._writable):
+        elif step is ModelStep.FORGET or (step is ModelStep.DELETE and not self._writable):
             del self.models[name]
             self.status.removed(name)
             return
-        elif step is Step.DOWNLOAD and not self._writable:
+        elif step is ModelStep.DOWNLOAD and not self._writable:
             message = f"the model directory cannot be used: {self.status.model_dir_error}"
-            unusable = Reason.MODEL_DIR_UNUSABLE
+            unusable = StatusReason.MODEL_DIR_UNUSABLE
             model.failure = Failure(step, model.desired, self._open_attempts, NEVER, unusable, message)
             self._dirty.add(name)  # the present version may have to be loaded
         elif step is not None:
@@ -209,7 +209,7 @@ class Reconciler:
             step = next_step(model, self.health, now) if model else None
             if model is None or step is None or _SLOT.get(step) != slot:
                 continue
-            if step is Step.LOAD and self.options.max_memory:
+            if step is ModelStep.LOAD and self.options.max_memory:
                 used = sum(each.memory for each in self.models.values()) if used is None else used
                 others = used - model.memory
                 failure = plan.over_memory(model, others, self.options.max_memory)
@@ -222,7 +222,7 @@ class Reconciler:
                     continue
                 model.in_flight = InFlight(step)
                 used = others + model.memory
-            model.in_flight = InFlight(step, model.desired if step is Step.DOWNLOAD else None)
+            model.in_flight = InFlight(step, model.desired if step is ModelStep.DOWNLOAD else None)
             self._queue.take(slot)
             task = self._tasks[name] = asyncio.create_task(self._run_step(step, model))
             task.add_done_callback(partial(self._step_ended, step, model, model.loaded, now))
@@ -238,22 +238,27 @@ class Reconciler:
         self._wake.set()
         await slot_taken.wait()
 
-    async def _run_step(self, step: Step, model: Model) -> Failure | None:
+    async def _run_step(self, step: ModelStep, model: PlannedModel) -> Failure | None:
         try:
             await self.actions.run(step, model)
         except StepError as error:
             return self._failure(step, model, error.reason, str(error))
         except OSError as error:
-            return self._failure(step, model, Reason.MODEL_DIR_UNUSABLE, str(error))
+            return self._failure(step, model, StatusReason.MODEL_DIR_UNUSABLE, str(error))
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the storage library is not an Exception
             logger.exception("step failed unexpectedly", model=model.name, step=step.value)
-            return self._failure(step, model, Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+            return self._failure(step, model, StatusReason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
         return None
 
     def _step_ended(
-        self, step: Step, model: Model, loaded: Loaded, began: float, task: asyncio.Task[Failure | None]
+        self,
+        step: ModelStep,
+        model: PlannedModel,
+        loaded: Loaded,
+        began: float,
+        task: asyncio.Task[Failure | None],
     ) -> None:
         """Record the end of a step that succeeded, failed or was cancelled, perhaps before it began.
         `loaded`: the model's state before the step."""
@@ -273,22 +278,22 @@ class Reconciler:
             model.failure = failure
         if not task.cancelled():
             self.status.step_ended(step, model, time.monotonic() - began)
-        if step is Step.UNLOAD:
+        if step is ModelStep.UNLOAD:
             self._retry_memory()
             model.checked = model.failure is None  # an unload that failed may still have had its effect
-        if step is Step.CHECK and loaded is Loaded.YES and not model.available:
+        if step is ModelStep.CHECK and loaded is Loaded.YES and not model.available:
             self._check_all()
         if step in _SERVER_STEPS and failure is not None and failure.reason in SERVER_SILENT:
             self._probe_now.set()
         self._dirty.add(model.name)
         self._wake.set()
 
-    def _fallback_failed(self, model: Model, failure: Failure) -> None:
+    def _fallback_failed(self, model: PlannedModel, failure: Failure) -> None:
         """The present version is tried again later. The failure of the download stays, with its pauses."""
         model.fallback_at = time.monotonic() + self.options.backoff_max
         logger.warning("present version not loaded", model=model.name, error=failure.message)
 
-    def _failure(self, step: Step, model: Model, reason: Reason, message: str) -> Failure:
+    def _failure(self, step: ModelStep, model: PlannedModel, reason: StatusReason, message: str) -> Failure:
         last = model.failure
         repeated = last is not None and last.step is step and plan.same_content(last.spec, model.desired)
         attempts = last.attempts + 1 if last is not None and repeated else 1
@@ -302,7 +307,7 @@ class Reconciler:
     def _retry_memory(self) -> None:
         """Retry models that did not fit into memory. They stay Failed until loaded: most fail again."""
         for model in self.models.values():
-            if model.failure is not None and model.failure.reason is Reason.OVER_MAX_MEMORY:
+            if model.failure is not None and model.failure.reason is StatusReason.OVER_MAX_MEMORY:
                 model.failure = replace(model.failure, retry_at=0.0)
                 self._dirty.add(model.name)
 
@@ -324,7 +329,7 @@ class Reconciler:
                     logger.warning("config not readable", error=str(error))
                 self.status.config_error = str(error)
                 if self._config is None:  # the listed models are unknown: keep and serve the present ones
-                    self.apply(Desired(unreadable=frozenset({LIST_KEY})))
+                    self.apply(DesiredModels(unreadable=frozenset({LIST_KEY})))
                 continue
             self.status.config_error = ""
             if files != last:
@@ -337,24 +342,28 @@ class Reconciler:
             health = await self._server.health()
             if health is not self.health:
                 self._health_changed(health)
-            elif health is Health.UP:
+            elif health is ServerHealth.UP:
                 self._check_some()
-            pause = self.options.server_poll / (1 if health is Health.UP else 4)
+            pause = self.options.server_poll / (1 if health is ServerHealth.UP else 4)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._probe_now.wait(), pause)
 
-    def _health_changed(self, health: Health) -> None:
+    def _health_changed(self, health: ServerHealth) -> None:
         logger.info("model server", health=health.value)
         self.health = health
-        if health is Health.DOWN:
+        if health is ServerHealth.DOWN:
             self.actions.server_stopped()
         for model in self.models.values():
-            if health is Health.DOWN:
+            if health is ServerHealth.DOWN:
                 model.loaded = Loaded.NO
-            if health is not Health.HUNG:
+            if health is not ServerHealth.HUNG:
                 model.checked = model.first_install = False
             failure = model.failure
-            if health is Health.UP and failure is not None and failure.reason is Reason.SERVER_UNAVAILABLE:
+            if (
+                health is ServerHealth.UP
+                and failure is not None
+                and failure.reason is StatusReason.SERVER_UNAVAILABLE
+            ):
                 model.failure = None
         self._dirty.update(self.models)
         self._retry_memory()
@@ -442,14 +451,14 @@ async def _restarted(helper: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(1)
 
 
-def _priority(model: Model) -> int:
+def _priority(model: PlannedModel) -> int:
     return model.desired.priority if model.desired is not None else 0
 
 
-def _mark_superseded(model: Model, now: float) -> None:
+def _mark_superseded(model: PlannedModel, now: float) -> None:
     """Note when the download in flight stopped being for the desired content."""
     download = model.in_flight
-    if download is not None and download.step is Step.DOWNLOAD:
+    if download is not None and download.step is ModelStep.DOWNLOAD:
         current = plan.same_content(download.spec, model.desired)
         since = now if download.superseded_at is None else download.superseded_at
         model.in_flight = replace(download, superseded_at=None if current else since)

@@ -15,14 +15,14 @@ import orjson
 
 from puller import plan
 from puller.log import logger
-from puller.metrics import Metrics
-from puller.model_config import Desired, SpecError
-from puller.options import Options
-from puller.plan import Model, State, Step
+from puller.metrics import PullerMetrics
+from puller.model_config import DesiredModels, SpecError
+from puller.options import PullerOptions
+from puller.plan import ModelState, ModelStep, PlannedModel
 from puller.quantities import human
-from puller.reasons import Reason
-from puller.servers.base import Health
-from puller.storage.base import Progress, in_thread
+from puller.reasons import StatusReason
+from puller.servers.base import ServerHealth
+from puller.storage.base import FetchProgress, in_thread
 from puller.storage.fetch import Fetch
 from puller.store import write_atomically
 
@@ -38,34 +38,34 @@ _STALLED = 60.0
 class _Report:
     """The last logged state of a model."""
 
-    state: State
-    reason: Reason | None
+    state: ModelState
+    reason: StatusReason | None
     since: datetime
 
 
-class Status:
+class PullerStatus:
     """Collects what the reconciler reports, and answers from it. No decision depends on it.
 
     `was_ready`: the pod was ready once.
     """
 
-    def __init__(self, options: Options) -> None:
-        self.metrics = Metrics()
+    def __init__(self, options: PullerOptions) -> None:
+        self.metrics = PullerMetrics()
         self.config_error = ""
         self.model_dir_error = ""
         self._options = options
         self._reports: dict[str, _Report] = {}
-        self._desired: Desired | None = None
+        self._desired: DesiredModels | None = None
         self._loop_ran_at = time.monotonic()
-        self._health = Health.HUNG
+        self._health = ServerHealth.HUNG
         self.was_ready = False
         self._published = b""
         self._line = ""
         self._changed = True
         self._published_errors = ("", "")
 
-    def configured(self, desired: Desired) -> None:
-        known = self._desired or Desired()
+    def configured(self, desired: DesiredModels) -> None:
+        known = self._desired or DesiredModels()
         for error in _new(desired.errors, known.errors):
             logger.error("config entry refused", where=error.where, model=error.model, error=error.message)
         for warning in _new(desired.warnings, known.warnings):
@@ -74,21 +74,21 @@ class Status:
         self._desired = desired
         self._changed = True
 
-    def loop_ran(self, health: Health) -> None:
+    def loop_ran(self, health: ServerHealth) -> None:
         self._loop_ran_at = time.monotonic()
         self._changed = self._changed or health is not self._health
         self._health = health
 
-    def report(self, model: Model, now: float) -> None:
+    def report(self, model: PlannedModel, now: float) -> None:
         """Log a change of state, once."""
         state = plan.state(model)
-        reason = model.failure.reason if model.failure is not None and state is State.FAILED else None
+        reason = model.failure.reason if model.failure is not None and state is ModelState.FAILED else None
         last = self._reports.get(model.name)
         if last is not None and (last.state, last.reason) == (state, reason):
             return
         self._reports[model.name] = _Report(state, reason, datetime.now(UTC))
         self._changed = True
-        if model.failure is not None and state is State.FAILED:
+        if model.failure is not None and state is ModelState.FAILED:
             wait = max(model.failure.retry_at - now, 0)
             logger.warning(
                 "model",
@@ -107,9 +107,9 @@ class Status:
         if self._reports.pop(name, None) is not None:
             logger.info("model", model=name, state="Removed")
 
-    def step_ended(self, step: Step, model: Model, seconds: float) -> None:
+    def step_ended(self, step: ModelStep, model: PlannedModel, seconds: float) -> None:
         failed = model.failure is not None and model.failure.step is step
-        self._changed = self._changed or failed or step is not Step.CHECK
+        self._changed = self._changed or failed or step is not ModelStep.CHECK
         self.metrics.step(step.value, seconds, model.failure.reason if model.failure and failed else None)
 
     def healthy(self) -> tuple[bool, str]:
@@ -119,7 +119,7 @@ class Status:
             return True, f"waiting for the model directory: {self.model_dir_error}"
         return idle < _STALLED, "ok" if idle < _STALLED else f"the loop has not run for {idle:.0f} s"
 
-    def ready(self, models: Mapping[str, Model]) -> tuple[bool, str]:
+    def ready(self, models: Mapping[str, PlannedModel]) -> tuple[bool, str]:
         """Whether the listed models are loaded, as `--ready-when` requires.
 
         A model counts while the server has any version of it, so that an update does not make the pod
@@ -142,7 +142,7 @@ class Status:
             return True, "ok"
         return False, f"{len(missing)} of {len(listed)} models are not loaded: {', '.join(missing[:5])}"
 
-    def document(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> dict[str, Any]:
+    def document(self, models: Mapping[str, PlannedModel], fetches: Mapping[str, Fetch]) -> dict[str, Any]:
         """The body of /v1/models and of the status file."""
         entries = [self._entry(model, fetches) for model in models.values()]
         errors = self._desired.errors if self._desired else ()
@@ -150,10 +150,11 @@ class Status:
         for entry in entries:
             if entry["name"] in refused:
                 entry["message"] = refused.pop(entry["name"])
-                entry["reason"] = entry["reason"] or Reason.INVALID_SPEC
-        invalid = {"state": State.FAILED.value, "reason": Reason.INVALID_SPEC, "since": ""}
+                entry["reason"] = entry["reason"] or StatusReason.INVALID_SPEC
+        invalid = {"state": ModelState.FAILED.value, "reason": StatusReason.INVALID_SPEC, "since": ""}
         entries += [
-            self._entry(Model(name), {}) | invalid | {"message": error} for name, error in refused.items()
+            self._entry(PlannedModel(name), {}) | invalid | {"message": error}
+            for name, error in refused.items()
         ]
         entries.sort(key=lambda entry: str(entry["name"]))
         ready, why = self.ready(models)
@@ -166,7 +167,7 @@ class Status:
             "server": self._health.value,
         }
 
-    async def publish(self, models: Mapping[str, Model], fetches: Mapping[str, Fetch]) -> None:
+    async def publish(self, models: Mapping[str, PlannedModel], fetches: Mapping[str, Fetch]) -> None:
         """Update the status file, the metrics and the terminal if something changed."""
         errors = (self.config_error, self.model_dir_error)
         if not (self._changed or fetches or errors != self._published_errors):
@@ -189,14 +190,14 @@ class Status:
             self._changed = True
             logger.debug("status file not written", error=str(error))
 
-    def _entry(self, model: Model, fetches: Mapping[str, Fetch]) -> dict[str, Any]:
+    def _entry(self, model: PlannedModel, fetches: Mapping[str, Fetch]) -> dict[str, Any]:
         report = self._reports.get(model.name)
         fetch = fetches.get(model.name)
-        progress = fetch.progress if fetch else Progress()
-        state = report.state if report else State.PENDING
+        progress = fetch.progress if fetch else FetchProgress()
+        state = report.state if report else ModelState.PENDING
         failure = model.failure
         reason, message = self._waits_for(model, state)
-        if failure is not None and state is State.FAILED:
+        if failure is not None and state is ModelState.FAILED:
             reason, message = failure.reason, failure.message
         elif progress.message:
             message = progress.message
@@ -213,28 +214,28 @@ class Status:
             "since": report.since.isoformat(timespec="seconds") if report else "",
         }
 
-    def _waits_for(self, model: Model, state: State) -> tuple[str, str]:
+    def _waits_for(self, model: PlannedModel, state: ModelState) -> tuple[str, str]:
         """(reason, message) of a model that waits."""
-        if state is State.PENDING:
-            return Reason.QUEUED, "waits to download"
-        if state is State.DOWNLOADED and self._health is not Health.UP:
-            return Reason.WAITING_FOR_SERVER, f"the model server is {self._health.value}"
-        if state is State.DOWNLOADED:
-            return Reason.QUEUED, "waits to load"
-        if state is State.UNLOADING and model.in_flight is None:
-            return Reason.QUEUED, "waits to unload"
+        if state is ModelState.PENDING:
+            return StatusReason.QUEUED, "waits to download"
+        if state is ModelState.DOWNLOADED and self._health is not ServerHealth.UP:
+            return StatusReason.WAITING_FOR_SERVER, f"the model server is {self._health.value}"
+        if state is ModelState.DOWNLOADED:
+            return StatusReason.QUEUED, "waits to load"
+        if state is ModelState.UNLOADING and model.in_flight is None:
+            return StatusReason.QUEUED, "waits to unload"
         return "", ""
 
     def _update_metrics(self, document: dict[str, Any]) -> None:
         metrics = self.metrics
-        metrics.models = {state.value: document["counts"].get(state.value, 0) for state in State}
-        failed = (entry for entry in document["models"] if entry["state"] == State.FAILED.value)
+        metrics.models = {state.value: document["counts"].get(state.value, 0) for state in ModelState}
+        failed = (entry for entry in document["models"] if entry["state"] == ModelState.FAILED.value)
         metrics.failed = [(entry["name"], entry["reason"]) for entry in islice(failed, _MAX_LISTED)]
         metrics.received, metrics.expected = _in_flight(document)
         refused = len(self._desired.errors) if self._desired else 0
         metrics.refused = refused + bool(self.config_error)
         metrics.ready = document["ready"]
-        metrics.server_up = self._health is Health.UP
+        metrics.server_up = self._health is ServerHealth.UP
 
     def _print_progress(self, document: dict[str, Any]) -> None:
         """On a terminal, print a line if it changed."""
@@ -251,7 +252,7 @@ class Status:
 
 def _in_flight(document: dict[str, Any]) -> tuple[int, int]:
     """(received bytes, expected bytes) of the downloads in flight."""
-    downloading = [entry for entry in document["models"] if entry["state"] == State.DOWNLOADING.value]
+    downloading = [entry for entry in document["models"] if entry["state"] == ModelState.DOWNLOADING.value]
     return sum(entry["bytesDone"] for entry in downloading), sum(entry["bytesTotal"] for entry in downloading)
 
 

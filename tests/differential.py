@@ -39,7 +39,7 @@ from webhook.admission.review import Review
 from webhook.config.source import LivePolicy
 from webhook.server import endpoints, http, journal, log
 from webhook.server.connections import FastPath
-from webhook.server.http import Readiness, Server
+from webhook.server.http import AdmissionServer, Readiness
 from webhook.server.metrics import Metrics
 
 REVIEWS: Final = 150
@@ -163,7 +163,7 @@ class Round:
         self.recalled = 0
         memo = fast_path.Memo(MEMO, self._counted)
         self.counts = Counter[str]()
-        self.server = Server(
+        self.server = AdmissionServer(
             endpoints.endpoints(self.policy, self.world.cluster, memo=memo),
             self._failed,
             self.metrics,

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.accelerators.annotations import memory_of
-from policies.accelerators.inventory import Node
+from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import GpuAffinity, inventory_of
@@ -56,7 +56,7 @@ class Misfit(Struct, frozen=True):
     load: Load
     largest: int
     """Bytes of the largest accelerator that the pod can get."""
-    node: Node
+    node: AcceleratorNode
 
     @property
     def enough(self) -> int:
@@ -103,20 +103,20 @@ def load_of(pod: PodView, container: Container, facts: Facts) -> Load | None:
     return Load(model, weights, accelerators)
 
 
-def _memories(pod: PodView, facts: Facts) -> list[tuple[int, Node]]:
+def _memories(pod: PodView, facts: Facts) -> list[tuple[int, AcceleratorNode]]:
     """The accelerator memory of each node that can take the pod, largest first; empty if one is unknown."""
     found = placement(pod, facts)
     return [] if found is None else found.cache.once(_sorted_memories, found, facts)
 
 
-def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, Node]]:
+def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, AcceleratorNode]]:
     memories = [(_memory(node, found.requests, facts), node) for node in found.nodes]
     known = [(memory, node) for memory, node in memories if memory is not None]
     known.sort(key=lambda each: each[0], reverse=True)
     return known if len(known) == len(memories) else []
 
 
-def _memory(node: Node, requests: Mapping[str, int], facts: Facts) -> int | None:
+def _memory(node: AcceleratorNode, requests: Mapping[str, int], facts: Facts) -> int | None:
     """Bytes of one accelerator of a node, or of the requested slice; None if unknown."""
     slices = [int(match[1]) * 10**9 for resource in requests if (match := _MIG.search(resource))]
     if slices:

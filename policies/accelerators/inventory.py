@@ -19,7 +19,7 @@ MAX_HOSTNAMES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class AcceleratorNode:
     """A node with accelerators, or a future node of a declared pool."""
 
     name: str
@@ -69,9 +69,9 @@ class NodeClass(NamedTuple):
     """The labels of vendors, and the keys of autoscalers' labels."""
     taints: Taints
 
-    def sample(self) -> Node:
+    def sample(self) -> AcceleratorNode:
         """A node of this class, without name and accelerators."""
-        return Node("", dict(self.labels), _as_taints(self.taints), {})
+        return AcceleratorNode("", dict(self.labels), _as_taints(self.taints), {})
 
 
 @dataclass(frozen=True)
@@ -80,25 +80,27 @@ class Fleet:
     the nodes are sorted at first use."""
 
     vendor: Vendor
-    samples: tuple[Node, ...]
+    samples: tuple[AcceleratorNode, ...]
     """A node of each class in `nodes`, and the pools."""
-    idle_samples: tuple[Node, ...]
+    idle_samples: tuple[AcceleratorNode, ...]
     """A node of each class in `idle`."""
     cover: tuple[NodeLabel, ...]
     """The fewest labels such that each of `nodes` has one; empty if there are none."""
     requirable: bool
     """Whether pods may be required to run on nodes with the cover, without excluding a node or future
     node."""
-    members: Callable[[], tuple[tuple[Node, ...], tuple[Node, ...]]] = field(compare=False, repr=False)
+    members: Callable[[], tuple[tuple[AcceleratorNode, ...], tuple[AcceleratorNode, ...]]] = field(
+        compare=False, repr=False
+    )
     """`nodes` and `idle`."""
 
     @cached_property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[AcceleratorNode, ...]:
         """The nodes that offer accelerators of the vendor, and the pools."""
         return self.members()[0]
 
     @cached_property
-    def idle(self) -> tuple[Node, ...]:
+    def idle(self) -> tuple[AcceleratorNode, ...]:
         """The nodes that have its labels but offer no accelerators, for example while a device plugin
         restarts."""
         return self.members()[1]
@@ -114,7 +116,7 @@ class Fleet:
         found = self._own_taints((*self.samples, *self.idle_samples))
         return tuple(found if len(found) < 2 else self._own_taints((*self.nodes, *self.idle)))
 
-    def _own_taints(self, nodes: Iterable[Node]) -> dict[Taint, None]:
+    def _own_taints(self, nodes: Iterable[AcceleratorNode]) -> dict[Taint, None]:
         keys = {taint.key for taint in self.vendor.taints}
         return dict.fromkeys(taint for node in nodes for taint in node.taints if taint.key in keys)
 
@@ -131,7 +133,7 @@ class Fleet:
         return self._distinct(node.described for node in self.samples)
 
     @cached_property
-    def labelled_pools(self) -> tuple[Node, ...]:
+    def labelled_pools(self) -> tuple[AcceleratorNode, ...]:
         """The pools with labels, by which their autoscaler knows them."""
         return tuple(node for node in self.samples if node.pool and node.pool.labels)
 
@@ -164,7 +166,7 @@ class Inventory:
     @cached_property
     def exposed(self) -> tuple[Exposure, ...]:
         """The accelerator nodes, by their taints."""
-        by_taints: dict[Taints, dict[str, list[Node]]] = {}
+        by_taints: dict[Taints, dict[str, list[AcceleratorNode]]] = {}
         for name, fleet in self.fleets.items():
             for node in (*fleet.samples, *fleet.idle_samples):
                 by_taints.setdefault(_lasting(node), {}).setdefault(name, []).append(node)
@@ -173,7 +175,7 @@ class Inventory:
             for taints, members in sorted(by_taints.items(), key=lambda item: item[0])
         )
 
-    def _exposure(self, taints: Taints, members: Mapping[str, list[Node]]) -> Exposure:
+    def _exposure(self, taints: Taints, members: Mapping[str, list[AcceleratorNode]]) -> Exposure:
         """`members`: samples by vendor."""
         labels: list[NodeLabel] = []
         hostnames: set[str] = set()
@@ -196,7 +198,7 @@ class Inventory:
         )
 
 
-def _lasting(node: Node) -> Taints:
+def _lasting(node: AcceleratorNode) -> Taints:
     return tuple(sorted(taints_of(node.lasting_taints)))
 
 
@@ -209,7 +211,9 @@ class Exposure(Struct, frozen=True):
     hostnames: tuple[str, ...]
 
 
-def cover_of(labels: Iterable[NodeLabel], nodes: list[Node]) -> tuple[tuple[NodeLabel, ...], list[Node]]:
+def cover_of(
+    labels: Iterable[NodeLabel], nodes: list[AcceleratorNode]
+) -> tuple[tuple[NodeLabel, ...], list[AcceleratorNode]]:
     """Labels such that each node has one, and the nodes that have none. Tries single labels, then adds labels
     greedily."""
     labels = tuple(labels)

@@ -21,7 +21,7 @@ from policies.accelerators.annotations import (
     resolve_memory,
     resolve_product,
 )
-from policies.accelerators.inventory import Fleet, Node
+from policies.accelerators.inventory import AcceleratorNode, Fleet
 from policies.accelerators.node_affinity import (
     admits,
     is_within_limits,
@@ -73,7 +73,7 @@ class Placement:
     """The nodes that can take the pod when they are empty; if there are none, the obstacle."""
 
     requests: Mapping[str, int]
-    nodes: tuple[Node, ...]
+    nodes: tuple[AcceleratorNode, ...]
     obstacle: Obstacle | None = None
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
@@ -84,7 +84,7 @@ class Placement:
     def _room(self, one_each: bool) -> float:
         return sum(self._room_on(node, one_each) for node in self.nodes)
 
-    def _room_on(self, node: Node, one_each: bool) -> float:
+    def _room_on(self, node: AcceleratorNode, one_each: bool) -> float:
         fits = min(node.accelerators[resource] // count for resource, count in self.requests.items())
         fits = min(fits, 1) if one_each else fits
         if node.pool is None:
@@ -169,7 +169,7 @@ def _fleets(requests: Iterable[str], catalogue: Catalogue, known: Mapping[str, F
     return [known[name] for name in names if name is not None and name in known]
 
 
-Nodes = tuple[Node, ...]
+Nodes = tuple[AcceleratorNode, ...]
 Narrowed = Nodes | Obstacle
 
 
@@ -249,7 +249,7 @@ def _by_selector(pod: Pod, requests: Mapping[str, int], fleets: list[Fleet], nod
     return Obstacle(Cause.SELECTOR, message, hint)
 
 
-def _admitted(pod: PodSpec, nodes: Nodes) -> Iterator[Node]:
+def _admitted(pod: PodSpec, nodes: Nodes) -> Iterator[AcceleratorNode]:
     """The nodes that the pod's selector and affinity admit. Nodes with the same values of the selected keys
     are compared once, since a cluster may have thousands."""
     keys = tuple(required_keys(pod))

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.accelerators.inventory import Fleet, Inventory, Node, NodeClass, cover_of, taints_of
+from policies.accelerators.inventory import AcceleratorNode, Fleet, Inventory, NodeClass, cover_of, taints_of
 from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Groups, Index, Listing, TypedIndex
@@ -127,7 +127,7 @@ class GpuAffinity(Settings):
 class _Reading(Struct, frozen=True):
     """A node as read from the cluster."""
 
-    node: Node
+    node: AcceleratorNode
     node_class: NodeClass
     vendors: tuple[tuple[str, bool], ...]
     """Its vendors, each with whether it offers their accelerators or only has their labels."""
@@ -225,7 +225,7 @@ class Catalogue:
         return self._inventory({}, nodes_known=False)
 
     def _inventory(self, found: Mapping[_Key, tuple[Json, ...]], *, nodes_known: bool) -> Inventory:
-        pools: dict[str, list[Node]] = {}
+        pools: dict[str, list[AcceleratorNode]] = {}
         for pool in self.pools:
             for vendor, node in self._pool_nodes(pool):
                 pools.setdefault(vendor, []).append(node)
@@ -249,13 +249,13 @@ class Catalogue:
     def _reading(self, obj: Json) -> _Reading:
         found = read(obj, ClusterNode)
         labels, accelerators = found.metadata.labels, self._offered(found.status.allocatable)
-        node = Node(found.name, labels, found.spec.taints, accelerators)
+        node = AcceleratorNode(found.name, labels, found.spec.taints, accelerators)
         offered = {self.vendor_of(resource) for resource in accelerators}
         offering = [(name, True) for name in self.vendors if name in offered]
         labelled = [(name, False) for name in self._labelled(labels) if name not in offered]
         return _Reading(node, self._class_of(node), (*offering, *labelled))
 
-    def _class_of(self, node: Node) -> NodeClass:
+    def _class_of(self, node: AcceleratorNode) -> NodeClass:
         labels = {key: "" for key in self.autoscaler_labels if key in node.labels}
         labels |= {key: node.labels[key] for key in self._vendor_keys if key in node.labels}
         return NodeClass(tuple(sorted(labels.items())), taints_of(node.taints))
@@ -285,7 +285,7 @@ class Catalogue:
         }
         return {name: count for name, count in offered.items() if count > 0}
 
-    def _pool_nodes(self, pool: Pool) -> Iterator[tuple[str, Node]]:
+    def _pool_nodes(self, pool: Pool) -> Iterator[tuple[str, AcceleratorNode]]:
         """The future node of a pool, for each vendor of its accelerators."""
         vendors = {self.vendor_of(resource) for resource in pool.accelerators}
         name = f"pool {pool.name}"
@@ -295,14 +295,16 @@ class Catalogue:
         for key, vendor in self.vendors.items():
             if key in vendors:
                 promised = _promised(vendor, pool)
-                yield key, Node(name, pool.labels, taints, pool.accelerators, pool, promised)
+                yield key, AcceleratorNode(name, pool.labels, taints, pool.accelerators, pool, promised)
 
-    def _fleet(self, name: str, found: Mapping[_Key, tuple[Json, ...]], pools: tuple[Node, ...]) -> Fleet:
+    def _fleet(
+        self, name: str, found: Mapping[_Key, tuple[Json, ...]], pools: tuple[AcceleratorNode, ...]
+    ) -> Fleet:
         vendor = self.vendors[name]
         offering = {key[2]: objects for key, objects in found.items() if key[:2] == (name, True)}
         idle = {key[2]: objects for key, objects in found.items() if key[:2] == (name, False)}
 
-        def members() -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        def members() -> tuple[tuple[AcceleratorNode, ...], tuple[AcceleratorNode, ...]]:
             return (*self._nodes(offering.values()), *pools), self._nodes(idle.values())
 
         samples = (*(each.sample() for each in sorted(offering)), *pools)
@@ -314,12 +316,12 @@ class Catalogue:
         idle_samples = tuple(each.sample() for each in sorted(idle))
         return Fleet(vendor, samples, idle_samples, () if uncovered else cover, requirable, members)
 
-    def _nodes(self, found: Iterable[Iterable[Json]]) -> tuple[Node, ...]:
+    def _nodes(self, found: Iterable[Iterable[Json]]) -> tuple[AcceleratorNode, ...]:
         """The nodes by name, so that the order of changes has no effect."""
         nodes = (self._read(obj).node for objects in found for obj in objects)
         return tuple(sorted(nodes, key=lambda node: node.name))
 
-    def _autoscaled(self, node: Node) -> bool:
+    def _autoscaled(self, node: AcceleratorNode) -> bool:
         return node.pool is None and not node.labels.keys().isdisjoint(self.autoscaler_labels)
 
 

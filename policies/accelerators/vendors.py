@@ -19,7 +19,7 @@ class Effect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
-class Taint(Model):
+class VendorTaint(Model):
     """A taint of nodes."""
 
     key: LabelKey
@@ -91,7 +91,7 @@ class Vendor(Model):
     slices: tuple[str, ...] = Field(
         (), description="substrings of a product's name that mean a slice of an accelerator"
     )
-    taints: tuple[Taint, ...] = Field(
+    taints: tuple[VendorTaint, ...] = Field(
         (), description="its usual taints; a taint of a node counts as the vendor's if its key is among these"
     )
 
@@ -117,7 +117,7 @@ class Pool(Model):
         None, description="the value of the vendor's product label; not needed if `labels` has it"
     )
     memory: Quantity | None = Field(None, description="bytes of memory of one accelerator")
-    taints: tuple[Taint, ...] = Field((), description="taints of its nodes")
+    taints: tuple[VendorTaint, ...] = Field((), description="taints of its nodes")
     max_nodes: int | None = Field(
         None, ge=0, description="the maximum number of nodes; absent: no known limit"
     )

@@ -13,7 +13,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.metadata import ObjectReference
 
 
-class Owner(Model):
+class OwnerKind(Model):
     """An entry of `owners.yaml`."""
 
     kind: str = Field(pattern=r"^\w+\.[\w.-]+$", description="the custom resource, as `Kind.group`")
@@ -32,7 +32,7 @@ class Owner(Model):
 class Owned(Struct, frozen=True):
     """A workload of an operator."""
 
-    owner: Owner
+    owner: OwnerKind
     name: str
     """The name of the custom resource."""
     itself: bool
@@ -52,7 +52,7 @@ def owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
     return None
 
 
-def _possible(owner: Owner, workload: str) -> Iterator[str]:
+def _possible(owner: OwnerKind, workload: str) -> Iterator[str]:
     """The names of custom resources that would make a workload of a name."""
     for pattern in owner.names:
         prefix, _, after = pattern.partition("*")
@@ -67,5 +67,5 @@ def _possible(owner: Owner, workload: str) -> Iterator[str]:
 
 
 @data.table
-def _owners() -> tuple[Owner, ...]:
-    return data.load_list(Owner, __package__, "owners.yaml")
+def _owners() -> tuple[OwnerKind, ...]:
+    return data.load_list(OwnerKind, __package__, "owners.yaml")

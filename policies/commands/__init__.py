@@ -1,8 +1,9 @@
 """Reads the commands of containers, probes and hooks: argv and environment in, a typed summary out.
 
 `read` is pure: it runs no command, resolves no name, and never raises. A host that only the running container
-knows is undecidable: rules may warn about it and never deny. All the commands of a review share a `Budget`.
-For a command that exceeds it, the summary is empty and not `complete`, and no decision may rest on it.
+knows is undecidable: rules may warn about it and never deny. All the commands of a review share a
+`StepBudget`. For a command that exceeds it, the summary is empty and not `complete`, and no decision may rest
+on it.
 
 Other packages import only the names below; the modules are internal. Each question has its modules:
 
@@ -14,23 +15,23 @@ Other packages import only the names below; the modules are internal. Each quest
 Imports: no other package of this repository.
 """
 
-from policies.commands.budget import Budget, BudgetSpent
+from policies.commands.budget import BudgetSpent, StepBudget
 from policies.commands.children import children
 from policies.commands.hosts import reach_of
-from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
+from policies.commands.model import Command, CommandSummary, Host, Reach, ScriptLoop
 from policies.commands.options import parse_options, valued
 from policies.commands.programs import SHELLS, is_python
 from policies.commands.reader import read
 
 __all__ = [
     "SHELLS",
-    "Budget",
     "BudgetSpent",
     "Command",
     "CommandSummary",
     "Host",
-    "Loop",
     "Reach",
+    "ScriptLoop",
+    "StepBudget",
     "children",
     "is_python",
     "parse_options",

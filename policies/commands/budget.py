@@ -18,7 +18,7 @@ class BudgetSpent(Exception):
     """The budget is spent; the rest of the text is not read."""
 
 
-class Budget:
+class StepBudget:
     """The steps that reading may take; one budget covers all the commands of a review.
 
     A step is about a microsecond's work: a word of a script, a node of a syntax tree, or the scanning of

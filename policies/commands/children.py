@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.commands.budget import Budget, BudgetSpent
+from policies.commands.budget import BudgetSpent, StepBudget
 from policies.commands.programs import SHELLS, shell_operands
 from policies.commands.shell import ShellError, parse
 from policies.commands.syntax import Case, Command, Group, If, Loop, Redirected, Script, Simple
@@ -29,7 +29,7 @@ def children(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
     if script is None or any(word in script for word in _SIGNAL_HANDLERS):
         return
     try:
-        tree = parse(script, Budget())
+        tree = parse(script, StepBudget())
     except (ShellError, BudgetSpent):
         return
     for command in _forked(tree, followed=False):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from policies.commands import syntax
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.durations import seconds
 
 _BRACE_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
@@ -20,7 +20,7 @@ MAX_COUNT = 1_000_000
 _A_DAY = 24 * 3600
 
 
-def is_bounded(loop: syntax.Loop, budget: Budget) -> bool:
+def is_bounded(loop: syntax.Loop, budget: StepBudget) -> bool:
     """Whether the text limits the loop by a list, by `read`, or by comparing a counter or a clock.
 
     A `break` that depends only on the awaited host is not a limit.
@@ -36,7 +36,7 @@ def is_bounded(loop: syntax.Loop, budget: Budget) -> bool:
     return any(_exits_by_counter(script, counters, budget) for script in _scripts(loop.body, budget))
 
 
-def is_endless(loop: syntax.Loop, budget: Budget) -> bool:
+def is_endless(loop: syntax.Loop, budget: StepBudget) -> bool:
     """Whether the loop never ends: `while true` or `while sleep 60` without an exit."""
     if loop.keyword != "while" or loop.condition is None:
         return False
@@ -46,7 +46,7 @@ def is_endless(loop: syntax.Loop, budget: Budget) -> bool:
     return programs in (["true"], [":"], ["sleep"]) and not _exits(loop.body, budget)
 
 
-def rounds(loop: syntax.Loop, budget: Budget) -> int | None:
+def rounds(loop: syntax.Loop, budget: StepBudget) -> int | None:
     """The maximum number of rounds, if the text sets one."""
     if loop.words is not None:
         return _count_of_words(loop.words, budget)
@@ -59,7 +59,7 @@ def rounds(loop: syntax.Loop, budget: Budget) -> int | None:
     return min(max(limits), MAX_COUNT) if limits and max(limits) > 0 else None
 
 
-def _count_of_words(words: tuple[syntax.Word, ...], budget: Budget) -> int | None:
+def _count_of_words(words: tuple[syntax.Word, ...], budget: StepBudget) -> int | None:
     total = 0
     for word in words:
         text = word.literal
@@ -76,13 +76,13 @@ def _count_of_words(words: tuple[syntax.Word, ...], budget: Budget) -> int | Non
     return min(total, MAX_COUNT)
 
 
-def last_number(words: tuple[syntax.Word, ...], budget: Budget) -> str:
+def last_number(words: tuple[syntax.Word, ...], budget: StepBudget) -> str:
     """The last number of a `for` loop's list: `0 1 2`, `{0..2}` or `$(seq 0 2)`; empty for other lists."""
     last = [_last_of(word, budget) for word in words]
     return last[-1] if last and all(last) else ""
 
 
-def _last_of(word: syntax.Word, budget: Budget) -> str:
+def _last_of(word: syntax.Word, budget: StepBudget) -> str:
     match word.parts:
         case (syntax.Substitution(script=script),):
             numbers = _sequence(script, budget)
@@ -93,7 +93,7 @@ def _last_of(word: syntax.Word, budget: Budget) -> str:
     return text if text.isascii() and text.isdigit() else ""
 
 
-def _sequence(script: syntax.Script, budget: Budget) -> range | None:
+def _sequence(script: syntax.Script, budget: StepBudget) -> range | None:
     """`seq 30` or `seq 1 30` -> 1 to 30."""
     simples = list(_simples(script, budget))
     if len(simples) != 1 or _program(simples[0]) != "seq":
@@ -106,7 +106,7 @@ def _sequence(script: syntax.Script, budget: Budget) -> range | None:
     return range(first, int(numbers[-1]) + 1, step)
 
 
-def _scripts(script: syntax.Script, budget: Budget) -> Iterator[syntax.Script]:
+def _scripts(script: syntax.Script, budget: StepBudget) -> Iterator[syntax.Script]:
     """The script and every script in it, except in substitutions."""
     pending = [script]
     while pending:
@@ -138,7 +138,7 @@ def _inner(command: syntax.Command) -> Iterator[syntax.Script]:
             yield from _inner(inner)
 
 
-def _simples(script: syntax.Script, budget: Budget) -> Iterator[syntax.Simple | syntax.Test]:
+def _simples(script: syntax.Script, budget: StepBudget) -> Iterator[syntax.Simple | syntax.Test]:
     for inner in _scripts(script, budget):
         for item in inner.items:
             for simple in _direct(item):
@@ -167,7 +167,7 @@ def _plain(word: syntax.Word) -> str:
     return "".join(part.text for part in word.parts if isinstance(part, syntax.Literal | syntax.Arithmetic))
 
 
-def _counters(loop: syntax.Loop, budget: Budget) -> set[str]:
+def _counters(loop: syntax.Loop, budget: StepBudget) -> set[str]:
     """The variables that the loop changes by arithmetic, and the shell's clocks."""
     counters = set(_CLOCKS)
     for script in (loop.condition, loop.body):
@@ -188,13 +188,13 @@ def _counters(loop: syntax.Loop, budget: Budget) -> set[str]:
     return counters
 
 
-def _is_arithmetic(part: object, budget: Budget) -> bool:
+def _is_arithmetic(part: object, budget: StepBudget) -> bool:
     if isinstance(part, syntax.Substitution):
         return any(_program(each) in _CALCULATORS for each in _simples(part.script, budget))
     return isinstance(part, syntax.Arithmetic)
 
 
-def _compares(simple: syntax.Simple | syntax.Test, counters: set[str], budget: Budget) -> bool:
+def _compares(simple: syntax.Simple | syntax.Test, counters: set[str], budget: StepBudget) -> bool:
     """`[ $n -lt 30 ]`, `[[ n -gt 30 ]]`, `(( n < 30 ))`, `[ $(date +%s) -gt $end ]` on a counter."""
     words = simple.words
     if isinstance(simple, syntax.Simple):
@@ -217,7 +217,7 @@ def _compares(simple: syntax.Simple | syntax.Test, counters: set[str], budget: B
     )
 
 
-def _exits_by_counter(script: syntax.Script, counters: set[str], budget: Budget) -> bool:
+def _exits_by_counter(script: syntax.Script, counters: set[str], budget: StepBudget) -> bool:
     """Whether a loop's body has `if [ $n -gt 30 ]; then exit 1; fi` or `[ $n -gt 30 ] && exit 1`."""
     compared = False
     for item in script.items:
@@ -240,7 +240,7 @@ def _exits_by_counter(script: syntax.Script, counters: set[str], budget: Budget)
     return False
 
 
-def _exits(script: syntax.Script, budget: Budget) -> bool:
+def _exits(script: syntax.Script, budget: StepBudget) -> bool:
     """Whether a script contains `exit`, `break` or `return`."""
     return any(_program(each) in _EXITS for each in _simples(script, budget))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from policies.commands import values
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.syntax import Arithmetic, Literal, Part, Script, Substitution, Variable, Word
 
 _MAX_PATTERN = 128
@@ -23,7 +23,7 @@ class Scope:
     """
 
     def __init__(
-        self, environment: values.Environment, substitute: Callable[[Script], str], budget: Budget
+        self, environment: values.Environment, substitute: Callable[[Script], str], budget: StepBudget
     ) -> None:
         self.environment = environment
         self.budget = budget

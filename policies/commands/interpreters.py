@@ -15,10 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.commands import values
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.hosts import is_url
 from policies.commands.model import Host, Reach
-from policies.commands.reach import Context
+from policies.commands.reach import ClientContext
 
 MAX_CODE = 32_768
 """Maximum length of code that is parsed, in characters."""
@@ -95,7 +95,7 @@ _NETWORK_CODE = re.compile(
 )
 
 
-def hosts_of_code(text: str, program: str, context: Context, budget: Budget) -> list[Host]:
+def hosts_of_code(text: str, program: str, context: ClientContext, budget: StepBudget) -> list[Host]:
     """The hosts in code of a language that is not parsed, all uncertain. `program`: its interpreter."""
     budget.spend(len(text) // 8)
     found: list[Host] = []
@@ -112,7 +112,7 @@ def hosts_of_code(text: str, program: str, context: Context, budget: Budget) -> 
     return list(map(Host.uncertain, found))
 
 
-def read_python(code: str, context: Context, budget: Budget) -> Code:
+def read_python(code: str, context: ClientContext, budget: StepBudget) -> Code:
     """The hosts, calls and commands of Python code. Raises only BudgetSpent."""
     budget.spend(len(code))
     tree = _parsed(code) if len(code) <= MAX_CODE else None
@@ -134,7 +134,7 @@ def _parsed(code: str) -> ast.Module | None:
 
 
 class _CodeReader:
-    def __init__(self, tree: ast.Module, context: Context, budget: Budget) -> None:
+    def __init__(self, tree: ast.Module, context: ClientContext, budget: StepBudget) -> None:
         self.context = context
         self.budget = budget
         self.nodes: list[ast.AST] = []

@@ -58,7 +58,7 @@ class Command(Struct, frozen=True):
     the script."""
 
 
-class Loop(Struct, frozen=True):
+class ScriptLoop(Struct, frozen=True):
     """A loop of a script."""
 
     keyword: str
@@ -77,7 +77,7 @@ class CommandSummary:
 
     commands: tuple[Command, ...] = ()
     """In reading order."""
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[ScriptLoop, ...] = ()
     scripts: tuple[str, ...] = ()
     """The files that an interpreter or shell runs; `-m module` for Python."""
     seconds: float = 0.0

@@ -19,7 +19,7 @@ Lookup = Callable[[str], str | None]
 """A variable's value in the command's environment, or None if it is unknown."""
 
 
-class Context(Struct, frozen=True):
+class ClientContext(Struct, frozen=True):
     """The environment of a client."""
 
     lookup: Lookup
@@ -42,7 +42,7 @@ class Reached(Struct, frozen=True):
     timeout: float | None = None
 
 
-def reached(name: str, arguments: Sequence[str], context: Context) -> Reached | None:
+def reached(name: str, arguments: Sequence[str], context: ClientContext) -> Reached | None:
     """The hosts and the timeout of the program `name` with `arguments`; None for an unknown program."""
     special = _SPECIAL.get(name)
     if special is not None:
@@ -57,7 +57,7 @@ def reached(name: str, arguments: Sequence[str], context: Context) -> Reached | 
     return Reached(tuple(_hosts(name, client, parsed, context)), _timeout(client, parsed))
 
 
-def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
+def _hosts(name: str, client: Client, parsed: Parsed, context: ClientContext) -> Iterator[Host]:
     if parsed.has(*client.sockets):
         return
     hosts = _direct_hosts(name, client, parsed, context)
@@ -73,7 +73,7 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Itera
         yield each.uncertain() if all(proxy.reach is Reach.LOCAL for proxy in proxies) else each
 
 
-def _proxies(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
+def _proxies(name: str, client: Client, parsed: Parsed, context: ClientContext) -> Iterator[Host]:
     """The proxy that the client's options name, or a proxy in the pod that its environment names.
 
     A proxy elsewhere that the environment names is ignored: the host behind it counts.
@@ -92,13 +92,13 @@ def _proxies(name: str, client: Client, parsed: Parsed, context: Context) -> Ite
                     yield each
 
 
-def _no_proxy(client: Client, parsed: Parsed, context: Context) -> str:
+def _no_proxy(client: Client, parsed: Parsed, context: ClientContext) -> str:
     """The list of hosts for which no proxy is used."""
     listed = parsed.values(client.no_proxy)
     return listed[-1] if listed else context.lookup("no_proxy") or context.lookup("NO_PROXY") or ""
 
 
-def _direct_hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterable[Host]:
+def _direct_hosts(name: str, client: Client, parsed: Parsed, context: ClientContext) -> Iterable[Host]:
     """The hosts without a proxy: from the arguments, else from the environment, else the default."""
     if "PGHOSTADDR" in client.env and (address := context.lookup_defined("PGHOSTADDR")):
         return _address(address, name, context)  # libpq connects to it and ignores the host's name
@@ -119,7 +119,7 @@ def _direct_hosts(name: str, client: Client, parsed: Parsed, context: Context) -
 _OPERANDS_READ = {Operands.NONE: 0, Operands.HOST: 1, Operands.LOOKUP: 1}
 
 
-def _argument_hosts(name: str, client: Client, parsed: Parsed, context: Context) -> Iterator[Host]:
+def _argument_hosts(name: str, client: Client, parsed: Parsed, context: ClientContext) -> Iterator[Host]:
     connect_to = parsed.values(client.connect_to)[:MAX_HOSTS]
     resolve = parsed.values(client.resolve)[:MAX_HOSTS]
     for text in parsed.values(client.hosts)[:MAX_HOSTS]:
@@ -149,7 +149,7 @@ _SOCKETS = ("/", "unix:", "unix-abstract:")
 """The beginnings of a Unix socket's address, or of the path of its directory."""
 
 
-def _address(text: str, name: str, context: Context) -> Iterator[Host]:
+def _address(text: str, name: str, context: ClientContext) -> Iterator[Host]:
     """The hosts in an option's value: a URL, a host, host:port, `tcp:host:port` or `set/host:port`."""
     if is_url(text):
         yield from context.url_hosts(text, name)
@@ -158,7 +158,7 @@ def _address(text: str, name: str, context: Context) -> Iterator[Host]:
         yield context.host(text, name)
 
 
-def _location(text: str, name: str, context: Context) -> Iterator[Host]:
+def _location(text: str, name: str, context: ClientContext) -> Iterator[Host]:
     """psql's and mongosh's operand: a URL, `host=… port=…`, `host:port/db` or `host/db`."""
     if is_url(text):
         yield from context.url_hosts(text, name)
@@ -170,7 +170,7 @@ def _location(text: str, name: str, context: Context) -> Iterator[Host]:
         yield from context.url_hosts(text, name)
 
 
-def _remote(text: str, name: str, context: Context) -> Iterator[Host]:
+def _remote(text: str, name: str, context: ClientContext) -> Iterator[Host]:
     if is_url(text):
         yield from context.url_hosts(text, name)
         return
@@ -179,7 +179,7 @@ def _remote(text: str, name: str, context: Context) -> Iterator[Host]:
         yield context.host(remote, name)
 
 
-def _name_lookup(operands: Sequence[str], name: str, context: Context) -> Host:
+def _name_lookup(operands: Sequence[str], name: str, context: ClientContext) -> Host:
     """The DNS server if the operands name one, else the name to resolve: that is the awaited host."""
     if len(operands) > 1:
         return context.host(operands[1].removeprefix("@"), name)
@@ -207,7 +207,7 @@ def _timeout(client: Client, parsed: Parsed) -> float | None:
 # Clients that the table cannot describe
 
 
-def _dig(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def _dig(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     operands = parse_options(arguments, valued("-p -t -c -b -f -k -q -x -y")).operands
     servers = [word[1:] for word in operands if word.startswith("@")]
     names = [word for word in operands if word[:1] not in "@+" and not word.isupper()]
@@ -222,14 +222,14 @@ def _dig_timeout(arguments: Sequence[str]) -> float | None:
     return None if timeout is None else timeout * min(attempts, 1000.0)
 
 
-def _getent(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def _getent(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     operands = parse_options(arguments, valued("-s --service")).operands
     if operands and operands[0] in ("hosts", "ahosts", "ahostsv4", "ahostsv6"):
         for each in operands[1 : MAX_HOSTS + 1]:
             yield _name_lookup([each], name, context)
 
 
-def _openssl(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def _openssl(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     if not arguments or arguments[0] != "s_client":
         return
     options = "-connect -host -port -servername -CAfile -cert -key -proxy -starttls -unix -bind"
@@ -245,7 +245,7 @@ def _openssl(name: str, arguments: Sequence[str], context: Context) -> Iterator[
     yield found
 
 
-def _ray(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def _ray(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     """`ray health-check` and the like. Without `--address` Ray reads RAY_ADDRESS, then a file."""
     if not arguments or arguments[0] not in ("health-check", "status", "list", "summary", "job", "memory"):
         return
@@ -260,14 +260,14 @@ def _ray(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host
 _SOCAT_REMOTE = ("tcp", "tcp4", "tcp6", "tcp-connect", "udp", "udp4", "udp6", "openssl", "ssl", "udp-connect")
 
 
-def _socat(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def _socat(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     for word in parse_options(arguments, valued("-t -T -b -lf")).operands[:MAX_HOSTS]:
         kind, colon, rest = word.partition(":")
         if colon and kind.lower() in _SOCAT_REMOTE:
             yield context.host(rest.partition(",")[0], name)
 
 
-def _git(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def _git(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     operands = parse_options(arguments, valued("-C -c -b --branch --depth --git-dir")).operands
     if not operands or operands[0] not in ("clone", "fetch", "pull", "push", "ls-remote"):
         return
@@ -275,7 +275,7 @@ def _git(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host
     yield from hosts or [Host("the git remote", Reach.UNDECIDABLE, name)]
 
 
-_SPECIAL: dict[str, Callable[[str, Sequence[str], Context], Iterator[Host]]] = {
+_SPECIAL: dict[str, Callable[[str, Sequence[str], ClientContext], Iterator[Host]]] = {
     "dig": _dig,
     "drill": _dig,
     "kdig": _dig,
@@ -293,7 +293,7 @@ def names() -> frozenset[str]:
     return frozenset(clients()) | frozenset(_SPECIAL)
 
 
-def urls_of_unknown_program(name: str, arguments: Sequence[str], context: Context) -> Iterator[Host]:
+def urls_of_unknown_program(name: str, arguments: Sequence[str], context: ClientContext) -> Iterator[Host]:
     """The hosts of the URLs among the arguments of a program that the tables do not contain.
 
     The program may or may not reach them.
@@ -304,7 +304,7 @@ def urls_of_unknown_program(name: str, arguments: Sequence[str], context: Contex
             yield from map(Host.uncertain, context.url_hosts(text, name))
 
 
-def devtcp(path: str, context: Context) -> Host | None:
+def devtcp(path: str, context: ClientContext) -> Host | None:
     """The host of bash's `/dev/tcp/host/port`, if `path` has that form."""
     parts = path.split("/", 4)
     if len(parts) < 5 or parts[0] or parts[1] != "dev" or parts[2] not in ("tcp", "udp"):

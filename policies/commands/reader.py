@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from policies.commands import reach, values
-from policies.commands.budget import Budget, BudgetSpent
+from policies.commands.budget import BudgetSpent, StepBudget
 from policies.commands.clients import clients
 from policies.commands.durations import limited, slept
 from policies.commands.ends import ends_script
 from policies.commands.hosts import is_url
 from policies.commands.interpreters import hosts_of_code, read_python
-from policies.commands.model import CommandSummary, Host, Loop, Reach
+from policies.commands.model import CommandSummary, Host, Reach, ScriptLoop
 from policies.commands.options import parse_options, valued
 from policies.commands.programs import (
     CODE_OPTIONS,
@@ -49,7 +49,7 @@ def read(
     static: bool = True,
     host_network: bool = False,
     local_names: Collection[str] = (),
-    budget: Budget | None = None,
+    budget: StepBudget | None = None,
 ) -> CommandSummary:
     """The programs that a command runs, the hosts that it reaches, and its loops and times. Never raises.
 
@@ -59,7 +59,7 @@ def read(
     pod's. `local_names`: further host names of the pod (spec.hostname, hostAliases on loopback). `budget`:
     shared by all the commands of a review.
     """
-    budget = Budget() if budget is None else budget
+    budget = StepBudget() if budget is None else budget
     before = budget.spent
     try:
         words = [word for word in argv if isinstance(word, str)]
@@ -228,7 +228,7 @@ class _Reader(Walk):
             with self.scope.branch(subshell=True):
                 duration += self.read_text(command) if isinstance(command, str) else self.run(command)
         if code.endless:
-            self.loops.append(Loop("while", self.timeouts > 0, code.hosts))
+            self.loops.append(ScriptLoop("while", self.timeouts > 0, code.hosts))
         return duration
 
     def _interpreter(self, words: Sequence[str], name: str) -> float:

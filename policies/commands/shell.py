@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.programs import DECLARING
 from policies.commands.syntax import (
     Arithmetic,
@@ -81,7 +81,7 @@ _TEST_END = re.compile(r"\]\](?=[\s;&|()<>]|\Z)")
 _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>&|;]|\n")
 
 
-def parse(text: str, budget: Budget, depth: int = 0) -> Script:
+def parse(text: str, budget: StepBudget, depth: int = 0) -> Script:
     """The syntax tree of `text`, which is itself `depth` levels deep. Raises ShellError, BudgetSpent."""
     parser = _Parser(text, budget, depth)
     try:
@@ -98,7 +98,7 @@ def parse(text: str, budget: Budget, depth: int = 0) -> Script:
 class _Parser:
     """A cursor over a script's text."""
 
-    def __init__(self, text: str, budget: Budget, depth: int) -> None:
+    def __init__(self, text: str, budget: StepBudget, depth: int) -> None:
         budget.scan(len(text))
         self.text = text
         self.budget = budget

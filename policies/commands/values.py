@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from policies.commands.budget import CHARACTERS, Budget
+from policies.commands.budget import CHARACTERS, StepBudget
 
 UNKNOWN, OWN, OTHER, END = "\ue000", "\ue001", "\ue002", "\ue003"
 _MARK = re.compile("[\ue000-\ue002]([^\ue000-\ue003]*)\ue003")
@@ -81,7 +81,7 @@ class Environment:
         env: Sequence[Any] = (),
         env_from: Sequence[Any] = (),
         *,
-        budget: Budget,
+        budget: StepBudget,
         static: bool = True,
         host_network: bool = False,
     ) -> None:

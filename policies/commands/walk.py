@@ -12,18 +12,18 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from policies.commands import reach, shell, syntax, values
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.durations import looped
 from policies.commands.ends import is_bounded, is_endless, last_number, rounds
 from policies.commands.expansion import Scope
 from policies.commands.hosts import reach_of, split_port
-from policies.commands.model import Command, CommandSummary, Host, Loop, Reach
+from policies.commands.model import Command, CommandSummary, Host, Reach, ScriptLoop
 from policies.commands.programs import AMBIGUOUS, WRITERS
 
 MAX_LISTED = 32
 """Maximum number of words of a `for` loop's list that are read."""
 
-_Found = TypeVar("_Found", Command, Loop)
+_Found = TypeVar("_Found", Command, ScriptLoop)
 
 _GLOB = re.compile(r"[{*?\[]")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -48,13 +48,15 @@ class Walk(ABC):
     Methods that read a part of a script return its seconds.
     """
 
-    def __init__(self, environment: values.Environment, local_names: Collection[str], budget: Budget) -> None:
+    def __init__(
+        self, environment: values.Environment, local_names: Collection[str], budget: StepBudget
+    ) -> None:
         self.environment = environment
         self.budget = budget
         self.scope = Scope(environment, self.substitute, budget)
-        self.context = reach.Context(self.scope.lookup, self.scope.variables.get, local_names)
+        self.context = reach.ClientContext(self.scope.lookup, self.scope.variables.get, local_names)
         self.commands: list[Command] = []
-        self.loops: list[Loop] = []
+        self.loops: list[ScriptLoop] = []
         self.scripts: list[str] = []
         self.undecidable_parts: dict[str, None] = {}
         self.functions: dict[str, syntax.Command] = {}
@@ -235,7 +237,7 @@ class Walk(ABC):
         inside = self.commands[first:]
         self.budget.spend(len(inside))
         self.loops.append(
-            Loop(
+            ScriptLoop(
                 keyword=node.keyword,
                 bounded=ends or self.timeouts > 0,
                 hosts=tuple(host for command in inside for host in command.hosts),

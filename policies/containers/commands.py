@@ -9,7 +9,7 @@ import orjson
 from msgspec import Struct, field
 
 from policies import commands
-from policies.commands import Budget, BudgetSpent, CommandSummary, Reach, reach_of
+from policies.commands import BudgetSpent, CommandSummary, Reach, StepBudget, reach_of
 from policies.containers.bounded_cache import BoundedCache
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, strings
@@ -58,7 +58,7 @@ def handler_command(container: Container, argv: Sequence[str]) -> CommandSummary
 class ReviewBudget(Struct, frozen=True):
     """The budget of one review, and the cache keys of the commands that it has paid for."""
 
-    budget: Budget
+    budget: StepBudget
     paid: set[bytes] = field(default_factory=set)
 
 
@@ -149,7 +149,7 @@ def _read(
     return summary
 
 
-def _charged(key: bytes | None, review: ReviewBudget) -> Budget | None:
+def _charged(key: bytes | None, review: ReviewBudget) -> StepBudget | None:
     """The budget for a command; None if the review has paid for it. Raises BudgetSpent."""
     if key is None:
         return review.budget

@@ -97,7 +97,7 @@ def _started(container: Container) -> Started:
     )
 
 
-class Options:
+class ProgramOptions:
     """The options among a program's words, read once."""
 
     __slots__ = ("_last",)
@@ -131,13 +131,13 @@ class Options:
 
 
 def option(words: Program, *flags: str) -> str | None:
-    """See `Options.value`."""
-    return Options(words).value(flags)
+    """See `ProgramOptions.value`."""
+    return ProgramOptions(words).value(flags)
 
 
 def has_option(words: Program, *flags: str) -> bool:
-    """See `Options.given`."""
-    return Options(words).given(flags)
+    """See `ProgramOptions.given`."""
+    return ProgramOptions(words).given(flags)
 
 
 def program_of(words: Program) -> Program:

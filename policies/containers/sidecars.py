@@ -12,7 +12,7 @@ from policies.core.settings import Field, Model
 from policies.kube.images import image_matches
 
 
-class Sidecar(Model):
+class SidecarProgram(Model):
     """A program that runs next to the main program of a pod."""
 
     program: str = Field(description="what a sentence calls it")
@@ -22,9 +22,9 @@ class Sidecar(Model):
 
 
 @table
-def known_sidecars() -> tuple[Sidecar, ...]:
+def known_sidecars() -> tuple[SidecarProgram, ...]:
     """The table."""
-    return load_list(Sidecar, __package__, "sidecars.yaml")
+    return load_list(SidecarProgram, __package__, "sidecars.yaml")
 
 
 @cache

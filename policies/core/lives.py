@@ -54,7 +54,7 @@ class Count(Model):
     default: int = Field(1, ge=0, description="the number if the field is absent")
 
 
-class Role(Model):
+class PodRole(Model):
     """A group of pods with the same template and the same part in a workload."""
 
     name: str = Field(min_length=1, description="the controller's name for it, or `each`: the user's names")
@@ -110,7 +110,7 @@ class Ending(Model):
     )
 
 
-class Start(Model):
+class StartOrder(Model):
     """Whether the controller waits for a role before it creates the pods of another one, which needs it."""
 
     field: str = Field(description="path of the setting")
@@ -141,10 +141,10 @@ class Life(Model):
     labels: tuple[str, ...] = Field(
         (), description="labels of its pods, if another object owns them: `key=value`, or `key` for any value"
     )
-    roles: tuple[Role, ...] = ()
+    roles: tuple[PodRole, ...] = ()
     retries: tuple[Retry, ...] = ()
     ending: Ending | None = None
-    start: Start | None = None
+    start: StartOrder | None = None
     stops_sidecars: bool = Field(
         False, description="whether the controller stops the other containers when the main one has ended"
     )
@@ -208,7 +208,7 @@ def run_of(obj: Json) -> Run | None:
 class RoleAt(Struct, frozen=True):
     """A role of a workload, with the map that describes it."""
 
-    role: Role
+    role: PodRole
     steps: Steps
     """Of that map, in the whole object."""
     pods: int

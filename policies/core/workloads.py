@@ -59,7 +59,7 @@ class Requested(Model):
     limited: bool = Field(False, description="whether the limit is the request")
 
 
-class Given(Model):
+class GivenField(Model):
     """A field that the operator gives to the main container of a composed pod that has none."""
 
     value: Json = Field(description="what it gives")
@@ -90,7 +90,7 @@ class Composed(Model):
         description="fields of the main container that several pods share, with their paths relative to the "
         "map around `at`; those in `fields` take precedence",
     )
-    gives: dict[str, Given] = Field(
+    gives: dict[str, GivenField] = Field(
         default_factory=dict, description="fields that the operator gives to a main container without them"
     )
     mounts: tuple[Mounted, ...] = Field((), description="volumes that the operator mounts into it")
@@ -143,7 +143,7 @@ class TemplatePatch(Model):
     patch: str = Field(description="path of the patch")
 
 
-class Unread(Model):
+class UnreadField(Model):
     """A field that affects pods and is not read."""
 
     path: str = Field(description="path of the field")
@@ -199,7 +199,7 @@ class Workload(Model):
         "those of the same list element, or all if the path has no list; findings there are never refused, "
         "and no injection is shown",
     )
-    unread: tuple[Unread, ...] = Field((), description="fields that affect pods and are not read")
+    unread: tuple[UnreadField, ...] = Field((), description="fields that affect pods and are not read")
     completes: bool = Field(False, description="whether its pods run to completion, as a Job's do")
     projected: bool = Field(
         True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from policies.commands import CommandSummary, Loop
+from policies.commands import CommandSummary, ScriptLoop
 from policies.containers.commands import exec_command
 from policies.core import data
 from policies.core.facts import Facts
@@ -23,7 +23,7 @@ from policies.probes.serving import recognised
 _EXITS: Final = frozenset({"break", "exit", "return", "kill"})
 
 
-class Drain(NamedTuple):
+class DrainTime(NamedTuple):
     """The maximum time for which a server finishes requests after SIGTERM."""
 
     seconds: int
@@ -33,7 +33,7 @@ class Drain(NamedTuple):
     """Whether it is that of new versions, and the server's own version is unknown."""
 
 
-def drain_of(container: Container, facts: Facts) -> Drain | None:
+def drain_of(container: Container, facts: Facts) -> DrainTime | None:
     """The drain of the server in a container; None if it is unknown or has no limit."""
     server = recognised(container, facts)
     drain = server.preset.drain if server else None
@@ -52,12 +52,12 @@ def drain_of(container: Container, facts: Facts) -> Drain | None:
         return None  # without a version, only the careful assumption counts: it aborts its requests
     if server.has_env_from or any(word.startswith("$") for word in server.argv[1:]):
         return None
-    return Drain(drain.seconds, "", assumed=not server.version)
+    return DrainTime(drain.seconds, "", assumed=not server.version)
 
 
-def _configured(value: str, option: str) -> Drain | None:
+def _configured(value: str, option: str) -> DrainTime | None:
     seconds = whole_number(value, 6)
-    return None if seconds is None else Drain(seconds, option)
+    return None if seconds is None else DrainTime(seconds, option)
 
 
 # --- preStop hooks -------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _slept(summary: CommandSummary) -> float:
     return min(sum(command.timeout or 0.0 for command in sleeps), summary.seconds)
 
 
-def _only_sleeps(summary: CommandSummary, loop: Loop) -> bool:
+def _only_sleeps(summary: CommandSummary, loop: ScriptLoop) -> bool:
     """Whether a loop has a known number of rounds, and only `sleep` takes time in it."""
     return (
         loop.keyword == "for"

@@ -14,7 +14,7 @@ from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.jobs.jobs import (
     DISRUPTION_TARGET,
     JobRetries,
-    JobSpec,
+    PlacedJobSpec,
     handles_failures_itself,
     is_gang,
     is_hook,
@@ -80,7 +80,7 @@ def _with_ending(obj: Json, why: Reasons = UNREAD) -> Json:
     return obj
 
 
-def _with_policy(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
+def _with_policy(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     never = job.typed.template.spec.restart_policy == "Never"
     # A default can't be distinguished from a value that the user set.
     replacement = job.spec.get("podReplacementPolicy")
@@ -123,11 +123,11 @@ def _annotation(retryable: list[int]) -> str:
     return f"{RETRYABLE_EXIT_CODES}={','.join(map(str, retryable))}"
 
 
-def _names_exit_codes(obj: Json, job: JobSpec) -> bool:
+def _names_exit_codes(obj: Json, job: PlacedJobSpec) -> bool:
     return any(RETRYABLE_EXIT_CODES in carrier.annotations for carrier in _carriers(obj, job))
 
 
-def _carriers(obj: Json, job: JobSpec) -> tuple[ObjectMeta, ObjectMeta]:
+def _carriers(obj: Json, job: PlacedJobSpec) -> tuple[ObjectMeta, ObjectMeta]:
     """The metadata that may have the annotation: of the object and of the pod template."""
     return read(obj, Object).metadata, job.typed.template.metadata
 
@@ -145,7 +145,7 @@ def _fail_job_rules(names: list[str], retryable: list[int], *, alone: bool) -> l
     ]
 
 
-def _exit_codes(obj: Json, job: JobSpec, settings: JobRetries) -> list[int]:
+def _exit_codes(obj: Json, job: PlacedJobSpec, settings: JobRetries) -> list[int]:
     try:
         annotated = _annotated(obj, job)
     except ValueError:
@@ -153,7 +153,7 @@ def _exit_codes(obj: Json, job: JobSpec, settings: JobRetries) -> list[int]:
     return sorted(annotated.union(settings.retryable_exit_codes))
 
 
-def _annotated(obj: Json, job: JobSpec) -> set[int]:
+def _annotated(obj: Json, job: PlacedJobSpec) -> set[int]:
     """The exit codes in the annotations of the object and the pod template. Raises ValueError."""
     codes: set[int] = set()
     for carrier in _carriers(obj, job):
@@ -165,7 +165,7 @@ def _annotated(obj: Json, job: JobSpec) -> set[int]:
     return codes
 
 
-def _with_backoff_limit(job: JobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
+def _with_backoff_limit(job: PlacedJobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
     """The spec with a backoffLimit above 0, unless a rule of the user handles evictions."""
     if job.on_disruption() or job.spec.get("backoffLimit") != 0 or "backoffLimitPerIndex" in job.spec:
         return job.spec

@@ -83,7 +83,7 @@ class JobRetries(Settings):
     )
 
 
-class JobSpec(Struct, frozen=True):
+class PlacedJobSpec(Struct, frozen=True):
     """The spec of a Job, and its path in the object."""
 
     spec: Json
@@ -133,7 +133,7 @@ class JobSpec(Struct, frozen=True):
         return None
 
 
-def jobs_in(obj: Json) -> Iterator[JobSpec]:
+def jobs_in(obj: Json) -> Iterator[PlacedJobSpec]:
     """The Jobs of an object: itself, or those that it creates."""
     match kind_of(obj):
         case kind if kind == JOB:
@@ -145,9 +145,9 @@ def jobs_in(obj: Json) -> Iterator[JobSpec]:
                 yield _job(obj, ("spec", "replicatedJobs", index, "template", "spec"))
 
 
-def _job(obj: Json, steps: tuple[str | int, ...]) -> JobSpec:
+def _job(obj: Json, steps: tuple[str | int, ...]) -> PlacedJobSpec:
     spec = mapping(obj, *steps)
-    return JobSpec(spec, steps, read(spec, TypedSpec))
+    return PlacedJobSpec(spec, steps, read(spec, TypedSpec))
 
 
 def is_someone_elses(obj: Json) -> bool:
@@ -188,7 +188,7 @@ def is_gang(obj: Json, facts: Facts) -> bool:
     return pods > 1
 
 
-def leaves_retries_open(obj: Json, job: JobSpec) -> bool:
+def leaves_retries_open(obj: Json, job: PlacedJobSpec) -> bool:
     """Whether the author left the number of retries to the API server's default."""
     if job.typed.backoff_limit_per_index is not None:
         return False
@@ -196,18 +196,18 @@ def leaves_retries_open(obj: Json, job: JobSpec) -> bool:
     return limit is None or (limit == _DEFAULT_BACKOFF and not _wrote(obj, job, "backoffLimit"))
 
 
-def _wrote(obj: Json, job: JobSpec, name: str) -> bool:
+def _wrote(obj: Json, job: PlacedJobSpec, name: str) -> bool:
     """Whether the author of an object wrote a field of a Job that the API server would set by default. It
     sets none in the Job templates of a CronJob or a JobSet."""
     return kind_of(obj) != JOB or written(obj, *job.steps, name) is not None
 
 
-def wants_to_finish(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
+def wants_to_finish(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Facts) -> bool:
     """Whether the loss of a run is expensive: by its accelerators, or by its labels."""
     return wants_accelerator(facts.view(job.template), facts) or is_labelled_training(obj, job, settings)
 
 
-def is_labelled_training(obj: Json, job: JobSpec, settings: JobRetries) -> bool:
+def is_labelled_training(obj: Json, job: PlacedJobSpec, settings: JobRetries) -> bool:
     """Whether a label marks a Job as training."""
     labels = {**read(obj, Object).metadata.labels, **job.typed.template.metadata.labels}
     return has_label(labels, settings.training_labels)
@@ -222,14 +222,14 @@ def has_label(labels: Mapping[str, str], patterns: Iterable[str]) -> bool:
     return False
 
 
-def may_raise(job: JobSpec, settings: JobRetries, facts: Facts) -> bool:
+def may_raise(job: PlacedJobSpec, settings: JobRetries, facts: Facts) -> bool:
     """Whether values that the Job's author set may be raised."""
     if settings.raises is Raises.ACCELERATORS:
         return wants_accelerator(facts.view(job.template), facts)
     return settings.raises is Raises.ALL
 
 
-def own_jobs(target: Target) -> Iterator[JobSpec]:
+def own_jobs(target: Target) -> Iterator[PlacedJobSpec]:
     """The Jobs whose author decides about retries in this object."""
     if not (is_someone_elses(target.obj) or handles_failures_itself(target.obj) or is_hook(target.obj)):
         yield from jobs_in(target.obj)

@@ -14,11 +14,11 @@ from policies.containers.commands import command_without_pod
 from policies.containers.programs import programs
 from policies.core import data
 from policies.core.facts import Facts
-from policies.core.lives import Role as LifeRole
+from policies.core.lives import PodRole as LifeRole
 from policies.core.lives import known_lives
 from policies.core.pod_view import PodView
 from policies.core.settings import Field, Model
-from policies.jobs.jobs import JobRetries, JobSpec, has_label, is_labelled_training
+from policies.jobs.jobs import JobRetries, PlacedJobSpec, has_label, is_labelled_training
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role, containers
@@ -48,7 +48,9 @@ def _table() -> TrainingPrograms:
     return data.load_one(TrainingPrograms, __package__, "training_programs.yaml")
 
 
-def training_containers(obj: Json, job: JobSpec, settings: JobRetries, facts: Facts) -> tuple[Container, ...]:
+def training_containers(
+    obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Facts
+) -> tuple[Container, ...]:
     """The main containers whose errors are real errors: all of a Job with a training label, else those that
     run a training program with accelerators and nothing that a retry could heal, such as a download."""
     main = tuple(containers(job.template, Role.MAIN))

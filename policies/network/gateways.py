@@ -29,7 +29,7 @@ _BACKEND: Final = GroupKind("gateway.envoyproxy.io", "Backend")
 T = TypeVar("T", bound=Object)
 
 
-class Gateway(Model):
+class GatewayKind(Model):
     """An entry of `gateways.yaml`."""
 
     name: str
@@ -64,7 +64,7 @@ class Backends(NamedTuple):
 class Routed(Struct, frozen=True):
     """A Service or an InferencePool behind a route."""
 
-    gateway: Gateway
+    gateway: GatewayKind
     route: str
     """The route's kind and name."""
     backend: str
@@ -121,7 +121,7 @@ def _known(cluster: WholeObjects, kind: GroupKind, as_type: type[T], namespace: 
     return None if found is None else readable(found, as_type)
 
 
-def _annotated(gateway: Gateway, route: Object) -> float | None:
+def _annotated(gateway: GatewayKind, route: Object) -> float | None:
     for annotation in gateway.annotations:
         value = route.metadata.annotations.get(annotation)
         if value is not None and gateway.key:
@@ -172,5 +172,5 @@ def _followed(
 
 
 @data.table
-def _gateways() -> tuple[Gateway, ...]:
-    return data.load_list(Gateway, __package__, "gateways.yaml")
+def _gateways() -> tuple[GatewayKind, ...]:
+    return data.load_list(GatewayKind, __package__, "gateways.yaml")

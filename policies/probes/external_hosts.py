@@ -15,7 +15,7 @@ from policies.core.target import PodTemplate, Target
 from policies.core.workloads import is_builtin
 from policies.kube.objects.services import Service
 from policies.probes.liveness_program import is_program
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
 _CONSEQUENCE: Final = {
@@ -58,7 +58,7 @@ def _is_routed_to(target: Target, template: PodTemplate, facts: Facts) -> bool:
     return services is None or any(selects(service, labels) for service in services)
 
 
-def _repeats_liveness(probe: Probe) -> bool:
+def _repeats_liveness(probe: ContainerProbe) -> bool:
     """Whether liveness has the same handler, as with `standard-probes`, so that its finding is enough."""
     liveness = probe.container.spec.get(LIVENESS)
     return isinstance(liveness, dict) and any(
@@ -66,7 +66,7 @@ def _repeats_liveness(probe: Probe) -> bool:
     )
 
 
-def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
+def _is_own_service(probe: ContainerProbe, target: Target, facts: Facts) -> bool:
     """Whether it only asks its own Service, which `readiness-waits-on-own-service` reports."""
     if probe.field == LIVENESS:
         return False
@@ -78,19 +78,19 @@ def _is_own_service(probe: Probe, target: Target, facts: Facts) -> bool:
     )
 
 
-def _handler_finding(probe: Probe) -> Finding | None:
+def _handler_finding(probe: ContainerProbe) -> Finding | None:
     handler, host = next(_hosts(probe), ("", ""))
     return _host_finding(probe, handler, host) if host else None
 
 
-def _hosts(probe: Probe) -> Iterator[tuple[str, str]]:
+def _hosts(probe: ContainerProbe) -> Iterator[tuple[str, str]]:
     """The handler with a `host`, and the host."""
     for handler, action in (("httpGet", probe.typed.http_get), ("tcpSocket", probe.typed.tcp_socket)):
         if action is not None and action.host:
             yield handler, action.host
 
 
-def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
+def _host_finding(probe: ContainerProbe, handler: str, host: str) -> Finding | None:
     """Report a `host` in httpGet or tcpSocket. The kubelet asks from the node, so loopback is the node's."""
     on_host = probe.template.typed.spec.host_network
     reach = reach_of(host)
@@ -122,7 +122,7 @@ def _host_finding(probe: Probe, handler: str, host: str) -> Finding | None:
     )
 
 
-def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
+def _exec_finding(probe: ContainerProbe, target: Target, facts: Facts) -> Finding | None:
     summary = probe.command
     external = summary.reaching(Reach.EXTERNAL)
     if probe.field != LIVENESS:
@@ -159,7 +159,7 @@ def _exec_finding(probe: Probe, target: Target, facts: Facts) -> Finding | None:
     )
 
 
-def _is_ray_head(probe: Probe) -> bool:
+def _is_ray_head(probe: ContainerProbe) -> bool:
     """Whether the container starts the head of a Ray cluster, which `ray status` there asks."""
     labels, path = probe.template.typed.metadata.labels, probe.template.path
     if labels.get(RAY_NODE_TYPE) == "head" or path.endswith("headGroupSpec.template"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from policies.core.settings import Field, Model
 
 
-class Cache(Model):
+class ModelCache(Model):
     """Where a server stores the models that it downloads."""
 
     directory: str = Field(pattern=r"^/", description="its default directory in the images below")

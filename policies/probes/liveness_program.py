@@ -49,7 +49,7 @@ Its exit status 100 fails the probe. Any other means that the program did not ru
 there is one, a startupProbe has waited for the start (START is 0), and the image has curl. Else it passes."""
 
 
-class Check(NamedTuple):
+class ProgressCheck(NamedTuple):
     """The handler of a liveness probe, or why there is none, as part of a sentence."""
 
     handler: Json | None
@@ -82,7 +82,7 @@ def requested_liveness(pod: PodView, container: Container, facts: Facts) -> Live
 
 def progress_check(
     pod: PodView, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
-) -> Check | None:
+) -> ProgressCheck | None:
     """The progress check of a container; None if its server has none, or if the endpoint was chosen.
 
     `endpoint` is the preset's handler, or None. `start` is the startup budget in seconds if there is no
@@ -96,13 +96,15 @@ def progress_check(
     if (requested or settings.liveness) is Liveness.ENDPOINT or (server is None and annotated is None):
         return None
     if progress is None:
-        return Check(None, f"no such check is known for {server and server.name}") if requested else None
+        return (
+            ProgressCheck(None, f"no such check is known for {server and server.name}") if requested else None
+        )
     if endpoint is None and progress.connections and not requested:
         return None  # an annotation chose another check
     if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):
-        return Check(None, "its health endpoint is not the preset's")
+        return ProgressCheck(None, "its health endpoint is not the preset's")
     if server and not annotated and (why_not := _why_not(container, server, progress)):
-        return Check(None, why_not)
+        return ProgressCheck(None, why_not)
     (action,) = endpoint.values()
     port, path = integer(action, "port", default=0), text(action, "path")
     tls = text(action, "scheme") == "HTTPS" or speaks_tls(container, server, port)
@@ -110,7 +112,7 @@ def progress_check(
     given = (str(port), "https" if tls else "http", str(start), path, _as_argument(plan))
     keys = _key_variables(server, progress) if server else ()
     handler = {"exec": {"command": [*SHELL, program(), *given, *keys]}}
-    return Check(handler, "", TIMEOUT + progress.longest, plan, start)
+    return ProgressCheck(handler, "", TIMEOUT + progress.longest, plan, start)
 
 
 def progress_of(server: Server, settings: StandardProbes) -> Progress | None:

@@ -15,7 +15,6 @@ from policies.core.settings import Duration, Field, Model
 from policies.kube.images import glob_matches
 from policies.probes.life import (
     Busy,
-    Cache,
     Example,
     FixedGroup,
     HomeDirectory,
@@ -23,6 +22,7 @@ from policies.probes.life import (
     LoadMetrics,
     LongAnswers,
     MemoryShare,
+    ModelCache,
     Needs,
     OwnData,
     Parallelism,
@@ -80,7 +80,7 @@ class Asks(Model):
     of: str = Field(description="what it checks, as the end of a sentence that begins with `which checks`")
 
 
-class Metrics(Model):
+class ProgressMetrics(Model):
     """Names on a Prometheus page, as it shows them: with `_total`, `_sum` or `_count`. The samples of one
     kind are added up."""
 
@@ -141,7 +141,7 @@ class Progress(Model):
     page_port: int = Field(0, ge=0, le=65535, description="the port of the page; 0: the server's")
     page_port_flags: tuple[str, ...] = Field((), description="flags that set the port of the page")
     page_port_env: tuple[str, ...] = Field((), description="variables that set the port of the page")
-    metrics: Metrics = Field(default_factory=Metrics, description="what the page shows")
+    metrics: ProgressMetrics = Field(default_factory=ProgressMetrics, description="what the page shows")
     ignored_labels: tuple[str, ...] = Field(
         (), description='labels of samples that do not count, such as `endpoint="/livez"`, or their beginning'
     )
@@ -373,7 +373,9 @@ class Preset(Model):
     single_state: SingleState | None = Field(
         None, description="state that a second replica could not share; absent: none is known"
     )
-    cache: Cache | None = Field(None, description="where it stores the models that it downloads, if known")
+    cache: ModelCache | None = Field(
+        None, description="where it stores the models that it downloads, if known"
+    )
     home_directories: tuple[HomeDirectory, ...] = Field(
         (), description="directories that it must be able to create in its home directory"
     )

@@ -30,7 +30,7 @@ _FIELDS: Final[Mapping[str, Callable[[ContainerSpec], ProbeFields | None]]] = {
 }
 
 
-class Probe(Struct, frozen=True):
+class ContainerProbe(Struct, frozen=True):
     """One probe of one container, with times in seconds."""
 
     template: PodTemplate
@@ -86,7 +86,7 @@ class Probe(Struct, frozen=True):
         written = template.cache.once(_user_written, template)
         return (self.container.list, self.container.name, self.field) in written
 
-    def has_same_check_as(self, other: Probe) -> bool:
+    def has_same_check_as(self, other: ContainerProbe) -> bool:
         """Whether two probes of one container make the same check."""
         check = self._check()
         return check is not None and check == other._check()
@@ -112,7 +112,7 @@ def _user_written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
     )
 
 
-def probes(target: Target, *fields: str) -> Iterator[Probe]:
+def probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
     """The probes at the given fields of all main containers and native sidecars."""
     for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
@@ -121,13 +121,13 @@ def probes(target: Target, *fields: str) -> Iterator[Probe]:
                     yield probe
 
 
-def probe_of(template: PodTemplate, container: Container, field: str) -> Probe | None:
+def probe_of(template: PodTemplate, container: Container, field: str) -> ContainerProbe | None:
     """The container's probe at a field; None without one."""
     spec, typed = container.spec.get(field), _FIELDS[field](container.typed)
-    return Probe(template, container, field, spec, typed) if spec and typed is not None else None
+    return ContainerProbe(template, container, field, spec, typed) if spec and typed is not None else None
 
 
-def liveness_and_readiness(target: Target) -> Iterator[tuple[Probe, Probe]]:
+def liveness_and_readiness(target: Target) -> Iterator[tuple[ContainerProbe, ContainerProbe]]:
     """The liveness and readiness probes of containers with both, except in pods that run to completion, which
     get no traffic."""
     for liveness in probes(target, LIVENESS):

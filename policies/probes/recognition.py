@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from policies.containers.bounded_cache import BoundedCache
 from policies.containers.images import Globs
-from policies.containers.programs import Launch, Options, Program, has_option, launch_of, started
+from policies.containers.programs import Launch, Program, ProgramOptions, has_option, launch_of, started
 from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.kube.cache import lazy
 from policies.kube.images import glob_matches, repository_and_tag
@@ -71,9 +71,9 @@ class Server:
     """Words of the script that a variable in `argv`, such as `$ARGS`, may contain."""
 
     @lazy
-    def options(self) -> Options:
+    def options(self) -> ProgramOptions:
         """The options in `argv`."""
-        return Options(self.argv)
+        return ProgramOptions(self.argv)
 
     def has_option(self, *flags: str) -> bool:
         return self.options.given(flags)
@@ -138,7 +138,7 @@ class _Command(NamedTuple):
             return False
         if not self.flags:
             return True
-        options = Options(program)
+        options = ProgramOptions(program)
         return all(options.given((flag,)) for flag in self.flags)
 
 

@@ -38,7 +38,7 @@ from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
 from policies.probes.health import ANNOTATION, FALLBACK, MIRRORED, AnnotationError, health_to_inject
 from policies.probes.liveness_program import (
-    Check,
+    ProgressCheck,
     asked_by,
     can_watch_start,
     patience_of,
@@ -46,7 +46,7 @@ from policies.probes.liveness_program import (
 )
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
-from policies.probes.startup_budget import MAX_START, Budget, budget_of
+from policies.probes.startup_budget import MAX_START, StartupBudget, budget_of
 from policies.probes.training_progress import progress_of
 
 _BLOCKING_FAILURES: Final = 3
@@ -189,7 +189,7 @@ def _startup_of_own_liveness(
     yield _startup(container, handler, live, budget_of(pod, container, facts), settings, because)
 
 
-def _may_watch_start(pod: PodView, container: Container, budget: Budget, facts: Facts) -> bool:
+def _may_watch_start(pod: PodView, container: Container, budget: StartupBudget, facts: Facts) -> bool:
     """Whether a program may replace the startupProbe, to distinguish a hung start from a slow one."""
     return (
         budget.seconds >= _LONG_BUDGET
@@ -240,14 +240,16 @@ def _with_live_timeout(
 
 def _budget(
     pod: PodView, container: Container, ready: Probe | None, settings: StandardProbes, facts: Facts
-) -> Budget:
+) -> StartupBudget:
     """The startup budget, longer than the delay of readiness."""
     delay = min(ready.initial_delay if ready else 0, MAX_START)
     budget, least = budget_of(pod, container, facts), math.ceil(delay * settings.startup_factor)
     if budget.seconds >= least:
         return budget
     factor = times(settings.startup_factor)
-    return Budget(least, lambda: f"{factor} the {in_words(delay)} that readiness waits", "startupFactor")
+    return StartupBudget(
+        least, lambda: f"{factor} the {in_words(delay)} that readiness waits", "startupFactor"
+    )
 
 
 # --- each field with its reason ----------------------------------------------------------------------
@@ -263,7 +265,7 @@ def _probe(
     endpoint: Json,
     timing: Probe,
     source: str,
-    check: Check | None = None,
+    check: ProgressCheck | None = None,
 ) -> _Field:
     """A liveness or readiness probe, which runs the program of `check` if that has one."""
     program = check if check and check.handler else None
@@ -313,7 +315,7 @@ def _startup(
     container: Container,
     handler: Json,
     live: Probe,
-    budget: Budget,
+    budget: StartupBudget,
     settings: StandardProbes,
     because: str = "",
 ) -> _Field:
@@ -344,7 +346,7 @@ def _written(pod: PodView, container: Container, *keys: str) -> str:
     return next((f"{own}={written[own]}" for own in named), "")
 
 
-def _cost(seconds: int, budget: Budget) -> str:
+def _cost(seconds: int, budget: StartupBudget) -> str:
     """The cost of a long budget, and how to make it shorter."""
     if seconds < _LONG_BUDGET or budget.annotated:
         return ""

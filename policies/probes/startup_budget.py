@@ -64,7 +64,7 @@ class Start(Struct, frozen=True):
     """The source of the model's size: an annotation, the model config, or the server and the model's name."""
 
 
-class Budget(Struct, frozen=True):
+class StartupBudget(Struct, frozen=True):
     """The time after which a start counts as hung."""
 
     seconds: int
@@ -135,7 +135,7 @@ def expected_start(pod: PodView, container: Container, facts: Facts) -> int | No
     return max((start.seconds for start in starts if start is not None), default=None)
 
 
-def budget_of(pod: PodView, container: Container, facts: Facts) -> Budget:
+def budget_of(pod: PodView, container: Container, facts: Facts) -> StartupBudget:
     """How long a start may take before the container counts as hung.
 
     It is `startupFactor` times the slowest observed start, if there are enough, else times the expected
@@ -147,7 +147,7 @@ def budget_of(pod: PodView, container: Container, facts: Facts) -> Budget:
     start = _estimate_of(pod, container, facts)
     if start is not None and start.annotated:
         time, factor = f"{in_words(start.seconds)} ({EXPECTED_START})", settings.startup_factor
-        return Budget(
+        return StartupBudget(
             _multiplied(start.seconds, factor),
             lambda: _product(time, factor),
             "startupFactor",
@@ -174,18 +174,20 @@ def _read_observed(pod: PodView, container: Container, facts: Facts) -> Observed
     return observed(pod.json, container, declared_size(pod, container, facts)[0] or 0, facts)
 
 
-def _learned(found: Observed, settings: StandardProbes) -> Budget:
+def _learned(found: Observed, settings: StandardProbes) -> StartupBudget:
     """The budget from the observed starts."""
     seconds = _multiplied(found.seconds, settings.startup_factor)
     slowest = f"the slowest of {found.starts} observed starts"
     if seconds < settings.least_learned:
         why = f"the minimum; {slowest} took {found.seconds} s"
-        return Budget(settings.least_learned, lambda: why, "leastLearned")
+        return StartupBudget(settings.least_learned, lambda: why, "leastLearned")
     factor = times(settings.startup_factor)
-    return Budget(seconds, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning")
+    return StartupBudget(seconds, lambda: f"{factor} {slowest} ({found.seconds} s)", "learning")
 
 
-def _estimated(pod: Pod, container: Container, start: Start | None, settings: StandardProbes) -> Budget:
+def _estimated(
+    pod: Pod, container: Container, start: Start | None, settings: StandardProbes
+) -> StartupBudget:
     """The budget from the estimated start, the settings and the container's resources."""
     compiles = _compiles(container, settings)
     factor = settings.startup_factor * (settings.compile_factor if compiles else 1)
@@ -195,7 +197,7 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
         known, why = start, _because(fetches=fetches, compiles=compiles)
         seconds = _multiplied(start.seconds, factor)
         bound = "" if known.declared or seconds <= MAX_GUESS else "at most a day, instead of "
-        return Budget(
+        return StartupBudget(
             seconds if known.declared else min(seconds, MAX_GUESS),
             lambda: f"{bound}{_product(_time(known), factor)}{why} ({known.source})",
             "startupFactor",
@@ -206,7 +208,7 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
     filling = _seconds_to_load(largest, settings)
     if filling > seconds:
         rate = _rate(settings.load_rate)
-        return Budget(
+        return StartupBudget(
             filling,
             lambda: f"the time to load the {_gigabytes(largest)} that it has room for, at {rate}",
             "loadRate",
@@ -218,7 +220,7 @@ def _estimated(pod: Pod, container: Container, start: Start | None, settings: St
     if start is not None and start.seconds >= settings.default_start:
         reason, setting = start.reason, "startupFactor"
     why = _because(fetches=False, compiles=compiles)
-    return Budget(seconds, lambda: f"{times(factor)} {reason}{why}".strip(), setting)
+    return StartupBudget(seconds, lambda: f"{times(factor)} {reason}{why}".strip(), setting)
 
 
 def _time(start: Start) -> str:

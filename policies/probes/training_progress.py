@@ -27,7 +27,7 @@ _DEPTH: Final = 2
 """Directories below PATH whose entries count, so that `checkpoint-500/state.pt` does."""
 
 
-class Progress(Struct, frozen=True):
+class TrainingProgress(Struct, frozen=True):
     path: str
     silence: int
     """Seconds without a write that are normal."""
@@ -50,7 +50,7 @@ class Progress(Struct, frozen=True):
         }
 
 
-def parse_progress(value: object) -> Progress:
+def parse_progress(value: object) -> TrainingProgress:
     """`file /checkpoints 45m`. Raises ValueError for others."""
     words = value.split() if isinstance(value, str) else []
     if len(words) != 3 or words[0] != "file":
@@ -60,10 +60,10 @@ def parse_progress(value: object) -> Progress:
         raise ValueError(f"{path[:64]} is not the absolute path of a file or a directory")
     if not _LEAST <= silence <= _MOST:
         raise ValueError("the longest time between two writes is at least 2m and at most 7d")
-    return Progress(posixpath.normpath(path), silence)
+    return TrainingProgress(posixpath.normpath(path), silence)
 
 
-def progress_of(pod: PodView, container: Container, facts: Facts) -> Progress | None:
+def progress_of(pod: PodView, container: Container, facts: Facts) -> TrainingProgress | None:
     """The progress by which a container is judged: that of the container's own annotation, or of the pod's if
     it has one main container."""
     annotations = pod.chassis_annotations

@@ -39,14 +39,14 @@ class Default(Struct, frozen=True):
     minimum."""
 
 
-class Defaults(Struct, frozen=True):
+class LimitDefaults(Struct, frozen=True):
     """The default requests and limits of a namespace."""
 
     requests: Mapping[str, Default]
     limits: Mapping[str, Default]
 
 
-class Resources(Struct, frozen=True):
+class ContainerResources(Struct, frozen=True):
     """The requests and limits of a container, defaults included."""
 
     container: Container
@@ -58,16 +58,16 @@ class Resources(Struct, frozen=True):
     """The resources with an ambiguous default."""
 
 
-NO_DEFAULTS: Final = Defaults({}, {})
+NO_DEFAULTS: Final = LimitDefaults({}, {})
 
 
-def defaults_in(facts: Facts) -> Defaults | None:
+def defaults_in(facts: Facts) -> LimitDefaults | None:
     """The defaults of the object's namespace; None if they are unknown. Raises ValueError."""
     ranges = facts.listing(Resource.LIMIT_RANGES)
     return None if ranges is None else ranges.derive(_defaults)
 
 
-def _defaults(ranges: Listing) -> Defaults:
+def _defaults(ranges: Listing) -> LimitDefaults:
     requests: dict[str, Default] = {}
     limits: dict[str, Default] = {}
     for limit_range in ranges.objects(LimitRange):
@@ -77,7 +77,7 @@ def _defaults(ranges: Listing) -> Defaults:
             )
             _merge(limits, {**maximum, **default}, limit_range.name)
             _merge(requests, {**minimum, **maximum, **default, **request}, limit_range.name)
-    return Defaults(requests, limits)
+    return LimitDefaults(requests, limits)
 
 
 def _merge(defaults: dict[str, Default], added: Amounts, limit_range: str) -> None:
@@ -99,7 +99,7 @@ def amounts(quantities: Mapping[str, Quantity]) -> dict[str, Decimal]:
     return {name: parse_quantity(value) for name, value in quantities.items()}
 
 
-def resources_of(containers: Iterable[Container], defaults: Defaults) -> tuple[Resources, ...]:
+def resources_of(containers: Iterable[Container], defaults: LimitDefaults) -> tuple[ContainerResources, ...]:
     """The requests and limits of containers. Raises ValueError.
 
     A limit without a request is also the request, and LimitRanges add only missing values.
@@ -107,7 +107,7 @@ def resources_of(containers: Iterable[Container], defaults: Defaults) -> tuple[R
     return tuple(_resources(container, defaults) for container in containers)
 
 
-def _resources(container: Container, defaults: Defaults) -> Resources:
+def _resources(container: Container, defaults: LimitDefaults) -> ContainerResources:
     resources = container.typed.resources
     limits = amounts(resources.limits)
     requests = {**limits, **amounts(resources.requests)}
@@ -118,7 +118,7 @@ def _resources(container: Container, defaults: Defaults) -> Resources:
     )
     requests |= {name: default.amount for name, default in more_requests.items()}
     limits |= {name: default.amount for name, default in more_limits.items()}
-    return Resources(container, requests, limits, more_limits, ambiguous)
+    return ContainerResources(container, requests, limits, more_limits, ambiguous)
 
 
 def total(containers: Iterable[tuple[Container, Amounts]]) -> dict[str, Decimal]:

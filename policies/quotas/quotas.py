@@ -30,7 +30,7 @@ from policies.kube.pods import Container
 from policies.quotas.limit_ranges import (
     NO_DEFAULTS,
     Amounts,
-    Resources,
+    ContainerResources,
     amounts,
     defaults_in,
     formatted,
@@ -69,7 +69,7 @@ class Pods(Struct, frozen=True):
     """Pods with the same spec."""
 
     spec: PodSpec
-    containers: tuple[Resources, ...]
+    containers: tuple[ContainerResources, ...]
     count: int
     defaults_known: bool
 
@@ -92,7 +92,7 @@ def pods_of(view: PodView, count: int, facts: Facts) -> Pods | None:
         return None
 
 
-def usage_of(containers: Sequence[Resources]) -> dict[str, Decimal]:
+def usage_of(containers: Sequence[ContainerResources]) -> dict[str, Decimal]:
     """The resources of one pod, by the names that a quota uses."""
     requests = total((each.container, each.requests) for each in containers)
     limits = total((each.container, each.limits) for each in containers)

@@ -64,7 +64,7 @@ def offer_of(slice_: Json) -> Offer:
     )
 
 
-class Supply(Struct, frozen=True):
+class DeviceSupply(Struct, frozen=True):
     """The maximum number of devices of a driver that one node can reach."""
 
     devices: int
@@ -73,7 +73,7 @@ class Supply(Struct, frozen=True):
     partitioned: bool
 
 
-def supply(slices: Listing, driver: str) -> Supply | None:
+def supply(slices: Listing, driver: str) -> DeviceSupply | None:
     """None if unknown: the driver has no slice, has not published all slices of a pool, or lets pods share
     devices."""
     return slices.derive(_supplies).get(driver)
@@ -106,7 +106,7 @@ _BY_SIZE: Final = Index(lambda slice_: ((text(slice_, "spec", "driver"), offer_o
 _MAX_TRIED: Final = 8
 
 
-def _supplies(slices: Listing) -> Mapping[str, Supply]:
+def _supplies(slices: Listing) -> Mapping[str, DeviceSupply]:
     drivers: dict[str, _Driver] = {}
     every_driver = drivers[ANY] = _Driver()
     pools = slices.by(_BY_POOL)
@@ -137,17 +137,17 @@ class _Driver:
         else:
             self._shared += offer.devices
 
-    def supply(self) -> Supply | None:
+    def supply(self) -> DeviceSupply | None:
         if not self._known or not (self._by_node or self._shared):
             return None
         node = min(self._by_node, key=lambda name: (-self._by_node[name], name), default="")
-        return Supply(self._by_node.get(node, 0) + self._shared, node, self._partitioned)
+        return DeviceSupply(self._by_node.get(node, 0) + self._shared, node, self._partitioned)
 
 
 # --- demand ----------------------------------------------------------------------------------------
 
 
-class Request(Struct, frozen=True):
+class ClaimedRequest(Struct, frozen=True):
     """One request of a claim of a pod."""
 
     path: str
@@ -177,7 +177,7 @@ def _count(request: DeviceSubRequest) -> int:
     return max(0, request.count)
 
 
-def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
+def requests_of(template: PodTemplate, facts: Facts) -> Iterator[ClaimedRequest]:
     for index, entry in enumerate(template.typed.spec.resource_claims):
         path = f"{template.spec_path}.resourceClaims[{index}]"
         for field, name, kind in (
@@ -187,7 +187,7 @@ def requests_of(template: PodTemplate, facts: Facts) -> Iterator[Request]:
             for request in _requests(kind, name, facts) if name else ():
                 # v1beta1 has the fields of `exactly` in the request itself.
                 alternatives = request.first_available or (request.exactly or request,)
-                yield Request(f"{path}.{field}", f"{kind.kind} {name}", alternatives)
+                yield ClaimedRequest(f"{path}.{field}", f"{kind.kind} {name}", alternatives)
 
 
 def _requests(kind: GroupKind, name: str, facts: Facts) -> tuple[DeviceRequest, ...]:

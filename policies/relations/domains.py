@@ -35,7 +35,7 @@ _MAX_LIMITS: Final = 8
 _IGNORE: Final = "Ignore"
 
 
-class Cause(Enum):
+class DomainCause(Enum):
     APART = "anti-affinity"
     PORT = "a port of the node"
     SPREAD = "topology spread"
@@ -44,7 +44,7 @@ class Cause(Enum):
 class Limit(Struct, frozen=True):
     """The maximum number of pods of a workload in each domain of a topology."""
 
-    cause: Cause
+    cause: DomainCause
     key: str
     """The node label that names the domain."""
     path: str
@@ -70,10 +70,10 @@ def _limits(template: PodTemplate) -> Iterator[Limit]:
     pod = template.typed
     across_revisions = apart_in(pod, revisions=True)
     for key in dict.fromkeys(apart_in(pod)):
-        yield Limit(Cause.APART, key, path, across_revisions=key in across_revisions)
+        yield Limit(DomainCause.APART, key, path, across_revisions=key in across_revisions)
     for container in template.containers(Role.MAIN, Role.SIDECAR):
         for index in host_ports(pod.spec, container.typed):
-            yield Limit(Cause.PORT, HOSTNAME, template.at(container, f"ports[{index}]"))
+            yield Limit(DomainCause.PORT, HOSTNAME, template.at(container, f"ports[{index}]"))
             break
     for index, spread in enumerate(pod.spec.topology_spread_constraints):
         selector = spread.label_selector
@@ -83,7 +83,7 @@ def _limits(template: PodTemplate) -> Iterator[Limit]:
             and selector.matches(pod.metadata.labels)
         ):
             yield Limit(
-                Cause.SPREAD,
+                DomainCause.SPREAD,
                 spread.topology_key,
                 f"{template.spec_path}.topologySpreadConstraints[{index}]",
                 max(1, spread.max_skew),
@@ -110,7 +110,7 @@ class Domains(Struct, frozen=True):
         A spread compares each domain with the one that has the fewest pods. It limits the total only if that
         domain never gets a pod (`podtopologyspread/filtering.go` of the scheduler).
         """
-        if limit.cause is Cause.SPREAD and not self.unusable and self.usable >= limit.min_domains:
+        if limit.cause is DomainCause.SPREAD and not self.unusable and self.usable >= limit.min_domains:
             return float("inf")
         return limit.per_domain * self.usable
 
@@ -127,7 +127,7 @@ def with_accelerators(found: Domains, limit: Limit, placed: Placement) -> Domain
 
     None if all have them, if a pool may add nodes that have them, or for other limits.
     """
-    if limit.cause is not Cause.SPREAD or any(node.pool is not None for node in placed.nodes):
+    if limit.cause is not DomainCause.SPREAD or any(node.pool is not None for node in placed.nodes):
         return None
     usable = {_domain_of(node.name, node.labels, limit) for node in placed.nodes} - {""}
     without = found.usable - len(usable)
@@ -145,7 +145,7 @@ def _domain_of(name: str, labels: Mapping[str, str], limit: Limit) -> str:
 def _count(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
     usable: set[str] = set()
     counted: set[str] = set()
-    spread = limit.cause is Cause.SPREAD
+    spread = limit.cause is DomainCause.SPREAD
     for node in nodes.objects(Node):
         labels = node.metadata.labels
         domain = _domain_of(node.name, labels, limit)

@@ -44,7 +44,7 @@ HOST: Final = "Host"
 """The kind of a node for a host outside the set or cluster."""
 
 
-class Node(Struct, frozen=True):
+class GraphNode(Struct, frozen=True):
     """An object, or a host outside."""
 
     kind: str
@@ -65,9 +65,9 @@ class Node(Struct, frozen=True):
 class Edge(Struct, frozen=True):
     """One dependency, with the field of the source that causes it."""
 
-    source: Node
+    source: GraphNode
     relation: str
-    target: Node
+    target: GraphNode
     path: str = ""
     """Field path in the source; empty if the relation follows from labels."""
     who: str = ""
@@ -81,12 +81,12 @@ class Edge(Struct, frozen=True):
 class Blast(Struct, frozen=True):
     """The effects of one node's failure on other workloads, in order of time."""
 
-    of: Node
-    restarted: tuple[Node, ...]
+    of: GraphNode
+    restarted: tuple[GraphNode, ...]
     """Workloads whose liveness probes fail, directly or through others."""
-    unready: tuple[Node, ...]
+    unready: tuple[GraphNode, ...]
     """Workloads whose readiness probes fail, and no liveness probe."""
-    after: Mapping[Node, int]
+    after: Mapping[GraphNode, int]
     """Seconds of failure after which each of these is restarted or not ready."""
 
     @property
@@ -97,13 +97,13 @@ class Blast(Struct, frozen=True):
 class Graph(Struct, frozen=True):
     """Nodes by namespace, kind and name; edges by source."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     edges: tuple[Edge, ...]
     cycles: tuple[Cycle, ...]
     """Workloads that wait for each other, each cycle once."""
     truncated: bool = False
 
-    def find(self, text: str) -> list[Node]:
+    def find(self, text: str) -> list[GraphNode]:
         """The nodes with a `name`, `Kind/name` or `namespace/Kind/name`."""
         wanted = text.lower()
         return [
@@ -112,7 +112,7 @@ class Graph(Struct, frozen=True):
             if wanted in (node.name.lower(), f"{node.kind}/{node.name}".lower(), node.id.lower())
         ]
 
-    def connected_to(self, nodes: Collection[Node]) -> Graph:
+    def connected_to(self, nodes: Collection[GraphNode]) -> Graph:
         """The nodes, all that they depend on, and all that depend on them, directly or through others."""
         kept = _reachable(nodes, ((edge.source, edge.target) for edge in self.edges))
         kept |= _reachable(nodes, ((edge.target, edge.source) for edge in self.edges))
@@ -124,19 +124,19 @@ class Graph(Struct, frozen=True):
             self.truncated,
         )
 
-    def blast(self, node: Node) -> Blast:
+    def blast(self, node: GraphNode) -> Blast:
         """The consequences of a failure of `node`: each probe delays them by the time that it tolerates."""
-        providers: defaultdict[Node, set[Node]] = defaultdict(set)
-        services: defaultdict[Node, list[Node]] = defaultdict(list)
-        probes: defaultdict[Node, list[Edge]] = defaultdict(list)
+        providers: defaultdict[GraphNode, set[GraphNode]] = defaultdict(set)
+        services: defaultdict[GraphNode, list[GraphNode]] = defaultdict(list)
+        probes: defaultdict[GraphNode, list[Edge]] = defaultdict(list)
         for edge in self.edges:
             if edge.relation == LEADS_TO:
                 providers[edge.source].add(edge.target)
                 services[edge.target].append(edge.source)
             elif edge.tolerates is not None:
                 probes[edge.target].append(edge)
-        failed: dict[Node, int] = {}
-        restarted: dict[Node, int] = {}
+        failed: dict[GraphNode, int] = {}
+        restarted: dict[GraphNode, int] = {}
         order = count()
         queue = [(0, next(order), node)]
         while queue:
@@ -165,11 +165,11 @@ class Graph(Struct, frozen=True):
 def members_of(cycle: Cycle) -> list[str]:
     """The ids of the workloads that wait for each other, in order."""
     waiters = (step.waiter for step in cycle.steps)
-    return [Node(waiter.kind, waiter.namespace, waiter.name).id for waiter in waiters]
+    return [GraphNode(waiter.kind, waiter.namespace, waiter.name).id for waiter in waiters]
 
 
-def _reachable(starts: Iterable[Node], arrows: Iterable[tuple[Node, Node]]) -> set[Node]:
-    targets: defaultdict[Node, list[Node]] = defaultdict(list)
+def _reachable(starts: Iterable[GraphNode], arrows: Iterable[tuple[GraphNode, GraphNode]]) -> set[GraphNode]:
+    targets: defaultdict[GraphNode, list[GraphNode]] = defaultdict(list)
     for source, target in arrows:
         targets[source].append(target)
     reached = set(starts)
@@ -198,10 +198,10 @@ def graph_of(objects: Iterable[Json], kinds: Mapping[GroupKind, Workload], clust
 class _Builder:
     def __init__(self, kinds: Mapping[GroupKind, Workload], cluster: Cluster) -> None:
         self._kinds, self._cluster = kinds, cluster
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, GraphNode] = {}
         self._edges: dict[Edge, None] = {}
-        self._targets: list[tuple[Target, Node]] = []
-        self._by_label: defaultdict[tuple[str, str], list[tuple[Node, PodTemplate]]] = defaultdict(list)
+        self._targets: list[tuple[Target, GraphNode]] = []
+        self._by_label: defaultdict[tuple[str, str], list[tuple[GraphNode, PodTemplate]]] = defaultdict(list)
 
     @property
     def full(self) -> bool:
@@ -242,19 +242,19 @@ class _Builder:
                 found.setdefault(frozenset(step.waiter.identity for step in cycle.steps), cycle)
         return found
 
-    def _node(self, kind: str, namespace: str, name: str, replicas: int | None = None) -> Node:
-        node = Node(kind, namespace, name, replicas)
+    def _node(self, kind: str, namespace: str, name: str, replicas: int | None = None) -> GraphNode:
+        node = GraphNode(kind, namespace, name, replicas)
         known = self._nodes.get(node.id)
         if known is None or (known.replicas is None and replicas is not None):
             self._nodes[node.id] = node
             return node
         return known
 
-    def _node_of(self, obj: Json, kind: str, replicas: int | None = None) -> Node:
+    def _node_of(self, obj: Json, kind: str, replicas: int | None = None) -> GraphNode:
         namespace = text(obj, "metadata", "namespace") or "default"
         return self._node(kind, namespace, text(obj, "metadata", "name"), replicas)
 
-    def _node_of_host(self, host: str, namespace: str) -> Node:
+    def _node_of_host(self, host: str, namespace: str) -> GraphNode:
         """The node of the Service behind a host name, or of a host outside."""
         found = resolve(host, namespace, self._cluster)
         if found is None:
@@ -295,7 +295,7 @@ class _Builder:
     def _add_autoscaler(self, obj: Json) -> None:
         namespace = text(obj, "metadata", "namespace") or "default"
         reference = read(obj, HorizontalPodAutoscaler).spec.scale_target_ref
-        scaled = self._nodes.get(Node(reference.kind, namespace, reference.name).id)
+        scaled = self._nodes.get(GraphNode(reference.kind, namespace, reference.name).id)
         if scaled is not None:
             node = self._node_of(obj, "HorizontalPodAutoscaler")
             self._edge(Edge(node, SCALES, scaled, "spec.scaleTargetRef"))

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.commands import Budget
+from policies.commands import StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.dns import ResolvedService, resolve
 from policies.core.facts import BY_NAME, Cluster
@@ -59,7 +59,7 @@ def cached_links(obj: Json) -> CachedLinks | None:
     links: tuple[Link, ...] = ()
     if _may_wait(obj):
         templates = pod_templates(obj, {workload.gk: workload})
-        allowance = ReviewBudget(Budget(MAX_STEPS))
+        allowance = ReviewBudget(StepBudget(MAX_STEPS))
         if all(commands_fit(template, allowance) for template in templates):
             links = blocking_links(Target(obj, workload.gk, templates))
     ready = integer(obj, "status", "readyReplicas", default=0) > 0
@@ -100,7 +100,7 @@ class Waiter(Struct, frozen=True):
         return f"{self.kind} {self.name}{where}"
 
 
-class Step(Struct, frozen=True):
+class WaitStep(Struct, frozen=True):
     waiter: Waiter
     link: Link
     service: str
@@ -109,7 +109,7 @@ class Step(Struct, frozen=True):
 class Cycle(Struct, frozen=True):
     """Workloads that wait for each other, beginning with the workload of the search."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[WaitStep, ...]
 
     @property
     def certainty(self) -> Certainty:
@@ -213,12 +213,12 @@ class _Search:
             blocked -= free  # the rest: workloads that can only start after another blocked one
         if self._start.identity not in blocked:
             return None
-        previous: dict[Identity, Step] = {}
+        previous: dict[Identity, WaitStep] = {}
         queue = deque([self._start.identity])
         while queue:
             at = queue.popleft()
             for edge in self._blocking(at, blocks, blocked):
-                step = Step(self._waiters[at], edge.link, edge.service)
+                step = WaitStep(self._waiters[at], edge.link, edge.service)
                 for provider in edge.providers:
                     if provider == self._start.identity:
                         return Cycle(_steps_to(step, previous))
@@ -236,7 +236,7 @@ class _Search:
                 yield edge
 
 
-def _steps_to(last: Step, previous: Mapping[Identity, Step]) -> tuple[Step, ...]:
+def _steps_to(last: WaitStep, previous: Mapping[Identity, WaitStep]) -> tuple[WaitStep, ...]:
     steps = [last]
     while (before := previous.get(steps[-1].waiter.identity)) is not None:
         steps.append(before)

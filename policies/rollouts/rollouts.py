@@ -49,7 +49,7 @@ class RollingUpdate(Struct, frozen=True):
     unavailable: int
 
 
-class Outcome(Enum):
+class RolloutOutcome(Enum):
     """How a rolling update ends."""
 
     COMPLETES = "completes"
@@ -59,7 +59,7 @@ class Outcome(Enum):
     """Not all replicas can run, with or without a rollout."""
 
 
-def outcome(update: RollingUpdate, room: float) -> Outcome:
+def outcome(update: RollingUpdate, room: float) -> RolloutOutcome:
     """How a rolling update ends if at most `room` pods of both revisions together fit.
 
     The controller adds pods up to `replicas + surge` and removes ready old pods down to
@@ -69,8 +69,10 @@ def outcome(update: RollingUpdate, room: float) -> Outcome:
     apply, because controllers delete pods and do not evict them.
     """
     if room < update.replicas:
-        return Outcome.SHORT
-    return Outcome.STUCK if room < update.replicas - update.unavailable + 1 else Outcome.COMPLETES
+        return RolloutOutcome.SHORT
+    return (
+        RolloutOutcome.STUCK if room < update.replicas - update.unavailable + 1 else RolloutOutcome.COMPLETES
+    )
 
 
 def pending_replicas(replicas: int, room: float) -> str:

@@ -14,7 +14,7 @@ from policies.core.target import PodTemplate
 from policies.kube.images import image_matches
 from policies.kube.objects.pods import Volume, VolumeMount
 from policies.kube.pods import Container
-from policies.probes.life import Cache
+from policies.probes.life import ModelCache
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 from policies.probes.startup_budget import named_models, size_by_name
@@ -27,7 +27,7 @@ class Download(Struct, frozen=True):
     """What a server downloads, and where to."""
 
     server: Server
-    cache: Cache
+    cache: ModelCache
     model: str
     """The model's name; empty if a client names it later."""
     size: int
@@ -76,7 +76,7 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     return Download(server, cache, model, size, directory, moved, mount, volume)
 
 
-def _directory(server: Server, cache: Cache) -> str | None:
+def _directory(server: Server, cache: ModelCache) -> str | None:
     """The directory in use; None if it is unknown."""
     value = server.configured(cache.flags, ())
     for name in cache.env:

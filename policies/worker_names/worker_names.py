@@ -19,7 +19,7 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
 from policies.worker_names.workers import (
     AllocationRecord,
-    Desired,
+    DesiredWorkers,
     ExistingPod,
     Reservation,
     Worker,
@@ -72,7 +72,7 @@ MUTATOR: Final = Mutator("worker-names", WorkerNames, kinds=(POD,))
 # --- answers -----------------------------------------------------------------------------------
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a pod is refused."""
 
     EXISTS = "exists"
@@ -85,7 +85,7 @@ class Reason(StrEnum):
     """The API server did not answer in time."""
 
 
-class Given(Struct, frozen=True):
+class GivenName(Struct, frozen=True):
     """The pod's name, which is valid only after `record` has replaced the Lease's record."""
 
     name: str
@@ -96,15 +96,15 @@ class Refused(Struct, frozen=True):
     """The refusal of a pod. Without the reservations in `blocking` the pod would get a name: it gets one if
     their pods were created and are already deleted."""
 
-    reason: Reason
+    reason: RefusalReason
     message: str
     blocking: tuple[Reservation, ...] = ()
 
 
-Answer = Given | Refused
+Answer = GivenName | Refused
 
 
-class Group(Struct, frozen=True):
+class WorkerGroup(Struct, frozen=True):
     """The group as it was read: first `now`, then the record, then the list of pods.
 
     The proof depends on this order: if the record no longer contains a name, a replica of the webhook has
@@ -112,7 +112,7 @@ class Group(Struct, frozen=True):
     certainly created before the list.
     """
 
-    desired: Desired
+    desired: DesiredWorkers
     pods: Sequence[ExistingPod]
     record: AllocationRecord
     now: float
@@ -161,7 +161,7 @@ def _numbers(names: Iterable[str], worker: Worker, epoch: str) -> list[int]:
     return [int(found[1]) for name in names if (found := ours.search(name))]
 
 
-def _names(worker: Worker, number: int, desired: Desired, epoch: str) -> tuple[str, ...]:
+def _names(worker: Worker, number: int, desired: DesiredWorkers, epoch: str) -> tuple[str, ...]:
     """The names of one number: the pod's own, or those of all hosts of its replica."""
     if not worker.replica:
         return (name_of(worker, number, epoch=epoch),)
@@ -172,7 +172,7 @@ def _names(worker: Worker, number: int, desired: Desired, epoch: str) -> tuple[s
 # --- the decision ------------------------------------------------------------------------------
 
 
-def decide(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
+def decide(worker: Worker, group: WorkerGroup, settings: WorkerNames) -> Answer:
     """The pod's name with the record that reserves it, or a refusal.
 
     The name is valid only after a compare-and-swap of the record that was read with the new one.
@@ -194,22 +194,24 @@ def decide(worker: Worker, group: Group, settings: WorkerNames) -> Answer:
     others = tuple(r for r in group.record.reservations if not worker.replica or r.replica != worker.replica)
     added = Reservation(names, group.now, group.version, worker.replica, worker.replica_index)
     record = AllocationRecord(max(group.record.highest, number), (*others, added), epoch)
-    return Given(name_of(worker, number, worker.host if worker.replica else None, epoch), record)
+    return GivenName(name_of(worker, number, worker.host if worker.replica else None, epoch), record)
 
 
-def _refused_index(worker: Worker, group: Group, settings: WorkerNames) -> Refused | None:
+def _refused_index(worker: Worker, group: WorkerGroup, settings: WorkerNames) -> Refused | None:
     """The refusal of a second pod for the index of a replica."""
     index = worker.replica_index
     if index is None:
         return None
     live = [pod.name for pod in group.pods if pod.replica_index == index and not pod.terminating]
     if live:
-        return Refused(Reason.EXISTS, f"{worker}: replica {index} already exists{_listed(live)}. {_STALE}")
+        return Refused(
+            RefusalReason.EXISTS, f"{worker}: replica {index} already exists{_listed(live)}. {_STALE}"
+        )
     reservations = tuple(r for r in group.record.reservations if r.index == index)
     if not reservations:
         return None
     return Refused(
-        Reason.PROMISED,
+        RefusalReason.PROMISED,
         f"{worker}: replica {index} is being created{_listed(_names_of(reservations))}. {_STALE} "
         f"{_EXPIRY.format(settings.reservation)}",
         reservations,
@@ -220,12 +222,12 @@ def _names_of(reservations: Iterable[Reservation]) -> list[str]:
     return [name for reservation in reservations for name in reservation.names]
 
 
-def _is_full(worker: Worker, group: Group, settings: WorkerNames) -> bool:
+def _is_full(worker: Worker, group: WorkerGroup, settings: WorkerNames) -> bool:
     taken = allocated(group.pods, group.record, worker, group.desired, group.now, settings.reservation)
     return taken + (group.desired.hosts if worker.replica else 1) > group.desired.pods
 
 
-def _siblings(worker: Worker, group: Group) -> list[str]:
+def _siblings(worker: Worker, group: WorkerGroup) -> list[str]:
     """The names of the hosts of the pod's replica that live or are reserved.
 
     The name of a later host has the same number. A second request for a host gets the same name, and the API
@@ -235,7 +237,7 @@ def _siblings(worker: Worker, group: Group) -> list[str]:
     return live + _names_of(r for r in group.record.reservations if r.replica == worker.replica)
 
 
-def _next_number(worker: Worker, group: Group) -> int:
+def _next_number(worker: Worker, group: WorkerGroup) -> int:
     """The lowest number above all given ones whose names are not in `workersToDelete`."""
     listed, epoch = [pod.name for pod in group.pods], group.record.epoch
     number = 1 + max((group.record.highest, *_numbers(listed, worker, epoch)))
@@ -250,7 +252,7 @@ def _next_number(worker: Worker, group: Group) -> int:
 def untrusted(worker: Worker, sentence: str) -> Refused:
     """The refusal of a pod whose owner is gone."""
     return Refused(
-        Reason.UNTRUSTED,
+        RefusalReason.UNTRUSTED,
         f"{sentence[0].upper()}{sentence[1:]} The garbage collector would only delete a pod for it. The "
         "controller acts on a stale cache, and no action is needed.",
     )
@@ -260,7 +262,7 @@ _STALE: Final = "A controller that creates it again acts on a stale cache, and n
 _EXPIRY: Final = "A name whose pod was never created is free again after {} s."
 
 
-def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refused:
+def _full(worker: Worker, group: WorkerGroup, settings: WorkerNames) -> Refused:
     desired, reservations = group.desired, group.record.reservations
     names = [pod.name for pod in group.pods]
     reserved = _names_of(reservations)
@@ -274,7 +276,7 @@ def _full(worker: Worker, group: Group, settings: WorkerNames) -> Refused:
         hint += " To run more workers, raise replicas."
     is_blocked = not _is_full(worker, replace(group, record=AllocationRecord()), settings)
     return Refused(
-        Reason.PROMISED if is_blocked else Reason.EXISTS,
+        RefusalReason.PROMISED if is_blocked else RefusalReason.EXISTS,
         f"{worker}: {counted}. {hint}",
         reservations if is_blocked else (),
     )

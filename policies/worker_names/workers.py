@@ -36,7 +36,7 @@ MAX_EPOCH_LENGTH: Final = 32
 # --- the pod to be created ---------------------------------------------------------------------
 
 
-class Owner(Struct, frozen=True):
+class WorkerOwner(Struct, frozen=True):
     """The controller that a pod names in its ownerReferences."""
 
     api_version: str
@@ -66,7 +66,7 @@ class Worker(Struct, frozen=True):
     """
 
     namespace: str
-    owner: Owner
+    owner: WorkerOwner
     group: str
     selector: Mapping[str, str]
     head: bool = False
@@ -93,7 +93,7 @@ def worker_of(pod: Json, namespace: str) -> Worker | None:
     reference, labels = metadata.controller, metadata.labels
     if reference is None or metadata.name:
         return None
-    owner = Owner(reference.api_version, reference.kind, reference.name, reference.uid)
+    owner = WorkerOwner(reference.api_version, reference.kind, reference.name, reference.uid)
     if not owner.is_sound:
         return None
     if not owner.is_ray or labels.get(IS_RAY_NODE) != "yes":
@@ -133,7 +133,7 @@ def _number(label: str | None) -> int | None:
 # --- the desired number ------------------------------------------------------------------------
 
 
-class Desired(Struct, frozen=True):
+class DesiredWorkers(Struct, frozen=True):
     """The desired workers of a group.
 
     `pods` counts every host of every replica. `to_delete` are the names in `workersToDelete`: KubeRay also
@@ -150,7 +150,7 @@ class OwnerMismatch(Exception):
     """The pod's owner does not exist, or another object has its name."""
 
 
-def desired(owner: Json | None, worker: Worker) -> Desired:
+def desired(owner: Json | None, worker: Worker) -> DesiredWorkers:
     """The desired workers by the live owner: a RayCluster, or the Scale of any other controller.
 
     The arithmetic is KubeRay's: clamp(replicas, minReplicas, maxReplicas) x numOfHosts, 0 if suspended.
@@ -162,32 +162,34 @@ def desired(owner: Json | None, worker: Worker) -> Desired:
     if live is None or live.metadata.uid != worker.owner.uid:
         # One sentence for both: the caller may not be allowed to see the existing pod.
         raise OwnerMismatch(f"{worker.owner} is gone, or another one has its name now.")
-    return _desired_by_ray(live, worker) if isinstance(live, RayCluster) else Desired(live.spec.replicas)
+    return (
+        _desired_by_ray(live, worker) if isinstance(live, RayCluster) else DesiredWorkers(live.spec.replicas)
+    )
 
 
-def _desired_by_ray(cluster: RayCluster, worker: Worker) -> Desired:
+def _desired_by_ray(cluster: RayCluster, worker: Worker) -> DesiredWorkers:
     groups = cluster.spec.worker_group_specs
     to_delete = frozenset(name for each in groups for name in each.scale_strategy.workers_to_delete)
     if cluster.metadata.deletion_timestamp:
-        return Desired(0, to_delete=to_delete, note="it is being deleted")
+        return DesiredWorkers(0, to_delete=to_delete, note="it is being deleted")
     if cluster.spec.suspend:
-        return Desired(0, to_delete=to_delete, note="it is suspended")
+        return DesiredWorkers(0, to_delete=to_delete, note="it is suspended")
     if worker.head:
-        return Desired(1, to_delete=to_delete)
+        return DesiredWorkers(1, to_delete=to_delete)
     for each in groups:
         if each.group_name == worker.group:
             return _desired_of_group(each, to_delete)
-    return Desired(0, to_delete=to_delete, note="it has no such group")
+    return DesiredWorkers(0, to_delete=to_delete, note="it has no such group")
 
 
-def _desired_of_group(spec: WorkerGroupSpec, to_delete: frozenset[str]) -> Desired:
+def _desired_of_group(spec: WorkerGroupSpec, to_delete: frozenset[str]) -> DesiredWorkers:
     hosts = max(1, spec.num_of_hosts)
     if spec.suspend:
-        return Desired(0, hosts, to_delete, "the group is suspended")
+        return DesiredWorkers(0, hosts, to_delete, "the group is suspended")
     low = spec.min_replicas
     high = _MAX_INT32 if spec.max_replicas is None else spec.max_replicas
     replicas = min(max(low if spec.replicas is None else spec.replicas, low), high)
-    return Desired(max(0, replicas) * hosts, hosts, to_delete)
+    return DesiredWorkers(max(0, replicas) * hosts, hosts, to_delete)
 
 
 # --- existing pods -----------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def existing_pod(pod: Json) -> ExistingPod:
     )
 
 
-def is_counted(pod: ExistingPod, worker: Worker, desired: Desired, now: float, timeout: float) -> bool:
+def is_counted(pod: ExistingPod, worker: Worker, desired: DesiredWorkers, now: float, timeout: float) -> bool:
     """Whether the owner's controller counts this pod as one of the desired pods.
 
     KubeRay counts every pod with the group's labels until it is gone, also failed and terminating pods,
@@ -320,7 +322,7 @@ def allocated(
     pods: Iterable[ExistingPod],
     record: AllocationRecord,
     worker: Worker,
-    desired: Desired,
+    desired: DesiredWorkers,
     now: float,
     timeout: float,
 ) -> int:

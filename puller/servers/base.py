@@ -24,13 +24,13 @@ from aiohttp import (
 )
 from yarl import URL
 
-from puller.reasons import Reason, StepError
+from puller.reasons import StatusReason, StepError
 
 MAX_BODY = 65536
 """The default limit for bytes of a body."""
 
 
-class Health(enum.Enum):
+class ServerHealth(enum.Enum):
     """UP: it responds. DOWN: no process listens, so no model is loaded. HUNG: no response on an open port."""
 
     UP = "up"
@@ -55,8 +55,8 @@ class ModelServer:
 
     declarative = False
 
-    async def health(self) -> Health:
-        return Health.UP
+    async def health(self) -> ServerHealth:
+        return ServerHealth.UP
 
     async def ready(self, name: str) -> bool:
         """Whether the server can answer requests for the model. Raises ServerError if unknown."""
@@ -133,20 +133,23 @@ class HttpServer(ModelServer):
                 return response.status, await _first(response, limit)
         except ClientConnectorError as error:
             number = error.os_error.errno or 0
-            reason, why = Reason.SERVER_UNAVAILABLE, os.strerror(number) if number > 0 else "no connection"
+            reason, why = (
+                StatusReason.SERVER_UNAVAILABLE,
+                os.strerror(number) if number > 0 else "no connection",
+            )
         except TimeoutError:
-            reason, why = Reason.SERVER_TIMEOUT, f"no response in {timeout:g} s"
+            reason, why = StatusReason.SERVER_TIMEOUT, f"no response in {timeout:g} s"
         except (ClientError, OSError, ValueError) as error:
-            reason, why = Reason.SERVER_LOST, _lost(error)
+            reason, why = StatusReason.SERVER_LOST, _lost(error)
         raise ServerError(reason, f"{method} {self.url}{path}: {why}.")
 
-    async def probe(self, path: str) -> Health:
+    async def probe(self, path: str) -> ServerHealth:
         """Any response means UP."""
         try:
             await self.call("GET", path, self.timeouts.probe)
         except ServerError as error:
-            return Health.DOWN if error.reason is Reason.SERVER_UNAVAILABLE else Health.HUNG
-        return Health.UP
+            return ServerHealth.DOWN if error.reason is StatusReason.SERVER_UNAVAILABLE else ServerHealth.HUNG
+        return ServerHealth.UP
 
     async def close(self) -> None:
         if "_session" in self.__dict__:

@@ -23,8 +23,8 @@ from typing import Any
 import orjson
 
 from puller.log import logger
-from puller.reasons import Reason
-from puller.servers.base import Health, HttpServer, ServerError, Timeouts, json_object, poll
+from puller.reasons import StatusReason
+from puller.servers.base import HttpServer, ServerError, ServerHealth, Timeouts, json_object, poll
 from puller.store import MARKER, WORK, remove_tree
 
 ADAPTER = "adapter_config.json"
@@ -65,12 +65,12 @@ class LoraServer(HttpServer):
         self._retired: dict[Path, float] = {}
         self._swept_at = float("-inf")
 
-    async def health(self) -> Health:
+    async def health(self) -> ServerHealth:
         health = await self.probe(self.alive_path)
         now = asyncio.get_running_loop().time()
-        if health is Health.DOWN or now - self._swept_at > _SWEEP_INTERVAL:
+        if health is ServerHealth.DOWN or now - self._swept_at > _SWEEP_INTERVAL:
             self._swept_at = now
-            await asyncio.to_thread(self._sweep, now, 0.0 if health is Health.DOWN else self.retention)
+            await asyncio.to_thread(self._sweep, now, 0.0 if health is ServerHealth.DOWN else self.retention)
         return health
 
     async def ready(self, name: str) -> bool:
@@ -84,7 +84,7 @@ class LoraServer(HttpServer):
             return
         if loaded and not self._is_ours(name, loaded):
             raise ServerError(
-                Reason.LOAD_FAILED,
+                StatusReason.LOAD_FAILED,
                 f"the server has a model or adapter named {name} that the puller did not load: list the"
                 " adapter under another name.",
             )
@@ -97,7 +97,9 @@ class LoraServer(HttpServer):
             return await self._loaded_path(name) == path
 
         if not await poll(listed, self.timeouts.load):
-            raise ServerError(Reason.NOT_READY, f"loaded, but not listed within {self.timeouts.load:g} s.")
+            raise ServerError(
+                StatusReason.NOT_READY, f"loaded, but not listed within {self.timeouts.load:g} s."
+            )
 
     async def _try_version(self, name: str, path: str) -> None:
         """Raises ServerError for a version that the server cannot load; the previous one stays."""
@@ -114,7 +116,7 @@ class LoraServer(HttpServer):
             self.load_path, {"lora_name": name, "lora_path": path}, self.timeouts.load
         )
         if not 200 <= status < 300:
-            raise ServerError(Reason.LOAD_FAILED, self._explain(status, answer))
+            raise ServerError(StatusReason.LOAD_FAILED, self._explain(status, answer))
 
     async def unload(self, name: str) -> None:
         """Adapters that the puller did not load stay."""
@@ -129,10 +131,10 @@ class LoraServer(HttpServer):
             return not await self._loaded_path(name)
 
         if not 200 <= status < 300 and not await unloaded():
-            raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, answer))
+            raise ServerError(StatusReason.UNLOAD_FAILED, self._explain(status, answer))
         if not await poll(unloaded, self.timeouts.unload):
             raise ServerError(
-                Reason.UNLOAD_FAILED, f"still listed {self.timeouts.unload:g} s after the unload."
+                StatusReason.UNLOAD_FAILED, f"still listed {self.timeouts.unload:g} s after the unload."
             )
 
     async def _post(self, path: str, body: dict[str, Any], timeout: float) -> tuple[int, bytes]:  # noqa: ASYNC109
@@ -156,10 +158,12 @@ class LoraServer(HttpServer):
     async def _list(self) -> dict[str, str]:
         status, body = await self.call("GET", "/v1/models", self.timeouts.probe, limit=_MAX_LIST)
         if status != 200:
-            raise ServerError(Reason.LOAD_FAILED, self._explain(status, body))
+            raise ServerError(StatusReason.LOAD_FAILED, self._explain(status, body))
         cards = json_object(body).get("data")
         if not isinstance(cards, list):
-            raise ServerError(Reason.LOAD_FAILED, "the server's response to GET /v1/models lists no models.")
+            raise ServerError(
+                StatusReason.LOAD_FAILED, "the server's response to GET /v1/models lists no models."
+            )
         return {str(card.get("id")): str(card.get("root") or "-") for card in cards if isinstance(card, dict)}
 
     def _is_ours(self, name: str, root: str) -> bool:
@@ -171,7 +175,7 @@ class LoraServer(HttpServer):
         directory = self._model_dir / name
         if not (directory / ADAPTER).is_file():
             raise ServerError(
-                Reason.LOAD_FAILED,
+                StatusReason.LOAD_FAILED,
                 f"it has no {ADAPTER}: with vllm and sglang, each listed model is a LoRA adapter.",
             )
         version = self._version(directory)
@@ -248,9 +252,9 @@ class SglangServer(LoraServer):
         self._loaded: dict[str, str] = {}
         """The adapters that the puller loaded since the server's start, and their paths."""
 
-    async def health(self) -> Health:
+    async def health(self) -> ServerHealth:
         health = await super().health()
-        if health is Health.DOWN:
+        if health is ServerHealth.DOWN:
             self._loaded.clear()
         return health
 
@@ -262,7 +266,7 @@ class SglangServer(LoraServer):
         try:
             await super()._load_adapter(name, path)
         except ServerError as error:
-            if error.reason is Reason.LOAD_FAILED:
+            if error.reason is StatusReason.LOAD_FAILED:
                 with suppress(ServerError):
                     await self._clean_up(name)
             raise

@@ -9,8 +9,8 @@ import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
-from puller.reasons import Reason
-from puller.servers.base import Health, HttpServer, ServerError, Timeouts, json_object, poll
+from puller.reasons import StatusReason
+from puller.servers.base import HttpServer, ServerError, ServerHealth, Timeouts, json_object, poll
 from puller.store import write_atomically
 
 CONFIG_NAME = "models.config"
@@ -30,7 +30,7 @@ class TfServing(HttpServer):
         self._written: bytes | None = None
         self._writing = asyncio.Lock()
 
-    async def health(self) -> Health:
+    async def health(self) -> ServerHealth:
         return await self.probe("/v1/models/-")
 
     async def ready(self, name: str) -> bool:
@@ -40,7 +40,7 @@ class TfServing(HttpServer):
         versions = await asyncio.to_thread(self._versions, name)
         if not versions:
             raise ServerError(
-                Reason.NO_VERSION, "TensorFlow Serving needs a numbered directory in the model."
+                StatusReason.NO_VERSION, "TensorFlow Serving needs a numbered directory in the model."
             )
         if was_ready and versions & await self._available(name):
             # The server never reads a served version number again: remove the model first.
@@ -71,7 +71,7 @@ class TfServing(HttpServer):
                 await asyncio.to_thread(write_atomically, self._model_dir / CONFIG_NAME, text)
             except OSError as error:
                 raise ServerError(
-                    Reason.CONFIG_UNWRITABLE, f"{CONFIG_NAME} cannot be written: {error.strerror}."
+                    StatusReason.CONFIG_UNWRITABLE, f"{CONFIG_NAME} cannot be written: {error.strerror}."
                 ) from None
             self._written = text
 
@@ -85,7 +85,8 @@ class TfServing(HttpServer):
         if not await poll(reached, limit):
             verb = "loaded" if wanted else "unloaded"
             raise ServerError(
-                Reason.NOT_READY, f"not {verb} within {limit:g} s; does the server poll its config file?"
+                StatusReason.NOT_READY,
+                f"not {verb} within {limit:g} s; does the server poll its config file?",
             )
 
     async def _available(self, name: str) -> frozenset[int]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from puller.reasons import Reason
-from puller.servers.base import Health, HttpServer, ServerError, json_object, poll
+from puller.reasons import StatusReason
+from puller.servers.base import HttpServer, ServerError, ServerHealth, json_object, poll
 
 
 class V2Server(HttpServer):
     """MLServer, and KServe's model servers (which respond 503 to a failed load)."""
 
-    async def health(self) -> Health:
+    async def health(self) -> ServerHealth:
         return await self.probe("/v2/health/live")
 
     async def ready(self, name: str) -> bool:
@@ -30,9 +30,11 @@ class V2Server(HttpServer):
             # The ready state decides, unless the model was ready before: then it may be the old version.
             if not was_ready and await self.ready(name):
                 return
-            raise ServerError(Reason.LOAD_FAILED, self._explain(status, body))
+            raise ServerError(StatusReason.LOAD_FAILED, self._explain(status, body))
         if not await poll(lambda: self.ready(name), self.timeouts.load):
-            raise ServerError(Reason.NOT_READY, f"loaded, but not ready within {self.timeouts.load:g} s.")
+            raise ServerError(
+                StatusReason.NOT_READY, f"loaded, but not ready within {self.timeouts.load:g} s."
+            )
 
     async def unload(self, name: str) -> None:
         path = f"/v2/repository/models/{quote(name)}/unload"
@@ -44,10 +46,10 @@ class V2Server(HttpServer):
             return not await self.ready(name)
 
         if not 200 <= status < 300 and not await unloaded():
-            raise ServerError(Reason.UNLOAD_FAILED, self._explain(status, body))
+            raise ServerError(StatusReason.UNLOAD_FAILED, self._explain(status, body))
         if not await poll(unloaded, self.timeouts.unload):
             raise ServerError(
-                Reason.UNLOAD_FAILED, f"still ready {self.timeouts.unload:g} s after the unload."
+                StatusReason.UNLOAD_FAILED, f"still ready {self.timeouts.unload:g} s after the unload."
             )
 
     def _explain(self, status: int, body: bytes) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import StorageError
 
 _BLOCKED = tuple(
@@ -134,7 +134,7 @@ async def check_endpoint(url: str) -> None:
 
 def address_blocked() -> StorageError:
     return StorageError(
-        Reason.ADDRESS_BLOCKED,
+        StatusReason.ADDRESS_BLOCKED,
         "the storage's name, or a redirect, leads to a link-local address or a cloud's metadata server"
         " (--allow-link-local allows it).",
     )

@@ -27,7 +27,7 @@ from typing import IO, BinaryIO, cast
 import zstandard
 
 from puller.quantities import human
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage import zip_directory
 from puller.storage.base import MAX_DEPTH, Limits, StorageError, safe_path
 from puller.storage.objects import selected
@@ -134,7 +134,7 @@ class _CountingReader:
 
 
 def _hostile(message: str) -> StorageError:
-    return StorageError(Reason.HOSTILE_ARCHIVE, message)
+    return StorageError(StatusReason.HOSTILE_ARCHIVE, message)
 
 
 @dataclass
@@ -183,7 +183,7 @@ class Unpacker:
             RecursionError,
         ) as error:
             raise StorageError(
-                Reason.BAD_ARCHIVE, f"the {kind} archive cannot be read: {error or 'it ends early'}."
+                StatusReason.BAD_ARCHIVE, f"the {kind} archive cannot be read: {error or 'it ends early'}."
             ) from None
 
     def zip(self, path: Path) -> None:
@@ -202,7 +202,7 @@ class Unpacker:
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
                 raise
             raise StorageError(
-                Reason.BAD_ARCHIVE, f"the zip archive cannot be read: {error or 'it ends early'}."
+                StatusReason.BAD_ARCHIVE, f"the zip archive cannot be read: {error or 'it ends early'}."
             ) from None
         self.finish()
 
@@ -219,7 +219,7 @@ class Unpacker:
         elif entry.isreg():
             content = archive.extractfile(entry)
             if content is None:
-                raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} has no content.")
+                raise StorageError(StatusReason.BAD_ARCHIVE, f"{name!r} has no content.")
             self._file(name, content, executable=bool(entry.mode & stat.S_IXUSR))
         else:
             raise _hostile(f"{name!r} is a device or a pipe.")
@@ -260,12 +260,12 @@ class Unpacker:
     def _check_entries(self, count: int) -> None:
         if count > self.limits.max_entries:
             raise StorageError(
-                Reason.ARCHIVE_BOMB, f"the archive has more than {self.limits.max_entries} entries."
+                StatusReason.ARCHIVE_BOMB, f"the archive has more than {self.limits.max_entries} entries."
             )
 
     def _check_stopped(self) -> None:
         if self.stopped():
-            raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
+            raise StorageError(StatusReason.CANCELLED, "the model is no longer wanted.")
 
     def _directory(self, name: str) -> None:
         """Create a directory and its parents. None can be a link: links are created last."""
@@ -285,7 +285,7 @@ class Unpacker:
                     self._check_entries(self._directories)
                 missing.pop()
         except (FileExistsError, NotADirectoryError):
-            raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} is a file, or is below a file.") from None
+            raise StorageError(StatusReason.BAD_ARCHIVE, f"{name!r} is a file, or is below a file.") from None
 
     def _parent(self, name: str) -> None:
         above = posixpath.dirname(name)
@@ -296,7 +296,7 @@ class Unpacker:
         self._parent(name)
         path = self.into / name
         if path.is_dir():
-            raise StorageError(Reason.BAD_ARCHIVE, f"{name!r} is both a file and a directory.")
+            raise StorageError(StatusReason.BAD_ARCHIVE, f"{name!r} is both a file and a directory.")
         path.unlink(missing_ok=True)  # a later entry of the same name wins, as with tar itself
         self._symlinks.pop(name, None)
         with path.open("xb") as file:
@@ -314,7 +314,7 @@ class Unpacker:
             archived = max(self.consumed(), 1)
             if size > archived * self.limits.max_expansion:
                 raise StorageError(
-                    Reason.ARCHIVE_BOMB,
+                    StatusReason.ARCHIVE_BOMB,
                     f"{human(archived)} of archive expand to over {human(size)}: more than"
                     f" {self.limits.max_expansion} bytes for each byte.",
                 )
@@ -325,7 +325,7 @@ class Unpacker:
         self._link_text += len(name) + len(target)
         if len(target) > _MAX_LINK or self._link_text > _MAX_LINKS:
             raise StorageError(
-                Reason.ARCHIVE_BOMB,
+                StatusReason.ARCHIVE_BOMB,
                 f"all links have over {human(_MAX_LINKS)}, or one has over {_MAX_LINK} B.",
             )
         self._symlinks[name] = target
@@ -361,7 +361,7 @@ class Unpacker:
         while remaining:
             self._steps += 1
             if self._steps > _STEPS_PER_ENTRY * self.limits.max_entries:
-                raise StorageError(Reason.ARCHIVE_BOMB, "its links lead through too many other links.")
+                raise StorageError(StatusReason.ARCHIVE_BOMB, "its links lead through too many other links.")
             part = remaining.pop()
             if part == ".." and not place:
                 raise _hostile(f"the link {name!r} leads out of the model's directory.")

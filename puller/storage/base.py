@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
-from puller.reasons import Reason, StepError
+from puller.reasons import StatusReason, StepError
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -17,13 +17,13 @@ class StorageError(StepError):
     """A fetch that failed. Every failure is retried in a later attempt, a `transient` one also within the
     attempt."""
 
-    def __init__(self, reason: Reason, message: str, *, transient: bool = False) -> None:
+    def __init__(self, reason: StatusReason, message: str, *, transient: bool = False) -> None:
         super().__init__(reason, message)
         self.transient = transient
 
 
 @dataclass(slots=True)
-class Progress:
+class FetchProgress:
     """The progress of a fetch in bytes, for the status. `message`: why it waits or retries. `slow`: the store
     once sent less than a chunk within the stall timeout."""
 
@@ -74,13 +74,15 @@ def safe_path(path: str) -> str:
     Raises StorageError."""
     if len(path.encode(errors="surrogatepass")) > _MAX_PATH or path.count("/") > MAX_DEPTH:
         raise StorageError(
-            Reason.HOSTILE_PATH,
+            StatusReason.HOSTILE_PATH,
             f"the path {path[:80]!r}… has over {_MAX_PATH} bytes, or is over {MAX_DEPTH} directories deep.",
         )
     parts = path.split("/")
     too_long = any(len(part.encode(errors="surrogatepass")) > 255 for part in parts)
     if too_long or not {"", ".", ".."}.isdisjoint(parts) or not path.isprintable():
-        raise StorageError(Reason.HOSTILE_PATH, f"the path {path!r} is not allowed in a model's directory.")
+        raise StorageError(
+            StatusReason.HOSTILE_PATH, f"the path {path!r} is not allowed in a model's directory."
+        )
     return path
 
 

@@ -29,7 +29,7 @@ import orjson
 from puller.log import logger
 from puller.model_config import ModelSpec, without_secrets
 from puller.storage import local
-from puller.storage.base import Progress, StorageError
+from puller.storage.base import FetchProgress, StorageError
 from puller.store import flush_tree, read_regular, remove_tree, sync, tree_size, write_file
 
 STALE = 120.0
@@ -49,7 +49,7 @@ _Items = list[tuple[Path, str, int]]
 
 
 @dataclass
-class Cache:
+class SharedCache:
     """Entries at `<root>/<digest of a spec>`. All calls block. `limit`: bytes of all entries (0: no
     limit)."""
 
@@ -63,7 +63,7 @@ class Cache:
         self,
         spec: ModelSpec,
         into: Path,
-        progress: Progress,
+        progress: FetchProgress,
         stopped: Callable[[], bool],
         reserve: Callable[[int], None],
     ) -> bool:
@@ -105,7 +105,7 @@ class Cache:
             self._make_work()
             self._make_room(size, spec.digest)
             (scratch / _FILES).mkdir(parents=True)
-            local.take(items, scratch / _FILES, Progress(), stopped)
+            local.take(items, scratch / _FILES, FetchProgress(), stopped)
             if stopped():
                 return False
             flush_tree(scratch)

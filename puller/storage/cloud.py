@@ -11,11 +11,18 @@ import obstore
 from obstore import Bytes
 from obstore.exceptions import BaseError, NotSupportedError
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.addresses import check_endpoint
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.locate import Location, Store, storage_error
-from puller.storage.objects import PAGES, RemoteObject, Source, archive_kind, check_listing, single_object
+from puller.storage.objects import (
+    PAGES,
+    RemoteObject,
+    StoredContent,
+    archive_kind,
+    check_listing,
+    single_object,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,8 @@ class CloudStore:
                 result = await obstore.get_async(self.store, item.key, options=options)
             if result.meta["size"] != item.size:
                 raise StorageError(
-                    Reason.SOURCE_CHANGED, f"{item.path} has {result.meta['size']} bytes, not {item.size}."
+                    StatusReason.SOURCE_CHANGED,
+                    f"{item.path} has {result.meta['size']} bytes, not {item.size}.",
                 )
             # If no whole chunk comes in time, the next request, with min_chunk 1, shows whether a byte does.
             transient = min_chunk > 1
@@ -49,12 +57,12 @@ class CloudStore:
                 yield chunk  # typed as bytes in obstore's stub; it is obstore.Bytes, a buffer
         except TimeoutError:
             message = f"no byte came in {limits.stall_timeout:g} s."
-            raise StorageError(Reason.STORAGE_TIMEOUT, message, transient=transient) from None
+            raise StorageError(StatusReason.STORAGE_TIMEOUT, message, transient=transient) from None
         except (BaseError, OSError, ValueError) as error:
             raise storage_error(error) from None
 
 
-async def resolve(location: Location, limits: Limits) -> list[RemoteObject] | Source | None:
+async def resolve(location: Location, limits: Limits) -> list[RemoteObject] | StoredContent | None:
     """The objects below a location, or the one object of that name, or nothing. Raises StorageError."""
     try:
         if location.endpoint and not limits.allow_link_local:
@@ -90,7 +98,7 @@ async def _listing(location: Location, limits: Limits) -> list[RemoteObject]:
         check_listing(len(objects), text, limits)
 
 
-async def _single(location: Location, limits: Limits) -> Source | None:
+async def _single(location: Location, limits: Limits) -> StoredContent | None:
     """The object with exactly this key, if it exists. GET is used, since HEAD does not return the content
     type."""
     if not location.key:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from puller.quantities import human
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import StorageError
 
 
@@ -42,13 +42,15 @@ class DiskBudget:
             others = self._total - self._sizes.get(key, 0)
             if self.limit and others + size > self.limit:
                 raise StorageError(
-                    Reason.OVER_MAX_DISK,
+                    StatusReason.OVER_MAX_DISK,
                     f"{human(size)} do not fit: models take {human(others)} of {human(self.limit)} allowed.",
                 )
             try:
                 free = shutil.disk_usage(self.root).free
             except OSError as error:
-                raise StorageError(Reason.MODEL_DIR_UNUSABLE, f"the free space is unknown: {error}") from None
+                raise StorageError(
+                    StatusReason.MODEL_DIR_UNUSABLE, f"the free space is unknown: {error}"
+                ) from None
             pending = [
                 self._sizes.get(other, 0) - done() for other, done in self._written.items() if other != key
             ]
@@ -56,7 +58,7 @@ class DiskBudget:
             missing = size - written()
             if missing > free:
                 raise StorageError(
-                    Reason.DISK_FULL, f"{human(missing)} more are needed and {human(free)} are free."
+                    StatusReason.DISK_FULL, f"{human(missing)} more are needed and {human(free)} are free."
                 )
             self._set(key, size)
             self._written[key] = written

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 from puller.log import logger
 from puller.model_config import ModelSpec
-from puller.reasons import BAD_CONTENT, NO_ROOM, Reason
+from puller.reasons import BAD_CONTENT, NO_ROOM, StatusReason
 from puller.storage import local
-from puller.storage.base import Limits, Progress, StorageError, in_thread
-from puller.storage.cache import RENEWAL, Cache, Lock
+from puller.storage.base import FetchProgress, Limits, StorageError, in_thread
+from puller.storage.cache import RENEWAL, Lock, SharedCache
 from puller.storage.disk_budget import DiskBudget
-from puller.storage.objects import Layer, RemoteObject, Source, archive_kind
+from puller.storage.objects import Layer, RemoteObject, StoredContent, archive_kind
 from puller.storage.resumable_download import Transfer, check_digest, chunks, tree_sha256, verify, write_at
 from puller.storage.source import over_web, resolve
 from puller.store import archive_dir, remove_tree, tree_size
@@ -53,7 +53,7 @@ class Storage:
     pvc_dir: Path
     connections: asyncio.Semaphore
     linger: float = 0.0
-    cache: Cache | None = None
+    cache: SharedCache | None = None
 
     @cached_property
     def web(self) -> WebClient:
@@ -77,11 +77,11 @@ class Fetch:
     staging: Path
     storage: Storage
     yield_slot: Callable[[float], Awaitable[None]] = asyncio.sleep
-    progress: Progress = field(default_factory=Progress)
+    progress: FetchProgress = field(default_factory=FetchProgress)
     _transfer: Transfer | None = None
     _unwritten: tuple[str, bytes] | None = None
     """Path and content of a short object, to be written by the thread that finishes the tree."""
-    _bad: tuple[Source, int, StorageError] | None = None
+    _bad: tuple[StoredContent, int, StorageError] | None = None
     """Content that was bad, how many times, and why."""
     _unpacked: tuple[tuple[Layer, ...], int] = ((), 0)
     """Archives that are in the tree already, and their unpacked bytes."""
@@ -128,7 +128,7 @@ class Fetch:
         else:
             self.storage.budget.set_used(self.key, self.progress.done)
 
-    async def _fetch_cached(self, cache: Cache) -> None:
+    async def _fetch_cached(self, cache: SharedCache) -> None:
         """Copy the model from the cache, or download it into the cache unless another puller does so. A
         puller that renews its lock for ever makes the others wait only for LONGEST_WAIT seconds."""
         if self._unpacked_pin:
@@ -153,7 +153,7 @@ class Fetch:
             self.progress.message = "another puller downloads it into the shared cache"
             await self.yield_slot(_CACHE_POLL)
 
-    async def _copy_cached(self, cache: Cache) -> bool:
+    async def _copy_cached(self, cache: SharedCache) -> bool:
         if self._transfer is not None:  # this attempt continues an earlier download
             return False
         await self._clear()
@@ -184,7 +184,7 @@ class Fetch:
             return bool(self.spec.sha256) or "@sha256:" in uri
         return bool(self.spec.sha256) and archive_kind(urlsplit(uri).path) != ""
 
-    async def _fill_cache(self, cache: Cache, lock: Lock) -> None:
+    async def _fill_cache(self, cache: SharedCache, lock: Lock) -> None:
         """Download while holding the lock, and put a copy into the cache."""
         self.progress.message = ""
 
@@ -220,7 +220,7 @@ class Fetch:
                 self._record_bad(source, error)
                 raise
 
-    def _record_bad(self, source: Source, error: StorageError) -> None:
+    def _record_bad(self, source: StoredContent, error: StorageError) -> None:
         """Count bad content. It is downloaded once more: the network may have been the cause."""
         if error.reason in BAD_CONTENT:
             self._transfer = None
@@ -228,7 +228,7 @@ class Fetch:
                 times = self._bad[1] + 1 if self._bad is not None and self._bad[0] == source else 1
                 self._bad = (replace(source, whole=b""), times, error)
 
-    async def _fetch_source(self, source: Source) -> None:
+    async def _fetch_source(self, source: StoredContent) -> None:
         if source.layers:
             await self._fetch_layers(source)
         elif not source.sized:
@@ -245,14 +245,14 @@ class Fetch:
             else:
                 await self._transfer_files(source, self.staging, "" if source.digest else self.spec.sha256)
 
-    async def _transfer_files(self, source: Source, into: Path, sha256: str) -> None:
+    async def _transfer_files(self, source: StoredContent, into: Path, sha256: str) -> None:
         if self._transfer is None:
             self._transfer = Transfer(self.storage.limits, self.storage.connections, self.progress)
         await self._transfer.run(source, into)
         if sha256 or any(item.sha256 for item in source.objects):
             await asyncio.to_thread(verify, source, into, sha256)
 
-    async def _fetch_layers(self, source: Source) -> None:
+    async def _fetch_layers(self, source: StoredContent) -> None:
         """Unpack the tar archives as streams, in their order, then fetch the files. Only the files resume in
         the next attempt."""
         files = sum(item.size for item in source.objects)
@@ -269,7 +269,7 @@ class Fetch:
             await self._transfer_files(source, self.staging, "")
         self._check_not_empty()
 
-    async def _unpack_layers(self, source: Source, pending: int) -> None:
+    async def _unpack_layers(self, source: StoredContent, pending: int) -> None:
         """`pending`: bytes of the files that follow."""
         stopped = threading.Event()
         subtree = source.layers[0].subtree
@@ -295,7 +295,7 @@ class Fetch:
                 check_digest(reader.sha256, expected)
         await in_thread(unpacker.finish, cancel=stopped.set)
 
-    def _take_whole(self, source: Source) -> None:
+    def _take_whole(self, source: StoredContent) -> None:
         """One short object, whose content came with the first response. It is written by the thread that
         finishes the tree: with small models, switching threads is the main cost."""
         self._transfer = None
@@ -314,7 +314,7 @@ class Fetch:
             (self.staging / path).write_bytes(content)
         return self.staging
 
-    async def _fetch_unsized(self, source: Source) -> None:
+    async def _fetch_unsized(self, source: StoredContent) -> None:
         """One object of unknown size: reserve room as it grows."""
         self._transfer = None
         await self._clear()
@@ -363,7 +363,7 @@ class Fetch:
         if self.spec.sha256:
             objects = tuple(RemoteObject(None, "", path, size) for _, path, size in items)  # type: ignore[arg-type]
             into = root.parent if kind else self.staging
-            await asyncio.to_thread(verify, Source(objects), into, self.spec.sha256)
+            await asyncio.to_thread(verify, StoredContent(objects), into, self.spec.sha256)
         self.progress.done = self.progress.total
 
     async def _unpack(
@@ -413,7 +413,7 @@ class Fetch:
 
     def _check_not_empty(self) -> None:
         if not any(self.staging.iterdir()):
-            raise StorageError(Reason.NOT_FOUND, "the archive or image has no file that is selected.")
+            raise StorageError(StatusReason.NOT_FOUND, "the archive or image has no file that is selected.")
 
     async def _clear(self) -> None:
         def clear() -> None:
@@ -428,15 +428,17 @@ class Fetch:
 
 def _storage_error(error: OSError) -> StorageError:
     if isinstance(error, TimeoutError) and error.errno is None:  # of asyncio, not of a system call
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage did not answer in time.")
-    reason = Reason.DISK_FULL if error.errno in _FULL else Reason.MODEL_DIR_UNUSABLE
+        return StorageError(StatusReason.STORAGE_TIMEOUT, "the storage did not answer in time.")
+    reason = StatusReason.DISK_FULL if error.errno in _FULL else StatusReason.MODEL_DIR_UNUSABLE
     return StorageError(reason, f"the model directory cannot be written: {error.strerror or error}.")
 
 
 class _Reader:
     """An object as a blocking stream for a thread. The event loop fetches ahead."""
 
-    def __init__(self, item: RemoteObject, storage: Storage, progress: Progress, *, digest: bool) -> None:
+    def __init__(
+        self, item: RemoteObject, storage: Storage, progress: FetchProgress, *, digest: bool
+    ) -> None:
         self._item = item
         self._storage = storage
         self._progress = progress
@@ -463,7 +465,7 @@ class _Reader:
         self._fetching.cancel()
         while not self._ahead.empty():
             self._ahead.get_nowait()
-        self._ahead.put_nowait(StorageError(Reason.CANCELLED, "the model is no longer wanted."))
+        self._ahead.put_nowait(StorageError(StatusReason.CANCELLED, "the model is no longer wanted."))
 
     async def close(self) -> None:
         self._fetching.cancel()

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import Limits, StorageError, safe_path
 from puller.storage.objects import PAGES, RemoteObject, check_listing
 from puller.storage.web import WebStore
@@ -32,9 +32,9 @@ async def listing(uri: str, env: Mapping[str, str], limits: Limits, web: WebClie
     # The response is short: a slow one must not block a download slot for ever.
     async with asyncio.timeout(PAGES * limits.stall_timeout), web.get(web_url(url), headers) as response:
         if response.status in (401, 403):
-            raise StorageError(Reason.ACCESS_DENIED, f"the hub refuses HF_TOKEN for {repository}.")
+            raise StorageError(StatusReason.ACCESS_DENIED, f"the hub refuses HF_TOKEN for {repository}.")
         check_status(response.status, "hub", f"{repository} at {revision or 'main'}")
-        body = await read_body(response, MAX_RESPONSE, "hub", Reason.TOO_MANY_OBJECTS)
+        body = await read_body(response, MAX_RESPONSE, "hub", StatusReason.TOO_MANY_OBJECTS)
     commit, files = _files(body)
     check_listing(len(files), 0, limits)
     store = WebStore(web, web_url(f"{endpoint}/{repository}/resolve/{commit}"), headers)
@@ -57,6 +57,6 @@ def _files(body: bytes) -> tuple[str, list[tuple[str, int, str]]]:
         valid = False
     if not valid:
         raise StorageError(
-            Reason.STORAGE_UNAVAILABLE, "the hub's response has no commit, or no files with sizes."
+            StatusReason.STORAGE_UNAVAILABLE, "the hub's response has no commit, or no files with sizes."
         )
     return commit, files

@@ -6,7 +6,7 @@ import os
 import posixpath
 from dataclasses import dataclass, field
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.archive import Unpacker
 from puller.storage.base import StorageError, safe_path
 from puller.storage.objects import selected
@@ -59,7 +59,7 @@ class LayerUnpacker(Unpacker):
     @staticmethod
     def _full(raw: str) -> str:
         if ".." in raw.split("/"):
-            raise StorageError(Reason.HOSTILE_ARCHIVE, f"{raw[:200]!r} leads out of the image.")
+            raise StorageError(StatusReason.HOSTILE_ARCHIVE, f"{raw[:200]!r} leads out of the image.")
         return posixpath.normpath(raw.lstrip("/") or ".")
 
     def _below(self, full: str) -> str:

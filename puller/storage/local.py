@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from puller.reasons import Reason
-from puller.storage.base import MAX_DEPTH, Progress, StorageError, safe_path
+from puller.reasons import StatusReason
+from puller.storage.base import MAX_DEPTH, FetchProgress, StorageError, safe_path
 from puller.storage.objects import selected
 
 _BLOCK = 64 << 20
@@ -36,18 +36,22 @@ def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
             return [(root, safe_path(root.name), root.stat().st_size)]
         found = list(_walk(root, root.resolve(strict=True), files))
     except FileNotFoundError as error:
-        raise StorageError(Reason.NOT_FOUND, f"there is no {error.filename} in this container.") from None
+        raise StorageError(
+            StatusReason.NOT_FOUND, f"there is no {error.filename} in this container."
+        ) from None
     except OSError as error:
-        raise StorageError(Reason.SOURCE_UNREADABLE, f"{root} cannot be read: {error.strerror}.") from None
+        raise StorageError(
+            StatusReason.SOURCE_UNREADABLE, f"{root} cannot be read: {error.strerror}."
+        ) from None
     if not found:
         raise StorageError(
-            Reason.NOT_FOUND, f"{root} has no file" + (" that matches `files`." if files else ".")
+            StatusReason.NOT_FOUND, f"{root} has no file" + (" that matches `files`." if files else ".")
         )
     return found
 
 
 def take(
-    items: list[tuple[Path, str, int]], into: Path, progress: Progress, stopped: Callable[[], bool]
+    items: list[tuple[Path, str, int]], into: Path, progress: FetchProgress, stopped: Callable[[], bool]
 ) -> None:
     """Hard-link each file into the tree, or copy it if that is impossible (usually another mount)."""
     for source, path, size in items:
@@ -67,11 +71,15 @@ def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple
     for parent, directories, names in os.walk(root, onerror=_raise, followlinks=True):
         directories.sort()
         if len(Path(parent).relative_to(root).parts) > MAX_DEPTH:
-            raise StorageError(Reason.HOSTILE_PATH, f"{root} has over {MAX_DEPTH} directories in each other.")
+            raise StorageError(
+                StatusReason.HOSTILE_PATH, f"{root} has over {MAX_DEPTH} directories in each other."
+            )
         for directory in directories:
             link = Path(parent, directory)
             if link.is_symlink() and Path(parent).resolve().is_relative_to(_within(link, root, real_root)):
-                raise StorageError(Reason.HOSTILE_PATH, f"the link {_below(link, root)!r} leads in a circle.")
+                raise StorageError(
+                    StatusReason.HOSTILE_PATH, f"the link {_below(link, root)!r} leads in a circle."
+                )
         for name in sorted(names):
             source = Path(parent, name)
             path = _below(source, root)
@@ -80,7 +88,7 @@ def _walk(root: Path, real_root: Path, files: tuple[str, ...]) -> Iterator[tuple
             _within(source, root, real_root)
             found = source.stat()
             if not stat.S_ISREG(found.st_mode):
-                raise StorageError(Reason.HOSTILE_PATH, f"{path!r} is neither a file nor a directory.")
+                raise StorageError(StatusReason.HOSTILE_PATH, f"{path!r} is neither a file nor a directory.")
             yield source, safe_path(path), found.st_size
 
 
@@ -100,21 +108,23 @@ def _within(path: Path, root: Path, real_root: Path) -> Path:
         if isinstance(error, OSError) and error.errno != errno.ELOOP:
             raise
         raise StorageError(
-            Reason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads in a circle."
+            StatusReason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads in a circle."
         ) from None
     if not real.is_relative_to(real_root):
-        raise StorageError(Reason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads out of {root}.")
+        raise StorageError(StatusReason.HOSTILE_PATH, f"the link {_below(path, root)!r} leads out of {root}.")
     return real
 
 
-def _copy(source: Path, target: Path, size: int, progress: Progress, stopped: Callable[[], bool]) -> None:
+def _copy(
+    source: Path, target: Path, size: int, progress: FetchProgress, stopped: Callable[[], bool]
+) -> None:
     with source.open("rb", buffering=0) as reader, target.open("wb") as writer:
         copied = 0
         while not stopped() and (count := _copy_block(reader, writer)):
             copied += count
             progress.done += count
     if copied != size and not stopped():
-        raise StorageError(Reason.SOURCE_CHANGED, f"{source} changed while it was copied.")
+        raise StorageError(StatusReason.SOURCE_CHANGED, f"{source} changed while it was copied.")
 
 
 def _copy_block(reader: FileIO, writer: IO[bytes]) -> int:

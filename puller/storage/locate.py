@@ -20,7 +20,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from puller.log import logger
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage import s3_settings
 from puller.storage.base import Limits, StorageError
 from puller.storage.objects import azure_account
@@ -87,7 +87,7 @@ def locate(uri: str, env: Mapping[str, str], limits: Limits) -> Location:
         return Location(store, key, name, endpoint)
     except (BaseError, ValueError) as error:
         why = str(error).strip().partition("\n")[0][:200]  # no server was asked: the text is the library's
-        raise StorageError(Reason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {why}") from None
+        raise StorageError(StatusReason.BAD_SETTINGS, f"{parts.scheme}:// cannot be set up: {why}") from None
 
 
 def storage_error(error: Exception) -> StorageError:
@@ -99,22 +99,24 @@ def storage_error(error: Exception) -> StorageError:
     logger.debug("storage error", kind=type(error).__name__, status=status)
     shown = f" ({status})" if status else ""
     if isinstance(error, NotFoundError | FileNotFoundError) or status == 404:
-        return StorageError(Reason.NOT_FOUND, f"the storage has no such object{shown or ' (404)'}.")
+        return StorageError(StatusReason.NOT_FOUND, f"the storage has no such object{shown or ' (404)'}.")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
-        return StorageError(Reason.ACCESS_DENIED, f"the storage refuses our credentials{shown}.")
+        return StorageError(StatusReason.ACCESS_DENIED, f"the storage refuses our credentials{shown}.")
     if isinstance(error, PreconditionError):
-        return StorageError(Reason.SOURCE_CHANGED, "an object was replaced while it was being read.")
+        return StorageError(StatusReason.SOURCE_CHANGED, "an object was replaced while it was being read.")
     if isinstance(error, TimeoutError):
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage sent no byte in time.", transient=True)
+        return StorageError(StatusReason.STORAGE_TIMEOUT, "the storage sent no byte in time.", transient=True)
     if not status and (isinstance(error, ValueError) or "invalid path" in text):
-        return StorageError(Reason.HOSTILE_PATH, "a key is not usable as a path.")
+        return StorageError(StatusReason.HOSTILE_PATH, "a key is not usable as a path.")
     if status:
-        return StorageError(Reason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", transient=True)
+        return StorageError(
+            StatusReason.STORAGE_UNAVAILABLE, f"the storage answers {status}.", transient=True
+        )
     cause = _CERTIFICATE.search(text)
     known = next((cause for cause in _CAUSES if cause in text), "")
     why = f" (certificate: {cause[1]})" if cause else f" ({known})" if known else ""
     return StorageError(
-        Reason.STORAGE_UNAVAILABLE, f"the storage gives no valid response{why}", transient=True
+        StatusReason.STORAGE_UNAVAILABLE, f"the storage gives no valid response{why}", transient=True
     )
 
 

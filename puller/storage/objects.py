@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import Limits, StorageError
 from puller.store import is_reserved
 
@@ -99,7 +99,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class StoredContent:
     """The content of a model: `layers`, which are unpacked first, and `objects`. `zipped`: the only object is
     a zip archive. `whole`: the content of the only object, if it came with the first response. `digest`:
     SHA-256 of the manifest that lists the content."""
@@ -123,11 +123,11 @@ class Source:
         return all(item.sized for item in self.objects)
 
 
-def single_object(item: RemoteObject, kind: str, whole: bytes = b"") -> Source:
+def single_object(item: RemoteObject, kind: str, whole: bytes = b"") -> StoredContent:
     """The content of a model that is one object. `kind`: from `archive_kind`."""
     if kind.startswith("tar"):
-        return Source((), (Layer(item, kind),))
-    return Source((item,), zipped=kind == "zip", whole=whole)
+        return StoredContent((), (Layer(item, kind),))
+    return StoredContent((item,), zipped=kind == "zip", whole=whole)
 
 
 def azure_account(uri: str) -> str:
@@ -168,6 +168,6 @@ def check_listing(count: int, text: int, limits: Limits) -> None:
     """Raises StorageError if a listing has too many objects, or too many characters in their names."""
     if count > limits.max_entries or text > MAX_NAMES:
         raise StorageError(
-            Reason.TOO_MANY_OBJECTS,
+            StatusReason.TOO_MANY_OBJECTS,
             f"there are more than {limits.max_entries} objects, or {MAX_NAMES >> 20} MiB of their names.",
         )

@@ -23,9 +23,9 @@ from aiohttp import ClientResponse, encode_basic_auth
 from yarl import URL
 
 from puller.model_config import OCI_REFERENCE
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import Limits, StorageError, safe_path
-from puller.storage.objects import PAGES, Layer, RemoteObject, Source, check_listing
+from puller.storage.objects import PAGES, Layer, RemoteObject, StoredContent, check_listing
 from puller.storage.registry_auth import DOCKER_HUB, Credentials, credentials
 from puller.storage.web import RangeError, WebStore
 from puller.storage.webclient import WebClient, check_status, read_body, web_url
@@ -101,7 +101,9 @@ class Registry:
         check_status(status, "registry", f"{self.repository} at {reference}")
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if _DIGEST.fullmatch(reference) and digest != reference:
-            raise StorageError(Reason.DIGEST_MISMATCH, f"the manifest's digest is {digest}, not {reference}.")
+            raise StorageError(
+                StatusReason.DIGEST_MISMATCH, f"the manifest's digest is {digest}, not {reference}."
+            )
         return body, headers.get("Content-Type", "").partition(";")[0].strip(), digest
 
     async def read(
@@ -116,7 +118,7 @@ class Registry:
                         received = True
                         yield chunk
             except StorageError as error:
-                if retry or received or error.reason is not Reason.ACCESS_DENIED or not self._challenge:
+                if retry or received or error.reason is not StatusReason.ACCESS_DENIED or not self._challenge:
                     raise
             else:
                 return
@@ -150,7 +152,9 @@ class Registry:
             return encode_basic_auth(self.credentials.user, self.credentials.password)
         challenge = dict(_CHALLENGE.findall(rest))
         if kind.lower() != "bearer" or not challenge.get("realm"):
-            raise StorageError(Reason.ACCESS_DENIED, f"the registry requires credentials for {self.host}.")
+            raise StorageError(
+                StatusReason.ACCESS_DENIED, f"the registry requires credentials for {self.host}."
+            )
         return f"Bearer {await self._token(challenge)}"
 
     async def _token(self, challenge: Mapping[str, str]) -> str:
@@ -161,7 +165,9 @@ class Registry:
         except ValueError:
             valid = False
         if not valid or not (realm.scheme == "https" or (self.plain and realm.scheme == "http")):
-            raise StorageError(Reason.STORAGE_UNAVAILABLE, "the registry's token server is not at https://.")
+            raise StorageError(
+                StatusReason.STORAGE_UNAVAILABLE, "the registry's token server is not at https://."
+            )
         scope = challenge.get("scope") or f"repository:{self.repository}:pull"
         query = {"scope": scope} | ({"service": challenge["service"]} if challenge.get("service") else {})
         user = self.credentials
@@ -171,26 +177,28 @@ class Registry:
                 body, status = await _read(response), response.status
         if status in (400, 401, 403):
             raise StorageError(
-                Reason.ACCESS_DENIED, f"the registry's token server refuses our credentials ({status})."
+                StatusReason.ACCESS_DENIED, f"the registry's token server refuses our credentials ({status})."
             )
         token = _object(body).get("token") or _object(body).get("access_token")
         if status != 200 or not isinstance(token, str) or not (token.isascii() and token.isprintable()):
             raise StorageError(
-                Reason.STORAGE_UNAVAILABLE, f"the registry's token server answers {status}.", transient=True
+                StatusReason.STORAGE_UNAVAILABLE,
+                f"the registry's token server answers {status}.",
+                transient=True,
             )
         return token
 
 
 async def _read(response: ClientResponse) -> bytes:
-    return await read_body(response, _MAX_RESPONSE, "registry", Reason.BAD_MANIFEST)
+    return await read_body(response, _MAX_RESPONSE, "registry", StatusReason.BAD_MANIFEST)
 
 
-async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebClient) -> Source:
+async def artifact(uri: str, env: Mapping[str, str], limits: Limits, web: WebClient) -> StoredContent:
     """The content of an `oci://` reference. Raises StorageError."""
     parts = urlsplit(uri)
     reference = OCI_REFERENCE.fullmatch(parts.path)
     if reference is None:
-        raise StorageError(Reason.NOT_FOUND, "the reference is not one of a registry.")
+        raise StorageError(StatusReason.NOT_FOUND, "the reference is not one of a registry.")
     repository, tag, pinned = reference["repository"], reference["tag"], reference["digest"]
     host = parts.netloc
     if host == DOCKER_HUB and "/" not in repository:
@@ -230,7 +238,7 @@ def _manifest_digest(index: Mapping[str, Any]) -> str:
     return digest
 
 
-def _source(manifest: Mapping[str, Any], registry: Registry, limits: Limits) -> Source:
+def _source(manifest: Mapping[str, Any], registry: Registry, limits: Limits) -> StoredContent:
     """The files and archives that a manifest lists."""
     layers = manifest.get("layers")
     config = manifest.get("config")
@@ -255,9 +263,9 @@ def _source(manifest: Mapping[str, Any], registry: Registry, limits: Limits) -> 
             raise _bad_manifest(f"layer {number} is a file without a name: no annotation {_PATHS[0]}.")
         name = safe_path(posixpath.normpath(path) if path.startswith("./") else path)
         if name in objects:
-            raise StorageError(Reason.HOSTILE_PATH, f"two layers have the path {name!r}.")
+            raise StorageError(StatusReason.HOSTILE_PATH, f"two layers have the path {name!r}.")
         objects[name] = replace(blob, path=name)
-    return Source(tuple(objects.values()), layers=tuple(archives))
+    return StoredContent(tuple(objects.values()), layers=tuple(archives))
 
 
 def _is_file(kind: str, path: str, annotations: Mapping[str, str]) -> bool:
@@ -283,7 +291,7 @@ def _blob(layer: Any, number: int, registry: Registry) -> tuple[RemoteObject, st
 
 
 def _bad_manifest(message: str) -> StorageError:
-    return StorageError(Reason.BAD_MANIFEST, message)
+    return StorageError(StatusReason.BAD_MANIFEST, message)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage import local
-from puller.storage.base import Limits, Progress, StorageError, in_thread
-from puller.storage.objects import RemoteObject, Source
+from puller.storage.base import FetchProgress, Limits, StorageError, in_thread
+from puller.storage.objects import RemoteObject, StoredContent
 
 if TYPE_CHECKING:
     from obstore import Bytes
 
-_CLOSED_EARLY = StorageError(Reason.STORAGE_UNAVAILABLE, "the connection closed early.", transient=True)
+_CLOSED_EARLY = StorageError(StatusReason.STORAGE_UNAVAILABLE, "the connection closed early.", transient=True)
 
 
 @dataclass(slots=True)
@@ -43,10 +43,10 @@ class Transfer:
 
     limits: Limits
     connections: asyncio.Semaphore
-    progress: Progress
+    progress: FetchProgress
     _parts: dict[RemoteObject, list[_Part]] = field(default_factory=dict)
 
-    async def run(self, source: Source, into: Path) -> None:
+    async def run(self, source: StoredContent, into: Path) -> None:
         """Fetch every object to its path below `into`. Raises StorageError; the next call continues."""
         for item in self._parts.keys() - set(source.objects):
             del self._parts[item]
@@ -100,7 +100,7 @@ class Transfer:
 
 
 async def chunks(
-    item: RemoteObject, start: int, end: int, limits: Limits, progress: Progress
+    item: RemoteObject, start: int, end: int, limits: Limits, progress: FetchProgress
 ) -> AsyncGenerator[Bytes | bytes]:
     """The bytes [start, end) of an object, in order. Resumes after a break, with capped exponential backoff,
     until `retry_timeout` passes without a byte. Raises StorageError."""
@@ -121,7 +121,7 @@ async def chunks(
                 raise _CLOSED_EARLY
         except StorageError as error:
             failing_since = failing_since or clock()
-            progress.slow = progress.slow or error.reason is Reason.STORAGE_TIMEOUT
+            progress.slow = progress.slow or error.reason is StatusReason.STORAGE_TIMEOUT
             resumable = item.ranges or offset == start
             if not error.transient or not resumable or clock() - failing_since > limits.retry_timeout:
                 raise
@@ -138,7 +138,9 @@ async def _request(
         async for chunk in stream:
             start += len(chunk)
             if start > end:
-                raise StorageError(Reason.SOURCE_CHANGED, f"{item.path} has more bytes than were requested.")
+                raise StorageError(
+                    StatusReason.SOURCE_CHANGED, f"{item.path} has more bytes than were requested."
+                )
             yield chunk
 
 
@@ -154,7 +156,7 @@ async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def verify(source: Source, into: Path, expected: str) -> None:
+def verify(source: StoredContent, into: Path, expected: str) -> None:
     """Compare the files with the digests of the store and of the config. Raises StorageError."""
     digests: dict[str, str] = {}
     for item in source.objects:
@@ -162,7 +164,7 @@ def verify(source: Source, into: Path, expected: str) -> None:
             digests[item.path] = _file_sha256(into / item.path)
         if item.sha256 and digests[item.path] != item.sha256:
             raise StorageError(
-                Reason.DIGEST_MISMATCH, f"{item.path} does not have the SHA-256 its store lists."
+                StatusReason.DIGEST_MISMATCH, f"{item.path} does not have the SHA-256 its store lists."
             )
     if expected:
         check_digest(digests.popitem()[1] if len(digests) == 1 else listing_sha256(digests), expected)
@@ -177,7 +179,7 @@ def tree_sha256(directory: Path) -> str:
 def check_digest(actual: str, expected: str) -> None:
     """Raises StorageError if the digests differ."""
     if actual != expected:
-        raise StorageError(Reason.DIGEST_MISMATCH, f"the SHA-256 is {actual}, expected {expected}.")
+        raise StorageError(StatusReason.DIGEST_MISMATCH, f"the SHA-256 is {actual}, expected {expected}.")
 
 
 def listing_sha256(digests: dict[str, str]) -> str:

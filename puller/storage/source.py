@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from puller.model_config import without_secrets
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import Limits, StorageError, in_thread
-from puller.storage.objects import RemoteObject, Source, azure_account, selected
+from puller.storage.objects import RemoteObject, StoredContent, azure_account, selected
 
 if TYPE_CHECKING:
     from puller.storage.webclient import WebClient
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 async def resolve(
     uri: str, files: tuple[str, ...], env: Mapping[str, str], limits: Limits, web: WebClient | None
-) -> Source:
+) -> StoredContent:
     """The content of the model at `uri`, limited to the globs in `files`. `web`: for URIs that are
     `over_web`. Raises StorageError.
 
@@ -46,10 +46,12 @@ async def resolve(
     from puller.storage.locate import locate
 
     found_in_cloud = await cloud.resolve(locate(uri, env, limits), limits)
-    if isinstance(found_in_cloud, Source):
+    if isinstance(found_in_cloud, StoredContent):
         return found_in_cloud
     if not found_in_cloud:
-        raise StorageError(Reason.NOT_FOUND, f"there is no object and no prefix at {without_secrets(uri)}")
+        raise StorageError(
+            StatusReason.NOT_FOUND, f"there is no object and no prefix at {without_secrets(uri)}"
+        )
     return await _select(found_in_cloud, files, limits)
 
 
@@ -58,7 +60,7 @@ def over_web(uri: str) -> bool:
     return uri.startswith(("hf://", "oci://", "http://", "https://")) and not azure_account(uri)
 
 
-async def _select(objects: Iterable[RemoteObject], files: tuple[str, ...], limits: Limits) -> Source:
+async def _select(objects: Iterable[RemoteObject], files: tuple[str, ...], limits: Limits) -> StoredContent:
     """The selected objects, without directory placeholders."""
     stopped = threading.Event()  # many globs on many paths take a while
     return await in_thread(_selected, list(objects), files, limits, stopped.is_set, cancel=stopped.set)
@@ -66,29 +68,29 @@ async def _select(objects: Iterable[RemoteObject], files: tuple[str, ...], limit
 
 def _selected(
     objects: list[RemoteObject], files: tuple[str, ...], limits: Limits, stopped: Callable[[], bool]
-) -> Source:
+) -> StoredContent:
     parents: set[str] = set()
     for item in objects:
         parents.update(_parents(item.path))
         if len(parents) > limits.max_entries:
             raise StorageError(
-                Reason.TOO_MANY_OBJECTS, f"they make more than {limits.max_entries} directories."
+                StatusReason.TOO_MANY_OBJECTS, f"they make more than {limits.max_entries} directories."
             )
     kept: list[RemoteObject] = []
     for item in objects:
         if stopped():
-            raise StorageError(Reason.CANCELLED, "the model is no longer wanted.")
+            raise StorageError(StatusReason.CANCELLED, "the model is no longer wanted.")
         if item.path in parents:
             if item.size:
                 raise StorageError(
-                    Reason.HOSTILE_PATH, f"{item.path!r} is both an object and a prefix of others."
+                    StatusReason.HOSTILE_PATH, f"{item.path!r} is both an object and a prefix of others."
                 )
         elif selected(item.path, files):
             kept.append(item)
     if not kept:
         why = "no object matches the globs in `files`." if files else "there are no objects."
-        raise StorageError(Reason.NOT_FOUND, why)
-    return Source(tuple(kept))
+        raise StorageError(StatusReason.NOT_FOUND, why)
+    return StoredContent(tuple(kept))
 
 
 def _parents(path: str) -> Iterable[str]:

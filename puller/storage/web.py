@@ -15,9 +15,9 @@ from urllib.parse import quote, unquote, urlsplit
 from aiohttp import ClientResponse
 from yarl import URL
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import Limits, StorageError, safe_path
-from puller.storage.objects import RemoteObject, Source, archive_kind, single_object
+from puller.storage.objects import RemoteObject, StoredContent, archive_kind, single_object
 from puller.storage.webclient import WebClient, body, check_status, web_url
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
@@ -81,7 +81,9 @@ class WebStore:
         try:
             async with self.get(item.key, (start, end) if item.ranges else None, item.etag) as found:
                 if start and not found.ranges:
-                    raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage no longer supports ranges.")
+                    raise StorageError(
+                        StatusReason.STORAGE_UNAVAILABLE, "the storage no longer supports ranges."
+                    )
                 if item.sized and found.size not in (None, item.size):
                     raise _changed(f"{item.path} has {found.size} bytes, not {item.size}.")
                 if item.version and found.version != item.version:
@@ -92,7 +94,7 @@ class WebStore:
             raise _changed(f"{item.path} became shorter.") from None
 
 
-async def web_object(uri: str, web: WebClient) -> Source:
+async def web_object(uri: str, web: WebClient) -> StoredContent:
     """The object of a web server at this URI. GET is used: a URL that is signed for GET does not allow
     HEAD."""
     name = unquote(urlsplit(uri).path).strip("/").rsplit("/", 1)[-1] or "model"
@@ -107,7 +109,7 @@ async def web_object(uri: str, web: WebClient) -> Source:
     kind = archive_kind(name, found.content_type)
     if found.compressed and not kind and not path.endswith(".gz"):
         raise StorageError(
-            Reason.STORAGE_UNAVAILABLE, f"the server sends {path} compressed, which was not requested."
+            StatusReason.STORAGE_UNAVAILABLE, f"the server sends {path} compressed, which was not requested."
         )
     sized = found.size is not None
     item = RemoteObject(
@@ -133,7 +135,7 @@ class RangeError(Exception):
 
 
 def _changed(message: str) -> StorageError:
-    return StorageError(Reason.SOURCE_CHANGED, message)
+    return StorageError(StatusReason.SOURCE_CHANGED, message)
 
 
 def _object_response(response: ClientResponse, span: tuple[int, int] | None) -> ObjectResponse:
@@ -145,14 +147,14 @@ def _object_response(response: ClientResponse, span: tuple[int, int] | None) -> 
         content_range = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         if content_range is None or span is None or int(content_range[1]) != span[0]:
             raise StorageError(
-                Reason.STORAGE_UNAVAILABLE,
+                StatusReason.STORAGE_UNAVAILABLE,
                 "the storage sends a range that was not requested.",
                 transient=True,
             )
         size = int(content_range[3])
     elif size is None and headers.get("Transfer-Encoding", "").lower() != "chunked":
         raise StorageError(
-            Reason.STORAGE_UNAVAILABLE,
+            StatusReason.STORAGE_UNAVAILABLE,
             "the storage sends neither a Content-Length nor chunks: the end of the file is unknown.",
         )
     etag = headers.get("ETag", "")

@@ -36,7 +36,7 @@ from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from puller.log import logger
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.addresses import (
     BlockedAddressError,
     address_blocked,
@@ -116,7 +116,9 @@ class WebClient:
             if target.origin() != url.origin():
                 headers = {name: text for name, text in headers.items() if name != "Authorization"}
             url = target
-        raise StorageError(Reason.STORAGE_UNAVAILABLE, "the storage redirects without end.", transient=True)
+        raise StorageError(
+            StatusReason.STORAGE_UNAVAILABLE, "the storage redirects without end.", transient=True
+        )
 
     async def _request(self, url: URL, headers: Mapping[str, str]) -> ClientResponse:
         try:
@@ -227,7 +229,7 @@ async def body(response: ClientResponse, min_chunk: int) -> AsyncGenerator[bytes
         raise failure
 
 
-async def read_body(response: ClientResponse, limit: int, server: str, reason: Reason) -> bytes:
+async def read_body(response: ClientResponse, limit: int, server: str, reason: StatusReason) -> bytes:
     """The body, if it has at most `limit` bytes. Raises StorageError with this reason."""
     content = bytearray()
     async for chunk in body(response, 1):
@@ -240,11 +242,13 @@ async def read_body(response: ClientResponse, limit: int, server: str, reason: R
 def check_status(status: int, server: str, item: str) -> None:
     """Raises StorageError for a status that is not 200 or 206."""
     if status in (401, 403):
-        raise StorageError(Reason.ACCESS_DENIED, f"the {server} refuses access to {item} ({status}).")
+        raise StorageError(StatusReason.ACCESS_DENIED, f"the {server} refuses access to {item} ({status}).")
     if status in (404, 410):
-        raise StorageError(Reason.NOT_FOUND, f"the {server} has no {item} ({status}).")
+        raise StorageError(StatusReason.NOT_FOUND, f"the {server} has no {item} ({status}).")
     if status not in (200, 206):
-        raise StorageError(Reason.STORAGE_UNAVAILABLE, f"the {server} answers {status}.", transient=True)
+        raise StorageError(
+            StatusReason.STORAGE_UNAVAILABLE, f"the {server} answers {status}.", transient=True
+        )
 
 
 def web_url(text: str) -> URL:
@@ -261,7 +265,9 @@ def _redirected(url: URL, location: str) -> URL:
         valid = False
     if not valid or (url.scheme == "https" and target.scheme != "https"):
         raise StorageError(
-            Reason.STORAGE_UNAVAILABLE, "the storage redirects to a URL that is not allowed.", transient=True
+            StatusReason.STORAGE_UNAVAILABLE,
+            "the storage redirects to a URL that is not allowed.",
+            transient=True,
         )
     return target
 
@@ -269,8 +275,10 @@ def _redirected(url: URL, location: str) -> URL:
 def _response_error(error: Exception) -> StorageError:
     """Why a response is missing or incomplete, without text from the server."""
     if isinstance(error, TimeoutError):
-        return StorageError(Reason.STORAGE_TIMEOUT, "the storage sent no byte in time.")
-    return StorageError(Reason.STORAGE_UNAVAILABLE, "the connection to the storage broke.", transient=True)
+        return StorageError(StatusReason.STORAGE_TIMEOUT, "the storage sent no byte in time.")
+    return StorageError(
+        StatusReason.STORAGE_UNAVAILABLE, "the connection to the storage broke.", transient=True
+    )
 
 
 def _storage_error(error: Exception) -> StorageError:
@@ -291,7 +299,7 @@ def _storage_error(error: Exception) -> StorageError:
     elif isinstance(error, ClientHttpProxyError):
         why = "the storage cannot be reached: the proxy refuses the connection."
     elif isinstance(error, ValueError):
-        return StorageError(Reason.STORAGE_UNAVAILABLE, "the storage's address is not valid.")
+        return StorageError(StatusReason.STORAGE_UNAVAILABLE, "the storage's address is not valid.")
     else:
         return _response_error(error)
-    return StorageError(Reason.STORAGE_UNAVAILABLE, why, transient=True)
+    return StorageError(StatusReason.STORAGE_UNAVAILABLE, why, transient=True)

@@ -26,7 +26,7 @@ _SLICE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class CentralDirectory:
     """The place of the central directory. `count`: the declared number of entries. `start`, `size`: its place
     in the file, in bytes. `offset`: its declared place, which is less if other bytes precede the archive."""
 
@@ -36,7 +36,7 @@ class Directory:
     offset: int
 
 
-def find(file: BinaryIO) -> Directory:
+def find(file: BinaryIO) -> CentralDirectory:
     """The central directory, from the record at the archive's end. Raises BadZipFile."""
     length = file.seek(0, io.SEEK_END)
     file.seek(max(length - _END.size - _MAX_COMMENT, 0))
@@ -54,7 +54,7 @@ def find(file: BinaryIO) -> Directory:
         end, count, size, offset = found
     if size > end:
         raise BadZipFile("its directory is longer than the file")
-    return Directory(count, end - size, size, offset)
+    return CentralDirectory(count, end - size, size, offset)
 
 
 def _zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
@@ -74,7 +74,7 @@ def _zip64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
     raise BadZipFile("it has no end record of 64 bits")
 
 
-def slices(file: BinaryIO, directory: Directory) -> Iterator[tuple[int, BinaryIO]]:
+def slices(file: BinaryIO, directory: CentralDirectory) -> Iterator[tuple[int, BinaryIO]]:
     """(number of entries, a file whose directory has only these) for each slice. Raises BadZipFile."""
     file.seek(directory.start)
     left, buffer, entries = directory.size, bytearray(), 0
@@ -98,7 +98,7 @@ def slices(file: BinaryIO, directory: Directory) -> Iterator[tuple[int, BinaryIO
 class _Slice(io.RawIOBase, BinaryIO):
     """The archive with one slice of its directory, and a matching end record."""
 
-    def __init__(self, file: BinaryIO, directory: Directory, entries: bytes, count: int) -> None:
+    def __init__(self, file: BinaryIO, directory: CentralDirectory, entries: bytes, count: int) -> None:
         self._file = file
         self._start = directory.start
         size = len(entries)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from policies.accelerators.annotations import requested_memory, requested_products
-from policies.commands import Budget, read
+from policies.commands import StepBudget, read
 from policies.commands.clients import clients
 from policies.core.annotations import EXEMPT, GPU_MEMORY, GPU_PRODUCT
 from policies.kube.quantities import parse_bytes, parse_duration, parse_quantity
@@ -41,7 +41,7 @@ def commands(data: bytes) -> int:
     else:
         argv, _, variables = (part.split("\0") for part in text.partition("\1"))
         env = [dict(zip(("name", "value"), item.split("=", 1), strict=False)) for item in variables]
-    budget = Budget(STEPS)
+    budget = StepBudget(STEPS)
     cost = calls(lambda: read(argv, env, static=kind == b"e", budget=budget))
     assert budget.spent <= STEPS + OVERSHOOT * len(data) + 100, f"{budget.spent} steps of {STEPS}"
     assert cost <= CALLS_FOR_A_STEP * (budget.spent + 100), f"{cost} calls for {budget.spent} steps"

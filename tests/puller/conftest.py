@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from puller.cli import server_of, storage_of
-from puller.options import Options
-from puller.plan import State, state
+from puller.options import PullerOptions
+from puller.plan import ModelState, state
 from puller.reconcile import Reconciler
 from puller.servers.base import HttpServer, Timeouts
 from puller.storage.base import Limits
@@ -29,7 +29,7 @@ class World:
     store: FaultStore
     server: FakeServer
     config: ConfigVolume
-    options: Options
+    options: PullerOptions
     puller: Reconciler | None = None
     _task: asyncio.Task[None] | None = None
 
@@ -103,7 +103,7 @@ class World:
             return tree_bytes(directory) if any(directory.glob("SUCCESS.*")) else None
         return None
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, ModelState]:
         assert self.puller is not None
         return {name: state(model) for name, model in self.puller.models.items()}
 
@@ -132,7 +132,7 @@ class World:
                 and self.server.serving == wanted
                 and {name: self.on_disk(name) for name in self.directories()} == wanted
                 and set(self.puller.models) == set(wanted)
-                and all(found is State.LOADED for found in self.states().values())
+                and all(found is ModelState.LOADED for found in self.states().values())
             )
 
         try:
@@ -158,7 +158,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     server = FakeServer(model_dir=model_dir)
     await store.start()
     await server.start()
-    options = Options(
+    options = PullerOptions(
         config_dir=tmp_path / "configs",
         model_dir=model_dir,
         pvc_dir=tmp_path / "claims",

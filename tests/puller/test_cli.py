@@ -18,7 +18,7 @@ import pytest
 
 from puller import endpoints
 from puller.cli import main, options_of, parser, server_of
-from puller.options import Options
+from puller.options import PullerOptions
 from puller.servers.base import ModelServer
 from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
@@ -26,14 +26,18 @@ from tests.puller.conftest import World
 from tests.puller.fakes import ConfigVolume, FaultStore
 
 
-def options(*arguments: str, **env: str) -> Options:
+def options(*arguments: str, **env: str) -> PullerOptions:
     return options_of(parser(env).parse_args(arguments))
 
 
 def test_defaults() -> None:
-    assert options() == Options()
-    assert (Options.config_dir, Options.model_dir) == (Path("/mnt/configs"), Path("/mnt/models"))
-    assert (Options.server, Options.server_url, Options.port) == ("v2", "http://127.0.0.1:8080", 9081)
+    assert options() == PullerOptions()
+    assert (PullerOptions.config_dir, PullerOptions.model_dir) == (Path("/mnt/configs"), Path("/mnt/models"))
+    assert (PullerOptions.server, PullerOptions.server_url, PullerOptions.port) == (
+        "v2",
+        "http://127.0.0.1:8080",
+        9081,
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from puller.cli import parser
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "puller.md").read_text()
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_explained(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", StatusReason)
+def test_every_reason_is_explained(reason: StatusReason) -> None:
     assert f"`{reason}`" in DOCS
 
 

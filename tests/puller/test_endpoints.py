@@ -68,7 +68,7 @@ async def test_models_are_filtered_by_state_and_number(
         "models": [{"name": name, "state": state} for name, state in states.items()],
         "counts": {"Failed": 2, "Loaded": 1, "Pending": 1},
     }
-    monkeypatch.setattr(status.Status, "document", lambda *_: document)
+    monkeypatch.setattr(status.PullerStatus, "document", lambda *_: document)
 
     async def names(query: str) -> str:
         got = await said(port, f"GET /v1/models{query} HTTP/1.0\r\n\r\n".encode())
@@ -87,7 +87,7 @@ async def test_a_bug_fails_only_its_request(port: endpoints.Port, monkeypatch: p
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(status.Status, "document", fail)
+    monkeypatch.setattr(status.PullerStatus, "document", fail)
     assert b" 500 " in await said(port, b"GET /v1/models HTTP/1.0\r\n\r\n")
     assert b" 200 " in await said(port, b"GET /healthz HTTP/1.0\r\n\r\n")
 

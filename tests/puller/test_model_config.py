@@ -17,7 +17,7 @@ from puller import model_config as spec_module
 from puller.model_config import (
     LIST_KEY,
     MAX_MODELS,
-    Desired,
+    DesiredModels,
     ModelSpec,
     RefusedError,
     carry_over,
@@ -309,7 +309,7 @@ entries = st.lists(
 )
 def test_no_input_raises_and_every_model_is_valid(files: dict[str, str]) -> None:
     desired = parse(files)
-    assert isinstance(desired, Desired)
+    assert isinstance(desired, DesiredModels)
     for name, spec in desired.models.items():
         assert from_json(name, spec.to_json()) == spec
     for error in desired.errors:

@@ -20,9 +20,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from puller.plan import State
-from puller.reasons import Reason
-from puller.servers.base import Health
+from puller.plan import ModelState
+from puller.reasons import StatusReason
+from puller.servers.base import ServerHealth
 from puller.store import ModelStore
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
@@ -292,7 +292,7 @@ async def test_a_server_that_hangs_gets_no_loads_until_it_responds(world: World)
     await world.serve(a="A")
     world.server.hung = asyncio.Event()
     world.hurry(probe=0.3)
-    await until(lambda: world.puller and world.puller.health is Health.HUNG)
+    await until(lambda: world.puller and world.puller.health is ServerHealth.HUNG)
     world.config.write({"a": "s3://bucket/a", "b": world.put("b", "B")})
     await until(lambda: world.on_disk("b") == b"B")
     assert dict(world.server.loads) == {"a": 1}
@@ -317,11 +317,13 @@ async def test_a_load_whose_response_is_lost_is_not_repeated(world: World, silen
     world.server.hang_loads.set()
     model = puller.models["a"]
     if silent == "server":
-        await until(lambda: puller.health is Health.HUNG and bool(model.failure) and not model.in_flight)
+        await until(
+            lambda: puller.health is ServerHealth.HUNG and bool(model.failure) and not model.in_flight
+        )
     else:
         await until(lambda: model.failure is not None and model.failure.attempts > 2)
     assert model.failure is not None
-    assert model.failure.reason is Reason.SERVER_TIMEOUT
+    assert model.failure.reason is StatusReason.SERVER_TIMEOUT
     held.set()
     world.server.hung = world.server.hang_ready = None
     await world.serves({"a": "A"})
@@ -451,7 +453,7 @@ async def test_what_is_complete_on_a_read_only_directory_is_served(
     assert "Read-only file system" in entry["message"]
     await until(lambda: puller.models.keys() == {"kept", "new"})
     assert world.on_disk("unlisted") == b"U"
-    assert puller.health is Health.UP
+    assert puller.health is ServerHealth.UP
     assert puller.status.healthy()[0]
     assert not world.ready()
     puller.status._changed = True
@@ -545,7 +547,7 @@ async def test_models_over_the_memory_limit_are_logged_once(world: World) -> Non
 
     def settled() -> bool:
         states = list(world.states().values())
-        return states.count(State.LOADED) == 2 and states.count(State.FAILED) == 4
+        return states.count(ModelState.LOADED) == 2 and states.count(ModelState.FAILED) == 4
 
     await until(settled)
     with logged() as lines:
@@ -554,7 +556,7 @@ async def test_models_over_the_memory_limit_are_logged_once(world: World) -> Non
         last = max(name for name in "abcdef" if world.entry(name)["state"] == "Loaded")
         world.config.write({name: uri for name, uri in models.items() if name != last})
         await until(lambda: world.puller and last not in world.puller.models)
-        await until(lambda: list(world.states().values()).count(State.LOADED) == 2)
+        await until(lambda: list(world.states().values()).count(ModelState.LOADED) == 2)
     assert len(world.server.serving) == 2
     changed = {line["model"] for line in lines if line["event"] == "model"}
     assert len(changed) == 2, f"{last} was removed, and one was loaded: {changed}"
@@ -619,7 +621,7 @@ async def test_a_model_removed_and_added_again_during_its_unload(world: World, c
     if changed:
         await until(lambda: world.desired("m"))
     else:
-        await until(lambda: world.states().get("m") is State.LOADED)
+        await until(lambda: world.states().get("m") is ModelState.LOADED)
     world.server.hang_unloads.set()
     await world.serves({"m": "B" if changed else "A"})
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from puller.model_config import Desired, ModelSpec, parse
-from puller.options import Options
-from puller.plan import Failure, InFlight, Loaded, Model, Step
-from puller.reasons import Reason
-from puller.servers.base import Health
-from puller.status import Status
+from puller.model_config import DesiredModels, ModelSpec, parse
+from puller.options import PullerOptions
+from puller.plan import Failure, InFlight, Loaded, ModelStep, PlannedModel
+from puller.reasons import StatusReason
+from puller.servers.base import ServerHealth
+from puller.status import PullerStatus
 from tests.puller.conftest import World
 from tests.puller.fakes import until
 
@@ -20,8 +20,8 @@ def spec(name: str) -> ModelSpec:
     return ModelSpec(name, f"s3://bucket/{name}")
 
 
-def model(name: str, loaded: Loaded = Loaded.NO) -> Model:
-    return Model(name, desired=spec(name), loaded=loaded)
+def model(name: str, loaded: Loaded = Loaded.NO) -> PlannedModel:
+    return PlannedModel(name, desired=spec(name), loaded=loaded)
 
 
 NONE = {"a": model("a"), "b": model("b")}
@@ -43,51 +43,51 @@ ALL = {"a": model("a", Loaded.YES), "b": model("b", Loaded.STALE)}
         ("any", {}, True),
     ],
 )
-def test_when_it_is_ready(when: str, models: dict[str, Model], ready: bool) -> None:
-    status = Status(Options(ready_when=when))
+def test_when_it_is_ready(when: str, models: dict[str, PlannedModel], ready: bool) -> None:
+    status = PullerStatus(PullerOptions(ready_when=when))
     assert status.ready(models)[0] is False, "nothing is known before the first config"
-    status.configured(Desired({name: spec(name) for name in models}))
+    status.configured(DesiredModels({name: spec(name) for name in models}))
     assert status.ready(models)[0] is ready
 
 
 async def test_first_stays_ready_and_all_does_not(tmp_path: Path) -> None:
     for when, later in (("first", True), ("all", False), ("any", False)):
-        status = Status(Options(ready_when=when, model_dir=tmp_path))
-        status.configured(Desired({"a": spec("a")}))
+        status = PullerStatus(PullerOptions(ready_when=when, model_dir=tmp_path))
+        status.configured(DesiredModels({"a": spec("a")}))
         await status.publish({"a": model("a", Loaded.YES)}, {})
         assert status.ready(NONE)[0] is later, when
-        status.configured(Desired(unreadable=frozenset({"models.json"})))
+        status.configured(DesiredModels(unreadable=frozenset({"models.json"})))
         assert status.ready({})[0] is later, when
 
 
 def test_the_reason_names_the_missing_models() -> None:
-    status = Status(Options())
-    status.configured(Desired({name: spec(name) for name in "ab"}))
+    status = PullerStatus(PullerOptions())
+    status.configured(DesiredModels({name: spec(name) for name in "ab"}))
     assert status.ready(ONE)[1] == "1 of 2 models are not loaded: b"
 
 
 def test_refused_entries_do_not_count_for_readiness_but_an_unreadable_list_does() -> None:
-    status = Status(Options())
+    status = PullerStatus(PullerOptions())
     status.configured(parse({"models.json": '[{"modelName": "bad", "modelSpec": {}}]'}))
     assert status.ready({})[0]
     status.configured(parse({"models.json": "["}))
     assert not status.ready({})[0]
     assert "is not JSON" in status.ready({})[1]
-    status.configured(Desired(unreadable=frozenset({"models.json"})))
+    status.configured(DesiredModels(unreadable=frozenset({"models.json"})))
     assert status.ready({}) == (False, "the config cannot be read: unknown error")
 
 
 def test_an_unusable_model_directory_is_neither_ready_nor_unhealthy() -> None:
-    status = Status(Options())
-    status.configured(Desired())
+    status = PullerStatus(PullerOptions())
+    status.configured(DesiredModels())
     status.model_dir_error = "read-only"
     assert not status.ready({})[0]
     assert status.healthy()[0]
 
 
 def test_a_stuck_loop_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = Status(Options())
-    status.loop_ran(Health.UP)
+    status = PullerStatus(PullerOptions())
+    status.loop_ran(ServerHealth.UP)
     assert status.healthy()[0]
     now = status._loop_ran_at
     monkeypatch.setattr("time.monotonic", lambda: now + 61)
@@ -97,17 +97,17 @@ def test_a_stuck_loop_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_is_reported() -> None:
-    status = Status(Options())
+    status = PullerStatus(PullerOptions())
     failed = model("a")
     failed.failure = Failure(
-        Step.DOWNLOAD, failed.desired, 3, 1e12, Reason.NOT_FOUND, "there is nothing there"
+        ModelStep.DOWNLOAD, failed.desired, 3, 1e12, StatusReason.NOT_FOUND, "there is nothing there"
     )
     status.report(failed, 0.0)
     (entry,) = status.document({"a": failed}, {})["models"]
     assert (entry["state"], entry["reason"], entry["message"], entry["attempts"]) == (
         "Failed", "NotFound", "there is nothing there", 3,
     )  # fmt: skip
-    failed.failure, failed.in_flight = None, InFlight(Step.DOWNLOAD, failed.desired)
+    failed.failure, failed.in_flight = None, InFlight(ModelStep.DOWNLOAD, failed.desired)
     status.report(failed, 0.0)
     assert status.document({"a": failed}, {})["models"][0]["state"] == "Downloading"
 
@@ -124,8 +124,8 @@ async def test_bytes_are_counted_while_they_come(world: World) -> None:
 
 
 def test_the_status_shows_the_version_on_disk() -> None:
-    status = Status(Options())
-    updated = Model("a", desired=ModelSpec("a", "s3://b/a", version="2"), loaded=Loaded.YES)
+    status = PullerStatus(PullerOptions())
+    updated = PlannedModel("a", desired=ModelSpec("a", "s3://b/a", version="2"), loaded=Loaded.YES)
     updated.stored, updated.size = ModelSpec("a", "s3://b/a", version="1"), 7
     (entry,) = status.document({"a": updated}, {})["models"]
     assert (entry["version"], entry["bytes"]) == ("1", 7)
@@ -134,12 +134,12 @@ def test_the_status_shows_the_version_on_disk() -> None:
 async def test_a_terminal_gets_a_line_for_each_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = Status(Options(model_dir=tmp_path))
-    status.configured(Desired({"a": spec("a")}))
+    status = PullerStatus(PullerOptions(model_dir=tmp_path))
+    status.configured(DesiredModels({"a": spec("a")}))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     models = {"a": model("a"), "b": model("b", Loaded.YES)}
     models["b"].stored = models["b"].desired
-    models["a"].in_flight = InFlight(Step.DOWNLOAD, models["a"].desired)
+    models["a"].in_flight = InFlight(ModelStep.DOWNLOAD, models["a"].desired)
     for each in models.values():
         status.report(each, 0.0)
     capsys.readouterr()
@@ -149,18 +149,18 @@ async def test_a_terminal_gets_a_line_for_each_change(
 
 
 async def test_no_document_is_made_without_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    status = Status(Options(model_dir=tmp_path))
+    status = PullerStatus(PullerOptions(model_dir=tmp_path))
     made: list[int] = []
     really = status.document
     monkeypatch.setattr(status, "document", lambda *about: made.append(1) or really(*about))  # type: ignore[func-returns-value]
-    model = Model("m")
+    model = PlannedModel("m")
     for _ in range(3):
         await status.publish({"m": model}, {})
     assert len(made) == 1
-    status.step_ended(Step.CHECK, model, 0.1)
+    status.step_ended(ModelStep.CHECK, model, 0.1)
     await status.publish({"m": model}, {})
     assert len(made) == 1, "a look that found nothing new is no news"
-    status.step_ended(Step.LOAD, model, 0.1)
+    status.step_ended(ModelStep.LOAD, model, 0.1)
     await status.publish({"m": model}, {})
     status.config_error = "gone"
     await status.publish({"m": model}, {})

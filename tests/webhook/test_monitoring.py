@@ -14,7 +14,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry
 
 from policies.kube.json import Json
-from puller.metrics import Metrics as PullerMetrics
+from puller.metrics import PullerMetrics as PullerMetrics
 from webhook.cli import manifests
 from webhook.server.metrics import Metrics
 from webhook.server.running_pods import RunningPods

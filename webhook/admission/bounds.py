@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.commands import Budget, BudgetSpent
+from policies.commands import BudgetSpent, StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.annotations import DOMAIN, EXEMPT
 from policies.core.completing import Find
@@ -80,7 +80,7 @@ class Bounds(Struct, frozen=True):
 
 def allowance() -> ReviewBudget:
     """The budget of one review: for the object, the old object of an update, and the commands of both."""
-    return ReviewBudget(Budget(STEPS))
+    return ReviewBudget(StepBudget(STEPS))
 
 
 def bounded(
@@ -121,7 +121,7 @@ def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
     return kind in workloads or has_no_pods(kind)
 
 
-def _measured(obj: Json, budget: Budget) -> str:
+def _measured(obj: Json, budget: StepBudget) -> str:
     """Pay for the fields of an object, and return the problem of one of them, or an empty string. Raises
     BudgetSpent."""
     cost, most = 0, budget.limit - budget.spent
@@ -150,7 +150,7 @@ def _measured(obj: Json, budget: Budget) -> str:
     return ""
 
 
-def _problem_of_annotations(annotations: Json, budget: Budget) -> str:
+def _problem_of_annotations(annotations: Json, budget: StepBudget) -> str:
     for key, value in annotations.items():
         if not key.startswith(_OURS):
             continue

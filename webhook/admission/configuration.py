@@ -40,7 +40,7 @@ class RulesConfig(Model):
     thresholds: Thresholds = Field(default_factory=Thresholds, description="limits that the rules use")
 
 
-class Requirement(Model):
+class LabelTerm(Model):
     """One term of a label selector."""
 
     key: str = Field(description="label key")
@@ -54,7 +54,7 @@ class Selector(Model):
     match_labels: dict[str, str] = Field(
         default_factory=dict, description="labels that must have these values"
     )
-    match_expressions: tuple[Requirement, ...] = Field((), description="further requirements")
+    match_expressions: tuple[LabelTerm, ...] = Field((), description="further requirements")
 
     @cached_property
     def _json(self) -> Json:
@@ -105,7 +105,7 @@ class Namespaces(Model):
         return {}
 
 
-class Exemptions(Model):
+class ExemptionLimits(Model):
     """Limits of the annotation `mlchassis.dev/exempt`."""
 
     forbidden: tuple[str, ...] = Field((), description="globs of rule ids without exemptions")
@@ -140,7 +140,9 @@ class WebhookConfig(Model):
     """Key `webhook.yaml`: scope, exemptions, overrides and what to do when we ourselves fail."""
 
     namespaces: Namespaces = Field(default_factory=Namespaces, description="the namespaces that are reviewed")
-    exemptions: Exemptions = Field(default_factory=Exemptions, description="limits of the exempt annotation")
+    exemptions: ExemptionLimits = Field(
+        default_factory=ExemptionLimits, description="limits of the exempt annotation"
+    )
     on_error: Literal["allow", "deny"] = Field(
         "allow", description="the answer if a rule itself fails: `allow` admits the object with a warning"
     )

@@ -26,7 +26,7 @@ SOON: Final = 7
 _UNTIL: Final = re.compile(r"(?:^|\s)until=(\S*)$")
 
 
-class State(StrEnum):
+class ExemptionState(StrEnum):
     """Whether an exemption is valid, or why it is not."""
 
     COUNTS = "counts"
@@ -47,13 +47,13 @@ class Exemption(Struct, frozen=True):
     """The text after `=`, including the date."""
     until: date | None
     """The last day on which it is valid, in UTC; None if it has no end."""
-    state: State
+    state: ExemptionState
     note: str = ""
     """A sentence for the user, if there is a problem."""
 
     @property
     def counts(self) -> bool:
-        return self.state in (State.COUNTS, State.ENDS_SOON)
+        return self.state in (ExemptionState.COUNTS, ExemptionState.ENDS_SOON)
 
 
 def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str) -> Iterator[Exemption]:
@@ -69,26 +69,29 @@ def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str
             unknown += 1
             known = (*registry.mutators(), *registry.rules(), *config.own_rules)
             hint = did_you_mean(rule, known) if unknown <= _MAX_COMPARED else ""
-            yield made(State.UNKNOWN, f"{EXEMPT}: there is no rule or policy {rule!r}{hint}")
+            yield made(ExemptionState.UNKNOWN, f"{EXEMPT}: there is no rule or policy {rule!r}{hint}")
         elif not reason[: ends.start() if ends else None].strip():
             yield made(
-                State.NO_REASON,
+                ExemptionState.NO_REASON,
                 f"{EXEMPT}: {rule} isn't exempted, because the reason is missing: use {rule}=<reason>",
             )
         elif not may_exempt(rule, config, namespace):
-            yield made(State.FORBIDDEN, f"{EXEMPT}: {rule} can't be exempted here")
+            yield made(ExemptionState.FORBIDDEN, f"{EXEMPT}: {rule} can't be exempted here")
         elif ends and until is None:
             what = shortened(ends[1], 40)
             yield made(
-                State.NO_DATE,
+                ExemptionState.NO_DATE,
                 f"{EXEMPT}: {rule} isn't exempted, because until={what} isn't a date: use until=2030-12-31",
             )
         elif until is not None and until < config.today:
-            yield made(State.ENDED, f"{EXEMPT}: {rule} is no longer exempted: the exemption ended on {until}")
+            yield made(
+                ExemptionState.ENDED,
+                f"{EXEMPT}: {rule} is no longer exempted: the exemption ended on {until}",
+            )
         elif until is not None and (until - config.today).days <= SOON:
-            yield made(State.ENDS_SOON, f"{EXEMPT}: the exemption from {rule} ends on {until}")
+            yield made(ExemptionState.ENDS_SOON, f"{EXEMPT}: the exemption from {rule} ends on {until}")
         else:
-            yield made(State.COUNTS)
+            yield made(ExemptionState.COUNTS)
 
 
 def _date(written: str) -> date | None:

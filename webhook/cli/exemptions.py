@@ -15,7 +15,7 @@ from policies.core.target import pod_templates
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Config
-from webhook.admission.exemptions import SOON, State, exemptions_in
+from webhook.admission.exemptions import SOON, ExemptionState, exemptions_in
 from webhook.cli import flags
 from webhook.cli.exit_status import OK
 from webhook.cli.inputs import opened
@@ -79,7 +79,13 @@ def _overrides(config: Config) -> Iterator[Json]:
         if override.until is None:
             continue
         left = (override.until - config.today).days
-        state = State.ENDED if left < 0 else State.ENDS_SOON if left <= SOON else State.COUNTS
+        state = (
+            ExemptionState.ENDED
+            if left < 0
+            else ExemptionState.ENDS_SOON
+            if left <= SOON
+            else ExemptionState.COUNTS
+        )
         yield {
             "source": "policy",
             "object": f"webhook.yaml overrides.{index}",

@@ -31,7 +31,7 @@ class Figures(Struct, frozen=True):
         return Counter(self.warnings) + Counter(self.refusals)
 
 
-class Change(NamedTuple):
+class RuleTrend(NamedTuple):
     """A rule with another number of findings than before."""
 
     rule: str
@@ -39,24 +39,24 @@ class Change(NamedTuple):
     now: int
 
 
-class History(Struct, frozen=True):
+class ReviewHistory(Struct, frozen=True):
     """Reviews in the order of their time, the last one that of the report."""
 
     reviews: Sequence[Figures]
 
     @property
-    def better(self) -> list[Change]:
+    def better(self) -> list[RuleTrend]:
         return sorted(self._changes(-1), key=lambda each: each.now - each.before)
 
     @property
-    def worse(self) -> list[Change]:
+    def worse(self) -> list[RuleTrend]:
         return sorted(self._changes(1), key=lambda each: each.before - each.now)
 
-    def _changes(self, sign: int) -> Iterable[Change]:
+    def _changes(self, sign: int) -> Iterable[RuleTrend]:
         first, last = self.reviews[0].findings, self.reviews[-1].findings
         for rule in sorted({*first, *last}):
             if (last[rule] - first[rule]) * sign > 0:
-                yield Change(rule, first[rule], last[rule])
+                yield RuleTrend(rule, first[rule], last[rule])
 
 
 def earlier(paths: Iterable[str]) -> list[Figures]:

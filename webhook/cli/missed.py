@@ -49,7 +49,7 @@ _OF_APPS: Final = ("ReplicaSet", *(each.kind for each in RESTARTABLE))
 RESTARTED: Final = "restarted by --repair"
 
 
-class History(Struct, frozen=True):
+class WebhookHistory(Struct, frozen=True):
     """When the webhook was installed and down; times in seconds since the epoch."""
 
     installed: float | None = None
@@ -177,7 +177,7 @@ class MissedReport(Struct, frozen=True):
     """Running pods that were compared."""
     excluded: Mapping[str, int]
     """Running pods in namespaces or with labels that admission excludes, by namespace."""
-    history: History
+    history: WebhookHistory
 
     @property
     def missed_pods(self) -> int:
@@ -220,7 +220,7 @@ class MissedReport(Struct, frozen=True):
 
 
 async def find_missed(
-    api: ApiServer, namespace: str, config: Config, cluster: Cluster, history: History
+    api: ApiServer, namespace: str, config: Config, cluster: Cluster, history: WebhookHistory
 ) -> MissedReport:
     """Compare every running pod, page by page. ApiError if they can't be listed."""
     rows: dict[tuple[str, Difference, str], MissedWorkload] = {}
@@ -244,7 +244,7 @@ async def find_missed(
     return MissedReport(ordered, compared, excluded_pods, history)
 
 
-def _why(pod: Json, found: Missed, history: History) -> str:
+def _why(pod: Json, found: Missed, history: WebhookHistory) -> str:
     if found.difference is Difference.EXEMPTED:
         return "exempted by its annotation"
     if found.digest:
@@ -252,7 +252,7 @@ def _why(pod: Json, found: Missed, history: History) -> str:
     return history.why(seconds_of(text(pod, "metadata", "creationTimestamp")))
 
 
-async def history_of(api: ApiServer, where: str | None) -> History:
+async def history_of(api: ApiServer, where: str | None) -> WebhookHistory:
     """When the webhook was installed and down, and the policy edited, as far as the user may read that.
 
     `where`: as in `--policy`.
@@ -279,7 +279,9 @@ async def history_of(api: ApiServer, where: str | None) -> History:
     if last is not None and api.now() - last > SILENT_SECONDS:
         print_note(f"no replica of the webhook has been ready since {moment_of(last)}")
         outages.append(Outage(last, api.now()))
-    return History(seconds_of(text(registration, "metadata", "creationTimestamp")), outages, edited, last)
+    return WebhookHistory(
+        seconds_of(text(registration, "metadata", "creationTimestamp")), outages, edited, last
+    )
 
 
 async def _get_if_allowed(api: ApiServer, path: str, purpose: str) -> Json:

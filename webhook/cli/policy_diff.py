@@ -106,7 +106,7 @@ class FindingChange(NamedTuple):
     new: Outcome
 
 
-class Difference(NamedTuple):
+class PolicyDifference(NamedTuple):
     """The differences between two policies' decisions about one object."""
 
     before: Reviewed
@@ -137,11 +137,11 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def difference(before: Reviewed, after: Reviewed) -> Difference | None:
+def difference(before: Reviewed, after: Reviewed) -> PolicyDifference | None:
     """The difference between two reviews of one object; None if there is none."""
     findings, fields = list(_changed_findings(before, after)), _changed_fields(before, after)
     same = not findings and not fields and before.verdict is after.verdict
-    return None if same else Difference(before, after, findings, fields)
+    return None if same else PolicyDifference(before, after, findings, fields)
 
 
 def _changed_findings(before: Reviewed, after: Reviewed) -> Iterator[FindingChange]:
@@ -219,7 +219,7 @@ class Comparison(Struct):
         else:
             print_lines(self._lines(pairs))
 
-    def _differences(self, pairs: Iterable[Pair]) -> Iterator[Difference]:
+    def _differences(self, pairs: Iterable[Pair]) -> Iterator[PolicyDifference]:
         for pair in pairs:
             self.objects += 1
             found = difference(*pair)
@@ -227,7 +227,7 @@ class Comparison(Struct):
                 self._count(found)
                 yield found
 
-    def _count(self, found: Difference) -> None:
+    def _count(self, found: PolicyDifference) -> None:
         self.different += 1
         namespace = self.namespaces.setdefault(found.after.document.namespace or NO_NAMESPACE, Counter())
         namespace.update(_transitions(found.before.verdict, found.after.verdict))
@@ -274,7 +274,7 @@ class Comparison(Struct):
         yield f'], "totals": {json.dumps(totals)}}}\n'
 
 
-def _difference_lines(found: Difference) -> Iterator[Line]:
+def _difference_lines(found: PolicyDifference) -> Iterator[Line]:
     before, after = found.before.verdict, found.after.verdict
     style = "red" if after > before else "green" if after < before else ""
     verdicts = " -> ".join(dict.fromkeys((_verdict(before), _verdict(after))))
@@ -317,7 +317,7 @@ def _table(title: str, counted: Mapping[str, Counter[str]]) -> Iterator[Line]:
     yield "", ""
 
 
-def _record(found: Difference) -> dict[str, Any]:
+def _record(found: PolicyDifference) -> dict[str, Any]:
     return {
         **identity(found.after.document),
         "verdict": {"old": str(found.before.verdict), "new": str(found.after.verdict)},

@@ -65,7 +65,7 @@ class Expectation(Model):
     )
 
 
-class Case(Model):
+class PolicyCase(Model):
     """Manifests that are reviewed together, and the expectations about them."""
 
     name: str = Field(description="the name of the test")
@@ -89,7 +89,7 @@ class Suite(Model):
 
     policy: str | None = Field(None, description="a directory or a file next to this one; absent: built-in")
     profile: Profile | None = Field(None, description="instead of the policy's profile")
-    tests: tuple[Case, ...] = Field(description="the tests")
+    tests: tuple[PolicyCase, ...] = Field(description="the tests")
 
 
 # --- the command -----------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _policy(file: Path, suite: Suite) -> Config:
 # --- one test --------------------------------------------------------------------------------------------
 
 
-def _failures(file: Path, case: Case, config: Config) -> Iterator[str]:
+def _failures(file: Path, case: PolicyCase, config: Config) -> Iterator[str]:
     documents = read([str(file.parent / each) for each in case.manifests])
     documents += [Document(str(file), number, obj) for number, obj in enumerate(case.objects)]
     old = read([str(file.parent / each) for each in case.old])

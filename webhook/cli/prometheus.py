@@ -9,12 +9,12 @@ import aiohttp
 from yarl import URL
 
 from webhook.errors import UserError
-from webhook.observed.history import History, history
+from webhook.observed.history import ObservedHistory, history
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=120)
 
 
-async def query_history(url: str, namespace: str) -> History:
+async def query_history(url: str, namespace: str) -> ObservedHistory:
     """The history of a namespace's workloads; of all namespaces if empty.
 
     Raises:

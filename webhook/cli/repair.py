@@ -26,7 +26,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import Wait
-from webhook.cli.missed import History, MissedReport, find_missed, history_of
+from webhook.cli.missed import MissedReport, WebhookHistory, find_missed, history_of
 from webhook.cli.owners import Owners
 from webhook.cli.terminal import confirmed, print_note
 from webhook.errors import UserError
@@ -61,7 +61,7 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
     cluster, unknown = wait(read_facts(api, namespace))
     if unknown:
         print_note(f"unknown to the policies, because you may not read them: {', '.join(unknown)}")
-    history: History = wait(history_of(api, args.policy))
+    history: WebhookHistory = wait(history_of(api, args.policy))
     report: MissedReport = wait(find_missed(api, namespace, config, cluster, history))
     wait(_find_held_back(api, report))
     if not args.repair:

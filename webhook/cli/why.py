@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-class Answer(Struct, frozen=True):
+class WhyAnswer(Struct, frozen=True):
     obj: Json
     place: PodMetadata
     fields: Sequence[Field]
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 # --- the objects ------------------------------------------------------------------------------------
 
 
-def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Iterator[Answer]:
+def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Iterator[WhyAnswer]:
     documents = read(files)
     cluster = ManifestCluster([document.obj for document in documents])
     found = False
@@ -152,7 +152,9 @@ async def _override(api: ApiServer, where: str) -> Mapping[str, str]:
         return {}
 
 
-async def _of_cluster(api: ApiServer, namespace: str, names: Sequence[str], config: Config) -> list[Answer]:
+async def _of_cluster(
+    api: ApiServer, namespace: str, names: Sequence[str], config: Config
+) -> list[WhyAnswer]:
     known = await served(api, (POD, *config.workloads))
     cluster, _ = await read_facts(api, namespace)
     found = await asyncio.gather(*(_get(api, known, namespace, each) for each in names))
@@ -178,7 +180,7 @@ async def _get(api: ApiServer, known: Sequence[Collection], namespace: str, name
 
 async def _running(
     api: ApiServer, obj: Json, known: Sequence[Collection], config: Config, cluster: Cluster
-) -> Answer:
+) -> WhyAnswer:
     document = Document(api.context or "cluster", None, obj)
     if kind_of(obj) != POD:
         template = next(iter(pod_templates(obj, config.workloads)), None)
@@ -189,7 +191,7 @@ async def _running(
     return _pod(obj, owners, config, cluster)
 
 
-def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) -> Answer:
+def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) -> WhyAnswer:
     changed = Changed.of(pod)
     template = _template_of(pod, owners[0], config) if owners else None
     manifest = None if template else last_applied(pod)
@@ -210,7 +212,7 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
     derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
     top = owners[-1] if owners else pod
     above = next(iter(pod_templates(top, config.workloads)), None) if owners else None
-    return Answer(
+    return WhyAnswer(
         pod,
         PodMetadata(top, above),
         fields_of(pod, written, derived, list(relevant_fields(pod)), changed, _manifest_of(pod, top, config)),
@@ -236,7 +238,7 @@ def _manifest_of(pod: Json, top: Json, config: Config) -> Json:
     return {} if template is None else template.pod
 
 
-def _workload(document: Document, config: Config, cluster: Cluster, template: PodTemplate) -> Answer:
+def _workload(document: Document, config: Config, cluster: Cluster, template: PodTemplate) -> WhyAnswer:
     obj = document.obj
     bounds = bounded(obj, config.workloads, allowance())
     if not bounds.whole:
@@ -260,7 +262,7 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
         if job.spec.get(name) is not None
     ]
     source = "" if document.runs else document.source
-    return Answer(
+    return WhyAnswer(
         obj,
         PodMetadata(obj, template if kind_of(obj) != POD else None, source),
         fields_of(
@@ -289,7 +291,7 @@ def _title(obj: Json) -> str:
     return f"{text(obj, 'kind')} {namespace}/{name}" if namespace else f"{text(obj, 'kind')} {name}"
 
 
-def _record(answer: Answer, policy: PolicyText, kubectl: Kubectl) -> Json:
+def _record(answer: WhyAnswer, policy: PolicyText, kubectl: Kubectl) -> Json:
     """The element of `-o json`; the text output has the same content."""
     policies = dict.fromkeys(each.reason.policy for each in answer.fields if each.reason)
     return {
@@ -309,7 +311,7 @@ def _record(answer: Answer, policy: PolicyText, kubectl: Kubectl) -> Json:
     }
 
 
-def _field(answer: Answer, each: Field, policy: PolicyText, kubectl: Kubectl) -> Json:
+def _field(answer: WhyAnswer, each: Field, policy: PolicyText, kubectl: Kubectl) -> Json:
     reason = each.reason
     record: Json = {"path": each.path, "by": each.by.value, "manager": each.manager or None}
     if reason is None:

@@ -122,7 +122,7 @@ class PolicySource(Protocol):
         """Offer the present policy and every change, until cancelled."""
 
 
-class Defaults:
+class DefaultPolicy:
     """No policy: all settings have their defaults."""
 
     async def follow(self, policy: LivePolicy) -> None:
@@ -133,7 +133,7 @@ class Defaults:
 # --- a directory ---------------------------------------------------------------------------------------
 
 
-class Directory:
+class PolicyDirectory:
     """YAML files in a directory, such as a ConfigMap volume."""
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +187,7 @@ def read_directory(path: Path) -> dict[str, str]:
 # --- a ConfigMap ---------------------------------------------------------------------------------------
 
 
-class ConfigMap:
+class WatchedConfigMap:
     """A ConfigMap, watched through the API and merged with `mlchassis-override`."""
 
     def __init__(self, lister: Lister, recorder: Writes, namespace: str, name: str) -> None:

@@ -54,7 +54,7 @@ _PLAIN: Final = frozenset(
 _WITH_PATH: Final = ("patches", "patchesJson6902", "replacements")
 
 
-class Source(Struct, frozen=True):
+class RenderedSource(Struct, frozen=True):
     """A directory whose result is reviewed instead of its files."""
 
     file: Path
@@ -99,7 +99,7 @@ class Source(Struct, frozen=True):
         )
 
 
-def sources(directory: Path, values: Iterable[str] = ()) -> list[Source]:
+def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]:
     """The charts and kustomizations below a directory, without those that another one contains.
 
     `values`: files with values for the charts.
@@ -112,7 +112,7 @@ def sources(directory: Path, values: Iterable[str] = ()) -> list[Source]:
 # --- Helm ------------------------------------------------------------------------------------------
 
 
-def _charts(directory: Path, flags: Iterable[str]) -> Iterator[Source]:
+def _charts(directory: Path, flags: Iterable[str]) -> Iterator[RenderedSource]:
     found = sorted(file.parent for file in _visible(directory, (CHART,)))
     for root in found:
         if any(root != other and root.is_relative_to(other) for other in found):
@@ -120,13 +120,13 @@ def _charts(directory: Path, flags: Iterable[str]) -> Iterator[Source]:
         files = frozenset(file for file in root.rglob("*") if file.is_file())
         command = ("helm", "template", "release", str(root), *flags)
         library = text(_loaded(root / CHART), "type") == "library"
-        yield Source(root / CHART, () if library else (command,), files, files)
+        yield RenderedSource(root / CHART, () if library else (command,), files, files)
 
 
 # --- kustomize -------------------------------------------------------------------------------------
 
 
-def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Source]:
+def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[RenderedSource]:
     found = [file for file in _visible(directory, KUSTOMIZATIONS) if file not in inside]
     objects = {file: _loaded(file) for file in found}
     contained = {
@@ -138,7 +138,7 @@ def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Source
         parts, files, remote, patched = _closure(file)
         root = str(file.parent)
         tools = (("kubectl", "kustomize", root), ("kustomize", "build", root))
-        yield Source(file, tools, parts, files, remote, patched)
+        yield RenderedSource(file, tools, parts, files, remote, patched)
 
 
 def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str, bool]:

@@ -30,7 +30,7 @@ from webhook.kube.errors import ApiError
 from webhook.kube.rate_limit import Clock, Sleep
 from webhook.kube.reflector import Lister, Reflector
 from webhook.observed.model_events import ModelEvents
-from webhook.observed.pods import PodTracker, Unread
+from webhook.observed.pods import PodTracker, UnreadPod
 from webhook.observed.record import Observation, Record, as_config_map
 
 log = structlog.get_logger()
@@ -200,7 +200,7 @@ class PodSink:
         self._listed: set[str] | None = None
         """The uids of a list, until it is complete."""
         self._failed = False
-        self._unread: asyncio.Queue[Unread] = asyncio.Queue(MAX_UNREAD)
+        self._unread: asyncio.Queue[UnreadPod] = asyncio.Queue(MAX_UNREAD)
 
     async def read(self) -> None:
         """Read pods with news, without end."""

@@ -32,7 +32,7 @@ Key = tuple[str, str, str]
 """Namespace, workload (`Deployment/llm`), container."""
 
 
-class Liveness(Struct):
+class LivenessResults(Struct):
     """The results of the liveness probes of one container, in all pods of its workload."""
 
     failed: float = 0.0
@@ -56,15 +56,15 @@ class Liveness(Struct):
         return 1 - self.buckets[bound] / total, bound
 
 
-class History(Struct):
+class ObservedHistory(Struct):
     """Starts and probes by container."""
 
     starts: defaultdict[tuple[Key, str], list[int]] = field(default_factory=lambda: defaultdict(list))
     """Seconds from a container's start until its pod was ready, by key and image."""
-    liveness: defaultdict[Key, Liveness] = field(default_factory=lambda: defaultdict(Liveness))
+    liveness: defaultdict[Key, LivenessResults] = field(default_factory=lambda: defaultdict(LivenessResults))
 
 
-async def history(query: Query, namespace: str) -> History:
+async def history(query: Query, namespace: str) -> ObservedHistory:
     """The history of a namespace's workloads, or of all if it is empty. Raises the errors of `query`."""
     where = f"namespace={json.dumps(namespace)}," if namespace else ""
     controlled = f'{where}owner_is_controller="true"'
@@ -95,7 +95,7 @@ async def history(query: Query, namespace: str) -> History:
     def key(labels: Mapping[str, str]) -> Key:
         return labels["namespace"], workload(labels), labels["container"]
 
-    found = History()
+    found = ObservedHistory()
     for labels, seconds in await query(_starts(where)):
         image = images.get((labels["namespace"], labels["pod"], labels["container"]), "")
         if seconds >= 0:

@@ -29,7 +29,7 @@ from policies.probes.standard_probes_settings import Learning, StandardProbes
 from policies.probes.startup_budget import declared_size
 from webhook.admission.configuration import Config
 from webhook.admission.review import of_running
-from webhook.observed.record import Ended, Observation, Started
+from webhook.observed.record import Ended, Observation, ObservedStart
 
 NODE_TYPE_LABELS: Final = (
     "nvidia.com/gpu.product",
@@ -84,7 +84,7 @@ class PodTracker:
         """All other pods are deleted."""
         self._pods = {uid: pod for uid, pod in self._pods.items() if uid in uids}
 
-    def observe(self, pod: Json) -> Unread | None:
+    def observe(self, pod: Json) -> UnreadPod | None:
         """The starts and ends of a pod that were not yet recorded, if there are any. Only its status is
         read."""
         uid, namespace = text(pod, "metadata", "uid"), text(pod, "metadata", "namespace")
@@ -109,7 +109,7 @@ class PodTracker:
         if not (started or ended or disrupted):
             return None
         reason = disruption if disrupted else ""
-        return Unread(pod, namespace, self._config(), self._cluster, started, ended, reason)
+        return UnreadPod(pod, namespace, self._config(), self._cluster, started, ended, reason)
 
     def _start(self, known: _Pod, first: bool, pod: Json, status: Json) -> float | None:
         """When a container became ready, if that start was not yet recorded."""
@@ -142,7 +142,7 @@ class PodTracker:
                 yield {**end, "wasReady": known.started.get(name) == _run_id(end, end)}
 
 
-class Unread(Struct, frozen=True):
+class UnreadPod(Struct, frozen=True):
     """New starts and ends of a pod whose containers were not read yet."""
 
     pod: Json
@@ -203,12 +203,12 @@ class _Observations:
     def _key(self, container: Container) -> str:
         return record_key(self._pod, container, self._facts)
 
-    def _started(self, container: Container, status: Json, at: float) -> Started:
+    def _started(self, container: Container, status: Json, at: float) -> ObservedStart:
         began = seconds_of(text(status, "state", "running", "startedAt")) or at
         first = integer(status, "restartCount", default=0) == 0
         initialised = _true_since(self._pod, "Initialized") if first else None
         scheduled = _true_since(self._pod, "PodScheduled") if first else None
-        return Started(
+        return ObservedStart(
             self._namespace,
             self._key(container),
             int(at),

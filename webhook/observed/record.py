@@ -118,7 +118,7 @@ class Observation(Struct, frozen=True):
     node_type: str
 
 
-class Started(Observation, frozen=True):
+class ObservedStart(Observation, frozen=True):
     """A start that became ready."""
 
     load: int
@@ -185,7 +185,7 @@ class Record:
                 continue
             entries = self.namespaces.setdefault(each.namespace, {})
             entry = replace(entries.get(each.key, Entry()), seen=min(max(each.at, 0), now))
-            if isinstance(each, Started):
+            if isinstance(each, ObservedStart):
                 entry = _with_start(entry, each)
             elif isinstance(each, Ended):
                 entry = _with_end(entry, each, now)
@@ -226,7 +226,7 @@ def _dumped(entry: Entry) -> str:
     return msgspec.json.encode(entry).decode()
 
 
-def _with_start(entry: Entry, start: Started) -> Entry:
+def _with_start(entry: Entry, start: ObservedStart) -> Entry:
     load = min(start.load, MAX_LENGTH)
     name = _node_type(start.node_type, entry.nodes)
     times = entry.nodes.get(name, Times())

@@ -26,7 +26,7 @@ from policies.probes.observed import MIN_STARTS, workload_of
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.review import Context
-from webhook.observed.history import History, Key, Liveness
+from webhook.observed.history import Key, LivenessResults, ObservedHistory
 from webhook.observed.pods import (
     KILLED,
     STARTUP_PROBE,
@@ -81,7 +81,7 @@ class Row(Struct, frozen=True):
     """The proposed annotation of the pod template, if any."""
     startup_failures: int | None = None
     """The proposed failureThreshold of a startupProbe that the author set, if any."""
-    liveness: Liveness | None = None
+    liveness: LivenessResults | None = None
     """Its liveness probes, if a Prometheus was queried."""
 
     @property
@@ -144,7 +144,7 @@ def rows(
     record: Record,
     config: Config,
     cluster: Cluster,
-    history: History | None = None,
+    history: ObservedHistory | None = None,
 ) -> list[Row]:
     """A row for each main container that serves or runs to completion, worst first."""
     groups: dict[Key, _Group] = {}
@@ -175,11 +175,11 @@ def rows(
         if found and group is not None:
             count = max(integer(event, "count", default=1), integer(event, "series", "count", default=1))
             group.kills[found["probe"]] += count
-    made = [_row(key, group, history or History()) for key, group in groups.items()]
+    made = [_row(key, group, history or ObservedHistory()) for key, group in groups.items()]
     return sorted(made, key=lambda row: (row.verdicts == (FINE,), row.namespace, row.workload, row.container))
 
 
-def _row(key: Key, group: _Group, history: History) -> Row:
+def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
     entry, container = group.entry, group.container
     earlier = history.starts.get((key, text(container.spec, "image")), [])
     known = entry.loads or group.loads
@@ -230,7 +230,7 @@ def _row(key: Key, group: _Group, history: History) -> Row:
     )
 
 
-def _liveness_verdicts(liveness: Liveness, container: Container) -> Iterator[str]:
+def _liveness_verdicts(liveness: LivenessResults, container: Container) -> Iterator[str]:
     probe = container.typed.liveness_probe
     if probe is None or liveness.total < _MIN_PROBES:
         return
@@ -243,7 +243,7 @@ def _liveness_verdicts(liveness: Liveness, container: Container) -> Iterator[str
         yield f"{slow}: raise timeoutSeconds"
 
 
-def _liveness_json(liveness: Liveness) -> Json:
+def _liveness_json(liveness: LivenessResults) -> Json:
     within = {f"{bound:g}": round(count) for bound, count in sorted(liveness.buckets.items())}
     return {"failed": round(liveness.failed), "succeeded": round(liveness.succeeded), "withinSeconds": within}
 

@@ -47,7 +47,7 @@ class Hold:
         self.evicted = False
 
 
-class Budget:
+class BodyBudget:
     """The room for all bodies."""
 
     def __init__(self, room: int = ROOM) -> None:
@@ -98,7 +98,7 @@ class Budget:
                 return
 
 
-async def read(http: web.Request, hold: Hold, budget: Budget, deadline: float) -> bytes:
+async def read(http: web.Request, hold: Hold, budget: BodyBudget, deadline: float) -> bytes:
     """The whole body. Refusal if it is not JSON, too large, encoded, incomplete or late."""
     if http.content_type != "application/json":
         raise Refusal(

@@ -24,7 +24,7 @@ from aiohttp import web
 from prometheus_client import Counter
 
 from webhook.server.bodies import FREE
-from webhook.server.log import RateLimited
+from webhook.server.log import RateLimitedLog
 from webhook.server.shared_memory import SharedRecords
 
 if TYPE_CHECKING:  # it may have been deleted
@@ -62,7 +62,7 @@ class Refusals:
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
-        self._lines = RateLimited("refused")
+        self._lines = RateLimitedLog("refused")
 
     def add(self, reason: str, **fields: object) -> None:
         """`reason` is a label of the metric."""

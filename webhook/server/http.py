@@ -2,8 +2,8 @@
 
 A request that is not a review gets a 4xx and one sentence, never a 5xx or a dropped connection.
 
-aiohttp reads the requests. If the fast path is on, `Server.answer` takes the usual request, a whole review in
-the form that API servers send, without aiohttp: parsing it as HTTP costs more than answering it.
+aiohttp reads the requests. If the fast path is on, `AdmissionServer.answer` takes the usual request, a whole
+review in the form that API servers send, without aiohttp: parsing it as HTTP costs more than answering it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.connections import Acceptor, Connection, FastPath, Refusals, track_requests
 from webhook.server.journal import Journal
-from webhook.server.log import RateLimited
+from webhook.server.log import RateLimitedLog
 from webhook.server.reviews import Endpoint, OnError, Reviews
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
@@ -73,7 +73,7 @@ class Readiness(Struct):
         return [reason for reason in reasons if reason]
 
 
-class Server:
+class AdmissionServer:
     """The HTTP server of the admission endpoints; an endpoint's name is its path."""
 
     def __init__(
@@ -103,11 +103,11 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._acceptor: Acceptor | None = None
         self._refusals = Refusals(metrics.refused)
-        self._lines = RateLimited("request refused")
+        self._lines = RateLimitedLog("request refused")
         self._seconds = {name: metrics.seconds.labels(name) for name in endpoints}
 
     def application(self) -> web.Application:
-        self._budget = bodies.Budget()
+        self._budget = bodies.BodyBudget()
         app = web.Application(middlewares=[track_requests])
         for name in self._seconds:
             app.router.add_post(f"/{name}", self._admission(name))

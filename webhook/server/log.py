@@ -179,7 +179,7 @@ def _write_traceback(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None
             stream.write(f"\n    {_escaped(line)}")
 
 
-class RateLimited:
+class RateLimitedLog:
     """Log lines that callers cause: the first few of each reason a minute, then one with the number of the
     rest."""
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 
 from webhook.server import server_flags
-from webhook.server.server_flags import Options
+from webhook.server.server_flags import ServerOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         return _start(chosen)
 
 
-def _start(chosen: Options) -> int:
+def _start(chosen: ServerOptions) -> int:
     from webhook.server import log, worker
 
     log.configure(chosen.log_level, chosen.log_format)

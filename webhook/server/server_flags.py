@@ -26,7 +26,7 @@ Switch = Literal["on", "off"]
 SWITCH: tuple[Switch, ...] = ("on", "off")
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class ServerOptions(Struct, frozen=True, kw_only=True):
     """The parsed flags. Times in seconds."""
 
     policy: str | None
@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def options_of(args: argparse.Namespace) -> Options:
+def options_of(args: argparse.Namespace) -> ServerOptions:
     """The flags as Options. UserError if they contradict each other."""
     files = bool(args.tls_cert), bool(args.tls_key)
     if any(files) and not all(files):
@@ -183,7 +183,7 @@ def options_of(args: argparse.Namespace) -> Options:
         raise UserError("--workers must be 1 or more")
     if args.memo < 0:
         raise UserError("--memo must be 0 or more")
-    options = Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
+    options = ServerOptions(**{field.name: getattr(args, field.name) for field in fields(ServerOptions)})
     if options.policy_config_map and not options.uses_cluster:
         raise UserError("--policy configmap: needs a cluster; run in a pod or set --kubeconfig")
     return options

@@ -168,7 +168,7 @@ class Suspects:
         return expires is not None and self._clock() < expires
 
 
-class Restarts(ctypes.Structure):
+class WorkerRestarts(ctypes.Structure):
     """The number of worker restarts: a review hung, the event loop stalled, or the worker died."""
 
     _fields_ = tuple((reason, ctypes.c_uint64) for reason in RESTART_REASONS)
@@ -185,14 +185,14 @@ class SharedRecords(Struct, frozen=True):
 
     state: WorkerState
     suspects: Suspects
-    restarts: Restarts
+    restarts: WorkerRestarts
     others: tuple[WorkerState, ...] = ()
     """The other workers behind the same socket."""
 
     @classmethod
     def unshared(cls) -> SharedRecords:
         """For a process without a supervisor."""
-        return cls(in_shared_memory(WorkerState), Suspects(), in_shared_memory(Restarts))
+        return cls(in_shared_memory(WorkerState), Suspects(), in_shared_memory(WorkerRestarts))
 
 
 class ReviewRecord:

@@ -25,7 +25,13 @@ import structlog
 from msgspec import Struct, field
 
 from webhook.server.log import handle_level_signals
-from webhook.server.shared_memory import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
+from webhook.server.shared_memory import (
+    SharedRecords,
+    Suspects,
+    WorkerRestarts,
+    WorkerState,
+    in_shared_memory,
+)
 
 log = structlog.get_logger()
 
@@ -100,7 +106,7 @@ class _Supervisor:
     ) -> None:
         self._workers = [_Worker() for _ in range(count)]
         self._listener, self._serve, self._on_exit = listener, serve, on_exit
-        self._suspects, self._restarts = Suspects(), in_shared_memory(Restarts)
+        self._suspects, self._restarts = Suspects(), in_shared_memory(WorkerRestarts)
         self._stopping, self._status = False, 0
         self._stop_signals = stopping_signals()
         self._awaited = (*self._stop_signals, *LOG_SIGNALS, signal.SIGCHLD)

@@ -32,7 +32,7 @@ from webhook.admission import engine
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
 from webhook.config.load import load, models, rules
-from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource
+from webhook.config.source import DefaultPolicy, LivePolicy, PolicyDirectory, PolicySource, WatchedConfigMap
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer, load_client
 from webhook.kube.caches import ClusterCache
@@ -48,10 +48,10 @@ from webhook.server import tls_reload as certs
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import FastPath, raise_descriptor_limit
 from webhook.server.endpoints import endpoints, on_error
-from webhook.server.http import Readiness, Server, listen
+from webhook.server.http import AdmissionServer, Readiness, listen
 from webhook.server.metrics import Metrics, Tally, remove_gauges
 from webhook.server.running_pods import RunningPods
-from webhook.server.server_flags import Options
+from webhook.server.server_flags import ServerOptions
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.supervisor import processes, stopping_signals, supervise
 from webhook.server.tracing import Tracing, otlp
@@ -72,7 +72,7 @@ POLICY_PATIENCE = 15.0
 better than one that an unreachable API server keeps out of service."""
 
 
-def serve(options: Options) -> int:
+def serve(options: ServerOptions) -> int:
     """Serve until SIGTERM or SIGINT; the exit status."""
     raise_descriptor_limit()
     try:
@@ -95,7 +95,7 @@ def serve(options: Options) -> int:
     return supervise(options.workers, listener, serve_one, remove_gauges)
 
 
-def _preload(options: Options) -> None:
+def _preload(options: ServerOptions) -> None:
     """Load all tables and modules before the first fork, so that a restarted worker serves at once."""
     _kinds()
     config = load(dict.fromkeys(models(), ""))  # builds what checks a policy, too
@@ -140,7 +140,7 @@ def _kinds() -> tuple[str, ...]:
     return (*others, *(each.kind for each in known_workloads()))
 
 
-async def _serve(options: Options, listener: socket.socket, shared: SharedRecords) -> int:
+async def _serve(options: ServerOptions, listener: socket.socket, shared: SharedRecords) -> int:
     stopped = asyncio.Event()
     for number in stopping_signals():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -172,7 +172,7 @@ async def _serve(options: Options, listener: socket.socket, shared: SharedRecord
             metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
             log.info("certificate in force", until=pki.expiry(bundle).isoformat())
 
-        server = Server(
+        server = AdmissionServer(
             endpoints(policy, cluster, namer, memo),
             on_error(policy),
             metrics,
@@ -255,7 +255,7 @@ async def _await_policy(policy: LivePolicy, readiness: Readiness) -> None:
 # --- the parts -----------------------------------------------------------------------------------------
 
 
-def _fast_path(options: Options) -> ModuleType | None:
+def _fast_path(options: ServerOptions) -> ModuleType | None:
     """The package `webhook.fast_path`, unless it is switched off or deleted."""
     if options.fast_path == "off":
         return None
@@ -265,7 +265,7 @@ def _fast_path(options: Options) -> ModuleType | None:
     return import_module("webhook.fast_path")
 
 
-async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
+async def _connect(options: ServerOptions, stack: AsyncExitStack) -> ApiServer | None:
     if not options.uses_cluster:
         return None
     try:
@@ -278,7 +278,7 @@ async def _connect(options: Options, stack: AsyncExitStack) -> ApiServer | None:
 
 
 def _facts(
-    options: Options, own: str, api: ApiServer | None, metrics: Metrics
+    options: ServerOptions, own: str, api: ApiServer | None, metrics: Metrics
 ) -> tuple[Cluster, list[Reflector]]:
     if api is None and options.facts:
         try:
@@ -309,15 +309,15 @@ def _namer(workers: LiveWorkers, policy: LivePolicy, cluster: Cluster, metrics: 
     )
 
 
-def _policy_source(options: Options, api: ApiServer | None) -> PolicySource:
+def _policy_source(options: ServerOptions, api: ApiServer | None) -> PolicySource:
     if not options.policy:
-        return Defaults()
+        return DefaultPolicy()
     if api and options.policy_config_map:
-        return ConfigMap(api, api, *options.policy_config_map)
-    return Directory(Path(options.policy))
+        return WatchedConfigMap(api, api, *options.policy_config_map)
+    return PolicyDirectory(Path(options.policy))
 
 
-def _certificate_source(options: Options, own: str, api: ApiServer | None) -> certs.CertificateSource:
+def _certificate_source(options: ServerOptions, own: str, api: ApiServer | None) -> certs.CertificateSource:
     if options.tls_cert and options.tls_key:
         return certs.MountedFiles(options.tls_cert, options.tls_key, options.tls_ca)
     addressed = [options.host] if options.host and options.host not in ("0.0.0.0", "::") else []  # noqa: S104
@@ -328,7 +328,7 @@ def _certificate_source(options: Options, own: str, api: ApiServer | None) -> ce
 
 
 def _registration(
-    options: Options,
+    options: ServerOptions,
     api: ApiServer | None,
     source: certs.CertificateSource,
     serving: certs.ServingCertificate,

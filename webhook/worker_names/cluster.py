@@ -19,7 +19,7 @@ import structlog
 from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
 from policies.kube.json import Json, maps, text
 from policies.kube.metadata import annotations_of
-from policies.worker_names.workers import Owner
+from policies.worker_names.workers import WorkerOwner
 from webhook.kube import paths
 from webhook.kube.api import ApiServer, items_of
 from webhook.kube.errors import ApiError
@@ -54,14 +54,14 @@ class LiveWorkers:
     def now(self) -> float:
         return self._api.now()
 
-    async def owner(self, owner: Owner, namespace: str) -> Json | None:
+    async def owner(self, owner: WorkerOwner, namespace: str) -> Json | None:
         if owner.is_ray:
             return await self._api.get(paths.one(owner.api_version, "rayclusters", owner.name, namespace))
         resource, namespaced = await self._resource(owner)
         namespace = namespace if namespaced else ""
         return await self._api.get(paths.one(owner.api_version, resource, owner.name, namespace, "scale"))
 
-    async def _resource(self, owner: Owner) -> tuple[str, bool]:
+    async def _resource(self, owner: WorkerOwner) -> tuple[str, bool]:
         """The owner's resource in API discovery, and whether it is namespaced. Raises NoScale."""
         key = (owner.api_version, owner.kind)
         if key not in self._scalable:
@@ -106,7 +106,7 @@ class LiveWorkers:
         return names & seen
 
     async def owner_and_lease(
-        self, owner: Owner, namespace: str, lease: str
+        self, owner: WorkerOwner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
         path = paths.one(LEASES, "leases", lease, self._namespace)
         return await asyncio.gather(self.owner(owner, namespace), self._api.get(path))
@@ -195,7 +195,7 @@ class Sweep:
             reference = json.loads(annotations_of(lease).get(WORKER_NAMES_OWNER, ""))
         except (ValueError, TypeError, RecursionError):
             return False
-        owner = Owner(*(text(reference, key) for key in ("apiVersion", "kind", "name", "uid")))
+        owner = WorkerOwner(*(text(reference, key) for key in ("apiVersion", "kind", "name", "uid")))
         namespace = text(reference, "namespace")
         if not owner.is_sound or not namespace:
             return False

@@ -28,17 +28,17 @@ from policies.kube.objects.reading import WrongTypeError
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import (
     Answer,
-    Given,
-    Group,
+    GivenName,
     OnUnavailable,
-    Reason,
+    RefusalReason,
     Refused,
+    WorkerGroup,
     WorkerNames,
 )
 from policies.worker_names.workers import (
-    Owner,
     OwnerMismatch,
     Worker,
+    WorkerOwner,
     desired,
     existing_pod,
     worker_of,
@@ -86,7 +86,7 @@ class Workers(Writes, Protocol):
         """Seconds since the epoch by a clock that all replicas share. It may lag, but not lead."""
         ...
 
-    async def owner(self, owner: Owner, namespace: str) -> Json | None:
+    async def owner(self, owner: WorkerOwner, namespace: str) -> Json | None:
         """The live RayCluster, or the Scale of any other controller, with the owner's UID. Raises NoScale."""
         ...
 
@@ -101,7 +101,7 @@ class Workers(Writes, Protocol):
         ...
 
     async def owner_and_lease(
-        self, owner: Owner, namespace: str, lease: str
+        self, owner: WorkerOwner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
         """The result of `owner`, and the Lease of that name if there is one, read in any order."""
         ...
@@ -238,7 +238,7 @@ class Namer:
             error=str(error) or why,
         )
         return Refused(
-            Reason.UNAVAILABLE,
+            RefusalReason.UNAVAILABLE,
             f"{worker}: the webhook couldn't find out whether one more is wanted ({why}). Try again.",
         )
 
@@ -251,9 +251,9 @@ class Namer:
         mode: Mode,
         config: Config,
     ) -> Response:
-        if isinstance(answer, Given):
+        if isinstance(answer, GivenName):
             return self._name(request, worker, answer, mode, config)
-        if answer.reason is Reason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
+        if answer.reason is RefusalReason.UNAVAILABLE and settings.on_unavailable is OnUnavailable.ALLOW:
             return _unnamed(mode, f"{answer.message} The pod keeps its random name.")
         if mode is not Mode.ENFORCE:
             if not request.dry_run:
@@ -262,14 +262,16 @@ class Namer:
             return allowed(warnings, {"would-refuse": answer.message})
         if not request.dry_run:
             self._metrics.refused.labels(answer.reason.value).inc()
-            if answer.reason is Reason.EXISTS:
+            if answer.reason is RefusalReason.EXISTS:
                 self._announce(worker)
         # Clients retry 429 and 5xx themselves, so these cannot be used. KubeRay 1.0 and 1.1 continue after
         # AlreadyExists, which is wrong if the pod may be desired.
-        undecided = answer.reason in (Reason.UNAVAILABLE, Reason.UNTRUSTED)
+        undecided = answer.reason in (RefusalReason.UNAVAILABLE, RefusalReason.UNTRUSTED)
         return denied(answer.message, code=409, reason="Conflict" if undecided else "AlreadyExists")
 
-    def _name(self, request: Request, worker: Worker, answer: Given, mode: Mode, config: Config) -> Response:
+    def _name(
+        self, request: Request, worker: Worker, answer: GivenName, mode: Mode, config: Config
+    ) -> Response:
         if mode is not Mode.ENFORCE:
             warnings = [f"worker-names would name this pod {answer.name}"] if mode is Mode.WARN else []
             return allowed(warnings, {"would-name": answer.name})
@@ -346,7 +348,7 @@ async def allocate(
         # After the Lease: a replica that removed a reservation from it had seen the pod.
         listed = await workers.pods(worker.namespace, worker.selector, phases=not worker.owner.is_ray)
         pods = [existing_pod(pod) for pod in listed.pods]
-        group = Group(wanted, pods, record, now, listed.version, created)
+        group = WorkerGroup(wanted, pods, record, now, listed.version, created)
         answer = policy.decide(worker, group, settings)
         if isinstance(answer, Refused):
             gone = await _created(workers, worker, answer)

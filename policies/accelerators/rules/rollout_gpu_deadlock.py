@@ -13,7 +13,7 @@ from policies.kube.names import listed
 from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.ray import RayService
 from policies.rollouts.rollouts import (
-    Outcome,
+    RolloutOutcome,
     made_rollouts,
     outcome,
     pending_replicas,
@@ -38,13 +38,17 @@ def check(target: Target, facts: Facts) -> Findings:
         apart = not groups and kept_apart(template.typed, HOSTNAME)
         room = placed.room(one_each=apart) / pods
         ends = outcome(update, room)
-        if ends is Outcome.STUCK and apart and not kept_apart(template.typed, HOSTNAME, revisions=True):
+        if (
+            ends is RolloutOutcome.STUCK
+            and apart
+            and not kept_apart(template.typed, HOSTNAME, revisions=True)
+        ):
             ends = outcome(update, placed.room(one_each=False))
-        if ends is Outcome.COMPLETES:
+        if ends is RolloutOutcome.COMPLETES:
             continue
         requested = listed(f"{count * pods} {resource}" for resource, count in placed.requests.items())
         what, such = (f"group of {pods} pods", "groups") if groups else ("pod", "pods")
-        if ends is Outcome.SHORT:
+        if ends is RolloutOutcome.SHORT:
             yield Finding(
                 "spec.replicas",
                 f"All nodes and pools together fit only {int(room)} {such} with {requested}, so "
@@ -73,7 +77,7 @@ def _made_by_operator(target: Target, facts: Facts) -> Findings:
         if placed is None or not placed.nodes:
             continue
         room = placed.room(one_each=False)
-        if outcome(made.update, room) is not Outcome.STUCK:
+        if outcome(made.update, room) is not RolloutOutcome.STUCK:
             continue
         requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
         change = (

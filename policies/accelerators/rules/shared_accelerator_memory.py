@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.inventory import Node
+from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import whole_number
 from policies.containers.programs import launch_of
@@ -85,11 +85,11 @@ def _least_clients(found: Placement) -> int:
     return min(map(_of_node, found.nodes))
 
 
-def _of_node(node: Node) -> int:
+def _of_node(node: AcceleratorNode) -> int:
     return max((_count(node, sharing) for sharing in _sharings()), default=1)
 
 
-def _count(node: Node, sharing: Sharing) -> int:
+def _count(node: AcceleratorNode, sharing: Sharing) -> int:
     labels = node.described
     return whole_number(labels.get(sharing.count)) if labels.get(sharing.label) in sharing.values else 1
 

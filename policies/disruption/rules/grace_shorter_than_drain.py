@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.disruption.drains import Drain, SpotNodes, drain_of, pre_stop_sleep, spot_nodes_of
+from policies.disruption.drains import DrainTime, SpotNodes, drain_of, pre_stop_sleep, spot_nodes_of
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
 
@@ -22,7 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _of_server(
-    template: PodTemplate, container: Container, drain: Drain | None, spot: SpotNodes | None
+    template: PodTemplate, container: Container, drain: DrainTime | None, spot: SpotNodes | None
 ) -> Findings:
     grace, sleep = template.typed.spec.grace, pre_stop_sleep(template, container)
     needed = sleep + (drain.seconds if drain is not None else 0)

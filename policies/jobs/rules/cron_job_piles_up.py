@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.jobs.jobs import JobSpec, jobs_in
+from policies.jobs.jobs import PlacedJobSpec, jobs_in
 from policies.jobs.schedules import shortest_period
 from policies.jobs.training import runs_training
 from policies.kube.group_kinds import CRON_JOB
@@ -36,7 +36,7 @@ def check(target: Target, facts: Facts) -> Findings:
     yield from _history(spec)
 
 
-def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterator[Finding]:
+def _overlap(target: Target, job: PlacedJobSpec, period: int, facts: Facts) -> Iterator[Finding]:
     deadline = job.typed.active_deadline_seconds
     if deadline is not None and deadline <= period:
         return
@@ -65,7 +65,7 @@ def _overlap(target: Target, job: JobSpec, period: int, facts: Facts) -> Iterato
         )
 
 
-def _blocked(target: Target, job: JobSpec, facts: Facts) -> Iterator[Finding]:
+def _blocked(target: Target, job: PlacedJobSpec, facts: Facts) -> Iterator[Finding]:
     if job.typed.active_deadline_seconds is None and _trains(target, facts):
         yield Finding(
             job.at("activeDeadlineSeconds"),
@@ -85,7 +85,7 @@ def _trains(target: Target, facts: Facts) -> bool:
 _HINT: Final = "Set concurrencyPolicy to Forbid, and set the Job's activeDeadlineSeconds below the period."
 
 
-def _time_of_retries(job: JobSpec) -> int:
+def _time_of_retries(job: PlacedJobSpec) -> int:
     """Seconds of the pauses before the retries of a failing Job."""
     return sum(min(_BACKOFF * 2**n, _LONGEST_BACKOFF) for n in range(min(job.backoff_limit, 20)))
 

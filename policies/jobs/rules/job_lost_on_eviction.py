@@ -11,7 +11,7 @@ from policies.core.pod_view import PodView
 from policies.jobs.idle import only_idles
 from policies.jobs.jobs import (
     JobRetries,
-    JobSpec,
+    PlacedJobSpec,
     handles_failures_itself,
     is_gang,
     own_jobs,
@@ -37,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield from _run(target, run, facts)
 
 
-def _job(target: Target, job: JobSpec, facts: Facts) -> Findings:
+def _job(target: Target, job: PlacedJobSpec, facts: Facts) -> Findings:
     if job.on_disruption() == "Ignore":
         return
     trains = runs_training(PodView(job.template))

@@ -7,7 +7,7 @@ from typing import Final
 from policies.commands.hosts import reach_of, split_port
 from policies.commands.model import Reach
 from policies.containers.commands import container_command
-from policies.containers.programs import Options, Program
+from policies.containers.programs import Program, ProgramOptions
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.lives import runs_in
@@ -48,7 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _of_command(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
-    launcher, options = launcher_of(words), Options(words)
+    launcher, options = launcher_of(words), ProgramOptions(words)
     for known in _table():
         nodes = _at_least(options.value(known.nodes)) if launcher in known.launchers else 0
         if nodes < 2 or _is_first(options.value(known.rank), target, template):

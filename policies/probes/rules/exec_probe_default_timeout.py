@@ -10,7 +10,7 @@ from policies.core.data import load_one, table
 from policies.core.settings import Field, Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
+from policies.probes.probe import LENIENT, LIVENESS, ContainerProbe, probes
 from policies.probes.rules.probe_always_passes import always_passes
 
 
@@ -65,7 +65,7 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _slow_program(probe: Probe) -> SlowProgram | None:
+def _slow_program(probe: ContainerProbe) -> SlowProgram | None:
     """The program of the probe that needs longer than its timeout."""
     slow = (each for each in _table() if each.seconds > probe.timeout)
     return next((each for each in slow if any(map(each.is_run_by, probe.command.commands))), None)

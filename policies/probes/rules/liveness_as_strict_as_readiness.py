@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import LENIENT, Probe, liveness_and_readiness
+from policies.probes.probe import LENIENT, ContainerProbe, liveness_and_readiness
 from policies.probes.serving import recognised
 
 SHORT: Final = 2
@@ -38,7 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def too_strict(target: Target, facts: Facts) -> Iterator[tuple[Probe, Probe]]:
+def too_strict(target: Target, facts: Facts) -> Iterator[tuple[ContainerProbe, ContainerProbe]]:
     """The liveness and readiness of each container that overload restarts before it gets less traffic."""
     for liveness, readiness in liveness_and_readiness(target):
         if not liveness.has_same_check_as(readiness) or liveness.give_up > readiness.give_up:
@@ -49,7 +49,7 @@ def too_strict(target: Target, facts: Facts) -> Iterator[tuple[Probe, Probe]]:
             yield liveness, readiness
 
 
-def _fails_under_load(probe: Probe) -> bool:
+def _fails_under_load(probe: ContainerProbe) -> bool:
     if probe.typed.tcp_socket is not None:  # the kernel accepts connections
         return False
     commands = probe.command.commands

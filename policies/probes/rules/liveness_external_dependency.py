@@ -6,7 +6,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.probes.endpoints import liveness_advice
 from policies.probes.external_hosts import external_dependencies
 from policies.probes.preset import dependency_of
-from policies.probes.probe import LIVENESS, Probe, probes
+from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.serving import recognised
 
 
@@ -17,7 +17,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield finding
 
 
-def _dependent_endpoint(probe: Probe, facts: Facts) -> Finding | None:
+def _dependent_endpoint(probe: ContainerProbe, facts: Facts) -> Finding | None:
     """Report an endpoint of a recognised server that can fail while the process is alive."""
     server = recognised(probe.container, facts)
     asked = probe.typed.http_get

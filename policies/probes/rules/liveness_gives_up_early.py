@@ -8,7 +8,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.reasons import in_words
 from policies.kube.json import mapping
 from policies.kube.quantities import whole_number
-from policies.probes.probe import LENIENT, LIVENESS, Probe, probes
+from policies.probes.probe import LENIENT, LIVENESS, ContainerProbe, probes
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield _within_seconds(probe, server)
 
 
-def _within_seconds(probe: Probe, server: Server) -> Finding:
+def _within_seconds(probe: ContainerProbe, server: Server) -> Finding:
     start = server.preset.expected_start
     begins = "loads its model again" if server.preset.loads_model else "starts again"
     takes = f", which usually takes {in_words(start)}" if start else ""
@@ -39,7 +39,7 @@ def _within_seconds(probe: Probe, server: Server) -> Finding:
     )
 
 
-def _before_requests_end(probe: Probe, server: Server) -> Findings:
+def _before_requests_end(probe: ContainerProbe, server: Server) -> Findings:
     limit = server.preset.request_limit
     if limit is None or not mapping(probe.spec, "httpGet"):
         return

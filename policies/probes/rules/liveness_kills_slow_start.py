@@ -17,7 +17,7 @@ from policies.kube.pods import Role
 from policies.probes.copied import is_sendable
 from policies.probes.first_party import has_a_model, is_example
 from policies.probes.liveness_program import watched_start
-from policies.probes.probe import LIVENESS, Probe, probes
+from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.serving import recognised
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import Start, start_of
@@ -85,7 +85,7 @@ def _preparing() -> tuple[_Preparing, ...]:
     return data.load_list(_Preparing, "policies.probes", "preparing_programs.yaml")
 
 
-def _why_slow(probe: Probe, facts: Facts) -> str:
+def _why_slow(probe: ContainerProbe, facts: Facts) -> str:
     """Why the start of an unknown server takes long, as a clause; empty if nothing shows it."""
     if _loads_something(probe, facts):
         return "It loads a model or uses accelerators"
@@ -94,7 +94,7 @@ def _why_slow(probe: Probe, facts: Facts) -> str:
     return f"It runs {first} before its server whenever it starts" if first else ""
 
 
-def _loads_something(probe: Probe, facts: Facts) -> bool:
+def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
     """Whether an unknown server requests accelerators, or its flags, variables or mounts show a model. The
     server of a notebook answers before any program runs in it."""
     workload, typed = probe.template.workload, probe.container.typed
@@ -116,13 +116,13 @@ def _requests_accelerators(container: ContainerSpec) -> bool:
     return any(map(_ACCELERATOR.search, asked))
 
 
-def _slow_start_hint(probe: Probe, expected: int) -> str:
+def _slow_start_hint(probe: ContainerProbe, expected: int) -> str:
     if probe.container.role is Role.SIDECAR:  # a startupProbe would delay the containers after it
         return f"Set initialDelaySeconds of the livenessProbe above {expected}."
     return f"Add a startupProbe with the same check and periodSeconds * failureThreshold above {expected}."
 
 
-def _is_guarded(probe: Probe, facts: Facts) -> bool:
+def _is_guarded(probe: ContainerProbe, facts: Facts) -> bool:
     """Whether a startupProbe delays liveness, or the webhook will add one to pods that are not projected. The
     webhook's own program waits for the start itself."""
     if probe.container.typed.startup_probe is not None or watched_start(probe.spec):

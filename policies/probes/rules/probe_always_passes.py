@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.probes.probe import LIVENESS, READINESS, Probe, probes
+from policies.probes.probe import LIVENESS, READINESS, ContainerProbe, probes
 
 _PASS: Final = frozenset({"true", ":", "echo", "printf", "exit"})
 """Programs that succeed; `exit` with 0 or without a number."""
@@ -24,7 +24,7 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def always_passes(probe: Probe) -> bool:
+def always_passes(probe: ContainerProbe) -> bool:
     """Whether the probe's command cannot fail."""
     commands = [each for each in probe.command.commands if each.name not in ("sh", "bash")]
     return bool(commands) and all(

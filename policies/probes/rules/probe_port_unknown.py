@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.workloads import MADE_AS_WRITTEN
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, Probe, probes
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
 
 _CONSEQUENCE = {
     LIVENESS: "the kubelet can't send the probe and never restarts a hung container",
@@ -23,11 +23,11 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield _finding(probe, handler, port)
 
 
-def _names(probe: Probe) -> list[str]:
+def _names(probe: ContainerProbe) -> list[str]:
     return [port.name for port in probe.container.typed.ports]
 
 
-def _finding(probe: Probe, handler: str, port: str) -> Finding:
+def _finding(probe: ContainerProbe, handler: str, port: str) -> Finding:
     known = [name for name in _names(probe) if name]
     other = _container_with(probe.template, port)
     where = f" (only container {other} has one)" if other else ""

@@ -8,7 +8,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.kube.pods import Role
 from policies.probes.first_party import is_first_party
 from policies.probes.injected import looks_injected
-from policies.probes.probe import READINESS, Probe, liveness_and_readiness
+from policies.probes.probe import READINESS, ContainerProbe, liveness_and_readiness
 from policies.probes.startup_budget import budget_of
 
 SHORTEST_DELAY: Final = 60
@@ -41,7 +41,7 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _is_copied(liveness: Probe, readiness: Probe, facts: Facts) -> bool:
+def _is_copied(liveness: ContainerProbe, readiness: ContainerProbe, facts: Facts) -> bool:
     """Whether liveness is a copy of readiness with a delay of the startup budget, as `standard-probes` adds
     it."""
     budget = budget_of(liveness.template.view, liveness.container, facts).seconds

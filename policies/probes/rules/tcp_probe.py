@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.health import known_health
-from policies.probes.probe import LIVENESS, READINESS, Probe, probes
+from policies.probes.probe import LIVENESS, READINESS, ContainerProbe, probes
 from policies.probes.serving import recognised
 
 
@@ -42,7 +42,7 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _is_early(probe: Probe, facts: Facts) -> bool:
+def _is_early(probe: ContainerProbe, facts: Facts) -> bool:
     """Whether a readinessProbe that an operator adds passes before the models are loaded."""
     server = recognised(probe.container, facts) if probe.field == READINESS else None
     return server is not None and bool(server.preset.opens_early)

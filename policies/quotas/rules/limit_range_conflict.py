@@ -15,7 +15,7 @@ from policies.quotas.limit_ranges import (
     CONTAINER,
     POD,
     Amounts,
-    Resources,
+    ContainerResources,
     amounts,
     bounds,
     defaults_in,
@@ -47,7 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
 # --- defaults --------------------------------------------------------------------------------------
 
 
-def _defaulted(template: PodTemplate, found: tuple[Resources, ...]) -> Findings:
+def _defaulted(template: PodTemplate, found: tuple[ContainerResources, ...]) -> Findings:
     """Default limits that conflict with the container's requests or volumes."""
     for each in found:
         for name, default in each.default_limits.items():
@@ -86,7 +86,9 @@ def _in_memory(template: PodTemplate, container: Container) -> Iterator[tuple[st
 # --- bounds ----------------------------------------------------------------------------------------
 
 
-def _refused(template: PodTemplate, found: tuple[Resources, ...], limit_range: LimitRange) -> Findings:
+def _refused(
+    template: PodTemplate, found: tuple[ContainerResources, ...], limit_range: LimitRange
+) -> Findings:
     name = limit_range.name
     for item in bounds(limit_range, CONTAINER):
         for each in found:

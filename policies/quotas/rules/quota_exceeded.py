@@ -16,7 +16,7 @@ from policies.quotas.quotas import (
     used_by_other_groups,
     used_by_other_manifests,
 )
-from policies.rollouts.rollouts import Outcome, outcome
+from policies.rollouts.rollouts import RolloutOutcome, outcome
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -64,7 +64,7 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
             ),
             "Request less, or raise the quota.",
         )
-    elif outcome(each.update, float(room.replicas)) is Outcome.SHORT:
+    elif outcome(each.update, float(room.replicas)) is RolloutOutcome.SHORT:
         yield _short(target, each, room, room.text, Certainty.CERTAIN)
     else:
         yield from _next_to_others(target, each, facts)
@@ -82,7 +82,7 @@ def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     else:
         others = "Other pods use"
     room = each.room(used)
-    if room is not None and last and outcome(each.update, float(room.replicas)) is Outcome.SHORT:
+    if room is not None and last and outcome(each.update, float(room.replicas)) is RolloutOutcome.SHORT:
         part = "a replica" if target.kind in REPLICATED else f"this {target.kind.kind}"
         why = (
             f"{others} {room.amount(room.used)} of the {room.limit} that ResourceQuota {room.quota} allows, "

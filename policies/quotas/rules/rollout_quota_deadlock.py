@@ -5,7 +5,7 @@ from __future__ import annotations
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
 from policies.quotas.quotas import QuotaMatch, in_use, is_running, quota_matches, used_by_other_manifests
-from policies.rollouts.rollouts import Outcome, outcome
+from policies.rollouts.rollouts import RolloutOutcome, outcome
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -24,9 +24,9 @@ def _finding(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
     if room is None:
         return None
     in_empty_namespace = outcome(each.update, float(room.replicas))
-    if in_empty_namespace is Outcome.STUCK:
+    if in_empty_namespace is RolloutOutcome.STUCK:
         return _stuck(target, f"{room.text}, and all of them run", Certainty.CERTAIN)
-    if in_empty_namespace is Outcome.SHORT or each.update.unavailable:
+    if in_empty_namespace is RolloutOutcome.SHORT or each.update.unavailable:
         return None  # quota-exceeded reports the first; in the second an old pod makes room
     used = in_use(each.quota)
     if used is None:
@@ -45,7 +45,7 @@ def _among_manifests(target: Target, each: QuotaMatch, facts: Facts) -> Finding 
     """A rollout that is stuck while the other workloads of the same manifests run."""
     used, _ = used_by_other_manifests(target, each.quota, facts)
     room = each.room(used)
-    if room is None or outcome(each.update, float(room.replicas)) is not Outcome.STUCK:
+    if room is None or outcome(each.update, float(room.replicas)) is not RolloutOutcome.STUCK:
         return None
     full = (
         f"ResourceQuota {room.quota} allows {room.limit}. The other workloads of this set take "

@@ -23,7 +23,7 @@ from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.ray import RayObject
 from policies.quotas.quotas import quota_matches
 from policies.relations.bounded_pools import bound_of
-from policies.relations.domains import MAX_NODES, Cause, domains, limits_of
+from policies.relations.domains import MAX_NODES, DomainCause, domains, limits_of
 from policies.rollouts.rollouts import autoscaler_of, made_autoscalers, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"
@@ -149,7 +149,7 @@ def _by_nodes(scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
             yield room, f"all nodes and pools together fit only {room:.0f}"
     elif settings.fixed_size and len(nodes) <= MAX_NODES:
         for limit in limits_of(template):
-            usable = None if limit.cause is Cause.SPREAD else domains(template.typed.spec, limit, nodes)
+            usable = None if limit.cause is DomainCause.SPREAD else domains(template.typed.spec, limit, nodes)
             if usable is not None and usable.usable:
                 room = usable.room(limit)
                 yield room, f"{limit.cause.value} ({limit.key}) leaves room for only {room:.0f}"

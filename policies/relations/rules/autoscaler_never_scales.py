@@ -17,8 +17,8 @@ from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
     NO_DEFAULTS,
-    Defaults,
-    Resources,
+    ContainerResources,
+    LimitDefaults,
     defaults_in,
     has_pod_level_resources,
     resources_of,
@@ -87,7 +87,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _without_request(
-    metric: _Utilization, counted: Sequence[Resources], defaults: Defaults | None
+    metric: _Utilization, counted: Sequence[ContainerResources], defaults: LimitDefaults | None
 ) -> _Obstacle | None:
     """If a container has no request, or all of them request 0."""
     without = [each for each in counted if metric.resource not in each.requests]
@@ -108,7 +108,9 @@ def _without_request(
     )
 
 
-def _out_of_reach(metric: _Utilization, counted: Sequence[Resources], tolerance: Decimal) -> _Obstacle | None:
+def _out_of_reach(
+    metric: _Utilization, counted: Sequence[ContainerResources], tolerance: Decimal
+) -> _Obstacle | None:
     """If the containers' limits keep the use below the target."""
     if any(metric.resource not in each.limits or metric.resource in each.ambiguous for each in counted):
         return None

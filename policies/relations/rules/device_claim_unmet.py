@@ -9,7 +9,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target,
 from policies.core.resources import Resource
 from policies.core.suggestions import closest
 from policies.kube.objects.devices import DeviceClass
-from policies.relations.devices import ANY, Request, Supply, one_slice_has, requests_of, supply
+from policies.relations.devices import ANY, ClaimedRequest, DeviceSupply, one_slice_has, requests_of, supply
 
 _SIMILAR: Final = 0.8
 """The least similarity of two names of which one is a misspelling of the other."""
@@ -28,7 +28,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield found
 
 
-def _missing(requests: list[Request], facts: Facts) -> Findings:
+def _missing(requests: list[ClaimedRequest], facts: Facts) -> Findings:
     classes = facts.cluster_objects(DeviceClass)
     if not classes:
         return
@@ -47,11 +47,11 @@ def _missing(requests: list[Request], facts: Facts) -> Findings:
                     )
 
 
-def _too_many(requests: list[Request], facts: Facts) -> Findings:
+def _too_many(requests: list[ClaimedRequest], facts: Facts) -> Findings:
     slices = facts.cluster.listing(Resource.DEVICE_SLICES)
     if not slices:
         return
-    demand: dict[str, tuple[int, Request]] = {}
+    demand: dict[str, tuple[int, ClaimedRequest]] = {}
     for request in requests:
         driver, count = request.minimum(facts)
         for name in dict.fromkeys((driver, ANY)):
@@ -65,7 +65,9 @@ def _too_many(requests: list[Request], facts: Facts) -> Findings:
             yield _finding(driver, count, available, first, facts)
 
 
-def _finding(driver: str, count: int, available: Supply, first: Request, facts: Facts) -> Finding:
+def _finding(
+    driver: str, count: int, available: DeviceSupply, first: ClaimedRequest, facts: Facts
+) -> Finding:
     settings = facts.settings(GpuAffinity)
     fixed = settings.fixed_size and not settings.pools and not available.partitioned
     where = f" ({available.node})" if available.node else ""

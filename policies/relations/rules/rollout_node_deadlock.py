@@ -10,8 +10,22 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.nodes import HOSTNAME, pinned_to_one_node
-from policies.relations.domains import MAX_NODES, Cause, Domains, Limit, domains, limits_of, with_accelerators
-from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
+from policies.relations.domains import (
+    MAX_NODES,
+    DomainCause,
+    Domains,
+    Limit,
+    domains,
+    limits_of,
+    with_accelerators,
+)
+from policies.rollouts.rollouts import (
+    RollingUpdate,
+    RolloutOutcome,
+    outcome,
+    pending_replicas,
+    running_update,
+)
 
 _PLACES: Final = {HOSTNAME: "on different nodes", "topology.kubernetes.io/zone": "in different zones"}
 
@@ -33,7 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     placed = placement(template.view, facts)
     for limit in limits:
-        if limit.cause is Cause.PORT and pinned_to_one_node(spec):
+        if limit.cause is DomainCause.PORT and pinned_to_one_node(spec):
             continue  # rollout-host-port-deadlock's
         found = domains(spec, limit, nodes)
         if found is not None and placed is not None:
@@ -41,19 +55,19 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is None or not found.usable:
             continue
         ends = outcome(update, found.room(limit))
-        if ends is Outcome.SHORT or (ends is Outcome.STUCK and limit.across_revisions):
+        if ends is RolloutOutcome.SHORT or (ends is RolloutOutcome.STUCK and limit.across_revisions):
             # Pods of another workload may count in a spread.
-            sure = settings.fixed_size and limit.cause is not Cause.SPREAD
+            sure = settings.fixed_size and limit.cause is not DomainCause.SPREAD
             yield _finding(update, limit, found, ends, Certainty.CERTAIN if sure else Certainty.LIKELY)
             return
 
 
 def _finding(
-    update: RollingUpdate, limit: Limit, found: Domains, ends: Outcome, certainty: Certainty
+    update: RollingUpdate, limit: Limit, found: Domains, ends: RolloutOutcome, certainty: Certainty
 ) -> Finding:
     room = int(found.room(limit))
     reason, alternative = _reason(limit, found), _alternative(limit, found)
-    if ends is Outcome.SHORT:
+    if ends is RolloutOutcome.SHORT:
         message = f"{reason}, and {pending_replicas(update.replicas, room)}."
         return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
     return Finding(
@@ -67,7 +81,7 @@ def _finding(
 
 def _reason(limit: Limit, found: Domains) -> str:
     """Why so few pods fit, as a sentence without its end."""
-    if limit.cause is Cause.SPREAD:
+    if limit.cause is DomainCause.SPREAD:
         what = "whose taints or labels keep the pods out"
         if found.lacking:
             what = f"without a node that has {found.lacking}"
@@ -79,16 +93,16 @@ def _reason(limit: Limit, found: Domains) -> str:
         )
         return f"{empty}, so maxSkew {limit.per_domain} allows {int(found.room(limit))} pods in all"
     apart = f"The pods must be {_places(limit)}, but only {found.usable} of these can run them"
-    return apart if limit.cause is Cause.APART else f"Each pod uses a port of its node. {apart}"
+    return apart if limit.cause is DomainCause.APART else f"Each pod uses a port of its node. {apart}"
 
 
 def _alternative(limit: Limit, found: Domains) -> str:
     match limit.cause:
-        case Cause.APART:
+        case DomainCause.APART:
             return f"prefer pods {_places(limit)} instead of requiring it"
-        case Cause.PORT:
+        case DomainCause.PORT:
             return "remove the host port and use a Service"
-        case Cause.SPREAD:
+        case DomainCause.SPREAD:
             change = "set nodeTaintsPolicy to Honor" if found.unusable else "lower minDomains"
             if found.lacking:
                 change = (

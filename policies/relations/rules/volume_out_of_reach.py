@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.accelerators.inventory import Node, lasting
+from policies.accelerators.inventory import AcceleratorNode, lasting
 from policies.accelerators.node_affinity import (
     admits,
     is_within_limits,
@@ -84,7 +84,9 @@ def _claims_of(template: PodTemplate, facts: Facts) -> Iterator[tuple[str, Persi
             yield f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName", claim
 
 
-def _of_claims(template: PodTemplate, nodes: Sequence[Node], facts: Facts, certainty: Certainty) -> Findings:
+def _of_claims(
+    template: PodTemplate, nodes: Sequence[AcceleratorNode], facts: Facts, certainty: Certainty
+) -> Findings:
     for path, claim in _claims_of(template, facts):
         if claim.spec.volume_name:
             yield from _bound(claim, path, nodes, facts, certainty)
@@ -220,7 +222,11 @@ def _required(claim: PersistentVolumeClaim, facts: Facts) -> PodSpec | None:
 
 
 def _bound(
-    claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], facts: Facts, certainty: Certainty
+    claim: PersistentVolumeClaim,
+    path: str,
+    nodes: Sequence[AcceleratorNode],
+    facts: Facts,
+    certainty: Certainty,
 ) -> Findings:
     pod = _required(claim, facts)
     required = None if pod is None else pod.affinity.node_affinity.required
@@ -239,7 +245,7 @@ def _bound(
     )
 
 
-def _different_nodes(pod: PodSpec, nodes: Sequence[Node]) -> Iterator[Node]:
+def _different_nodes(pod: PodSpec, nodes: Sequence[AcceleratorNode]) -> Iterator[AcceleratorNode]:
     """One node of each set that an affinity cannot tell apart: thousands of nodes are in a few zones."""
     keys = sorted(required_keys(pod))
     by_name = any(term.match_fields for term in required_terms(pod))
@@ -257,13 +263,15 @@ def _labels(required: NodeSelector) -> str:
     return " or ".join(labels[:_SHOWN]) or "other labels"
 
 
-def _names(nodes: Sequence[Node]) -> str:
+def _names(nodes: Sequence[AcceleratorNode]) -> str:
     names = [node.name for node in nodes[:_SHOWN]]
     more = len(nodes) - len(names)
     return f"{', '.join(names)} and {more} more" if more else listed(names)
 
 
-def _unbound(claim: PersistentVolumeClaim, path: str, nodes: Sequence[Node], facts: Facts) -> Findings:
+def _unbound(
+    claim: PersistentVolumeClaim, path: str, nodes: Sequence[AcceleratorNode], facts: Facts
+) -> Findings:
     """A finding if the claim gets a volume in any zone before its pod is scheduled."""
     all_nodes = facts.nodes()
     storage = class_of(claim, facts)

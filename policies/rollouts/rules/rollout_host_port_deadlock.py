@@ -15,8 +15,8 @@ from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import DaemonSet, Replicated
 from policies.kube.pods import Role
 from policies.rollouts.rollouts import (
-    Outcome,
     RollingUpdate,
+    RolloutOutcome,
     host_ports,
     minimum_of,
     minimum_replicas,
@@ -39,7 +39,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if not one_node and facts.nodes():
             continue  # rollout-node-deadlock counts the nodes
         found = outcome(update, 1 if one_node else update.replicas)
-        if found is Outcome.COMPLETES:
+        if found is RolloutOutcome.COMPLETES:
             continue
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             taken = host_ports(template.typed.spec, container.typed)
@@ -114,8 +114,8 @@ def _ports(pod: PodSpec) -> set[tuple[int, str]]:
     }
 
 
-def _texts(ports: str, one_node: bool, update: RollingUpdate, found: Outcome) -> tuple[str, str]:
-    if found is Outcome.STUCK:
+def _texts(ports: str, one_node: bool, update: RollingUpdate, found: RolloutOutcome) -> tuple[str, str]:
+    if found is RolloutOutcome.STUCK:
         node = "the same node" if one_node else "a node"
         return (
             f"The new pod needs host port {ports} of {node}, but the old pod holds it until the new one is "

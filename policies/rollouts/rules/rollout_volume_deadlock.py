@@ -11,7 +11,13 @@ from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.nodes import pinned_to_one_node
 from policies.kube.objects.storage import PersistentVolumeClaim
-from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome, pending_replicas, running_update
+from policies.rollouts.rollouts import (
+    RollingUpdate,
+    RolloutOutcome,
+    outcome,
+    pending_replicas,
+    running_update,
+)
 
 _HINT: Final = (
     "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1, or use a ReadWriteMany claim."
@@ -60,14 +66,14 @@ def _adds_first(update: RollingUpdate) -> bool:
 
 def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
     match outcome(update, 1):
-        case Outcome.STUCK:
+        case RolloutOutcome.STUCK:
             yield Finding(
                 path,
                 f"Claim {claim} is ReadWriteOncePod, and the new pod starts before the old one stops. It "
                 "waits for the volume, which the old pod keeps until the new one is ready.",
                 _HINT,
             )
-        case Outcome.SHORT:
+        case RolloutOutcome.SHORT:
             replicas = pending_replicas(update.replicas, 1)
             yield Finding(
                 path,

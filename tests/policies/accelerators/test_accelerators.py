@@ -13,7 +13,7 @@ from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.node_affinity import admits, matches, tolerates
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import MIB, GpuAffinity, standard
-from policies.accelerators.vendors import Pool, Taint, Vendor
+from policies.accelerators.vendors import Pool, Vendor, VendorTaint
 from policies.core import registry
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.listing import Listing
@@ -330,7 +330,7 @@ def test_default_settings_share_derived_values() -> None:
 
 def test_a_vendor_of_ones_own_replaces_the_known_one() -> None:
     own = GpuAffinity(
-        vendors={"nvidia": Vendor(resources=("acme.com/gpu-*",), taints=(Taint(key="acme.com/gpu"),))}
+        vendors={"nvidia": Vendor(resources=("acme.com/gpu-*",), taints=(VendorTaint(key="acme.com/gpu"),))}
     )
     assert own.catalogue.vendor_of(GPU) is None
     assert own.catalogue.vendor_of("acme.com/gpu-l") == "nvidia"

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from policies.commands import CommandSummary, read
-from policies.commands.budget import REVIEW_STEPS, Budget, BudgetSpent
+from policies.commands.budget import REVIEW_STEPS, BudgetSpent, StepBudget
 from policies.commands.reader import MAX_TEXT
 from tests.calls import calls
 from tests.policies.commands.hostile import HOSTILE, Asked
@@ -23,14 +23,14 @@ CALLS = 20
 """Calls of functions, of C functions too, per step; 14 at most were seen."""
 
 
-def asked(asked: Asked, budget: Budget) -> CommandSummary:
+def asked(asked: Asked, budget: StepBudget) -> CommandSummary:
     return read(asked.argv, asked.env, budget=budget)
 
 
 @pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
 def test_work_grows_no_faster_than_the_text_or_spends_the_budget(made: Made) -> None:
     def spent(size: int) -> int:
-        budget = Budget(LIMIT)
+        budget = StepBudget(LIMIT)
         summary = asked(made(size), budget)
         assert summary.steps == budget.spent
         assert summary.complete is (budget.spent <= budget.limit)
@@ -47,7 +47,7 @@ def test_a_step_is_a_bounded_amount_of_work() -> None:
     """The steps are accurate: no class of text does much work for few of them."""
     read(["curl", "db"])  # the table of clients is read once
     for name, made in HOSTILE.items():
-        request, budget = made(2_000), Budget(5_000)
+        request, budget = made(2_000), StepBudget(5_000)
         assert calls(partial(asked, request, budget)) < CALLS * budget.spent, name
 
 
@@ -56,10 +56,10 @@ def test_one_step_more_than_is_left_ends_the_reading(made: Made) -> None:
     """With any remainder, at most one text is taken beyond it."""
     request = made(1_000)
     most = 20_000
-    whole = asked(request, Budget(most))
+    whole = asked(request, StepBudget(most))
     for share in (0, 1, 2, 3):
         left = min(whole.steps, most) * share // 4
-        budget = Budget(left)
+        budget = StepBudget(left)
         summary = asked(request, budget)
         assert summary == CommandSummary(undecidable=summary.undecidable, complete=False)
         assert summary.undecidable
@@ -73,9 +73,9 @@ def test_the_names_of_the_pod_are_paid_for() -> None:
 
 def test_one_budget_covers_many_commands() -> None:
     script = ["sh", "-c", "curl -m 1 http://db:80; " * 200]
-    alone = read(script, budget=Budget())
+    alone = read(script, budget=StepBudget())
     assert alone.complete
-    budget = Budget(3 * alone.steps + alone.steps // 2)
+    budget = StepBudget(3 * alone.steps + alone.steps // 2)
     together = [read(script, budget=budget) for _ in range(6)]
     assert [summary.complete for summary in together] == [True, True, True, False, False, False]
     assert together[:3] == [alone] * 3
@@ -86,7 +86,7 @@ def test_one_budget_covers_many_commands() -> None:
 def test_the_same_text_costs_the_same_after_other_readings() -> None:
     for made in HOSTILE.values():
         request = made(500)
-        first, second = (asked(request, Budget(20_000)).steps for _ in range(2))
+        first, second = (asked(request, StepBudget(20_000)).steps for _ in range(2))
         assert first == second
 
 
@@ -120,7 +120,7 @@ def test_digits_without_end_are_no_number(length: int) -> None:
 
 
 def test_a_spent_budget_raises() -> None:
-    budget = Budget(10)
+    budget = StepBudget(10)
     budget.spend(10)
     assert budget.spent <= budget.limit
     with pytest.raises(BudgetSpent):

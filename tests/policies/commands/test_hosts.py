@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.commands import Reach, values
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, reach_of, split_port, url_hosts
 
@@ -116,7 +116,7 @@ def test_no_seconds(text: str) -> None:
 
 
 def environment(*entries: Any, **options: Any) -> values.Environment:
-    return values.Environment(entries, budget=Budget(), **options)
+    return values.Environment(entries, budget=StepBudget(), **options)
 
 
 def test_values_refer_to_earlier_ones() -> None:

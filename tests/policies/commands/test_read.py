@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.commands import CommandSummary, Loop, read
-from policies.commands.budget import Budget
+from policies.commands import CommandSummary, ScriptLoop, read
+from policies.commands.budget import StepBudget
 from policies.commands.shell import MAX_DEPTH, ShellError, parse
 
 
@@ -95,7 +95,7 @@ def test_a_python_loop_that_never_ends() -> None:
         "  except OSError: time.sleep(1)"
     )
     (loop,) = read(["python", "-c", code]).loops
-    assert loop == Loop("while", bounded=False, hosts=loop.hosts)
+    assert loop == ScriptLoop("while", bounded=False, hosts=loop.hosts)
     assert [host.name for host in loop.hosts] == ["db"]
     (bounded,) = read(["timeout", "60", "python", "-c", code]).loops
     assert bounded.bounded
@@ -160,7 +160,7 @@ def test_depth_is_bounded() -> None:
 
     assert [host.name for host in sh(nested(10).replace("((", "( (")).hosts] == ["a"]
     with pytest.raises(ShellError, match="deeper"):
-        parse("( " * (MAX_DEPTH + 1) + "a" + ")" * (MAX_DEPTH + 1), Budget())
+        parse("( " * (MAX_DEPTH + 1) + "a" + ")" * (MAX_DEPTH + 1), StepBudget())
 
 
 JUNK = st.text(alphabet="abc $(){}[]'\"`\\;&|<>#\n=~!*?-/:@.%\ue000\ue003", max_size=80)

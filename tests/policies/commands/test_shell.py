@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.commands import read
-from policies.commands.budget import Budget
+from policies.commands.budget import StepBudget
 from policies.commands.shell import ShellError, parse
 
 CONSTRUCTS: dict[str, list[str]] = {
@@ -84,7 +84,7 @@ BROKEN = [
 @pytest.mark.parametrize("script", BROKEN)
 def test_broken_text_is_an_error(script: str) -> None:
     with pytest.raises(ShellError):
-        parse(script, Budget())
+        parse(script, StepBudget())
     assert any("could not be read" in note for note in read(["sh", "-c", script]).undecidable)
 
 
@@ -99,7 +99,7 @@ def test_bash_agrees() -> None:
 
 def test_the_part_before_an_error_is_kept() -> None:
     with pytest.raises(ShellError) as error:
-        parse("a; b\nc | | d", Budget())
+        parse("a; b\nc | | d", StepBudget())
     assert len(error.value.partial.items) == 2
     assert error.value.position == 4
 
@@ -148,5 +148,5 @@ def compound(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
 @given(made=st.recursive(simple(), compound, max_leaves=12))
 def test_every_program_of_a_script_is_found_in_order(made: Made) -> None:
     script, expected = made
-    parse(script, Budget())
+    parse(script, StepBudget())
     assert [command.name for command in read(["sh", "-c", script]).commands[1:]] == expected

@@ -14,7 +14,7 @@ from hatchling.builders.wheel import WheelBuilder
 from msgspec import ValidationError
 
 from policies.accelerators.vendors import Vendor, known_vendors
-from policies.containers.sidecars import Sidecar, known_sidecars
+from policies.containers.sidecars import SidecarProgram, known_sidecars
 from policies.core import data
 from policies.core.contracts import Rule
 from policies.core.pydantic_models import validated
@@ -101,7 +101,7 @@ def test_the_tables_are_of_their_models() -> None:
     assert {type(each) for each in known_vendors().values()} == {Vendor}
     assert list(known_vendors()) == ["nvidia", "amd", "gaudi", "tpu", "neuron"]
     assert {type(each) for each in known_workloads()} == {Workload}
-    assert {type(each) for each in known_sidecars()} == {Sidecar}
+    assert {type(each) for each in known_sidecars()} == {SidecarProgram}
     groups = {each.gk for each in known_workloads() if each.api_group == "kubeflow.org" and each.group}
     assert set(KUBEFLOW_JOBS) == groups
 

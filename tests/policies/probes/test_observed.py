@@ -19,7 +19,7 @@ from policies.probes.observed import place_of, run_of, trimmed
 from policies.probes.rules import startup_kills_slow_start
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import Learning, StandardProbes
-from policies.probes.startup_budget import Budget, budget_of, expected_start, start_of
+from policies.probes.startup_budget import StartupBudget, budget_of, expected_start, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 
@@ -70,7 +70,7 @@ def facts(seen: Seen, **settings: Any) -> Facts:
     return Facts("default", seen, lookup)
 
 
-def budget(of: Json, seen: Seen, **settings: Any) -> Budget:
+def budget(of: Json, seen: Seen, **settings: Any) -> StartupBudget:
     return budget_of(PodView(of), only(of), facts(seen, **settings))
 
 

@@ -8,7 +8,16 @@ from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
-from policies.relations.devices import ANY, OFFER, Offer, Supply, driver_of, offer_of, one_slice_has, supply
+from policies.relations.devices import (
+    ANY,
+    OFFER,
+    DeviceSupply,
+    Offer,
+    driver_of,
+    offer_of,
+    one_slice_has,
+    supply,
+)
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled
 from webhook.manifests.files import ManifestCluster
@@ -45,9 +54,9 @@ SLICES = (
 def test_a_watch_cache_and_manifests_give_the_same_counts() -> None:
     cached, written = watched(*SLICES), Listing(SLICES)
     for listing in (cached, written):
-        assert supply(listing, "gpu.example") == Supply(4, "b", partitioned=False)
-        assert supply(listing, "nic.example") == Supply(1, "b", partitioned=False)
-        assert supply(listing, ANY) == Supply(5, "b", partitioned=False)
+        assert supply(listing, "gpu.example") == DeviceSupply(4, "b", partitioned=False)
+        assert supply(listing, "nic.example") == DeviceSupply(1, "b", partitioned=False)
+        assert supply(listing, ANY) == DeviceSupply(5, "b", partitioned=False)
         assert supply(listing, "other.example") is None
         assert one_slice_has(listing, "gpu.example", 4)
         assert not one_slice_has(listing, "gpu.example", 5), "the slice with 9 is of an old generation"

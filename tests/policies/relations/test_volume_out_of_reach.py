@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from policies.accelerators.inventory import Node
+from policies.accelerators.inventory import AcceleratorNode
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.reading import read
 from policies.relations.rules.volume_out_of_reach import _different_nodes
 
-NODES = [Node(f"n{n}", {"zone": f"z{n % 3}", "hostname": f"n{n}"}, (), {}) for n in range(300)]
+NODES = [AcceleratorNode(f"n{n}", {"zone": f"z{n % 3}", "hostname": f"n{n}"}, (), {}) for n in range(300)]
 
 
 @pytest.mark.parametrize(

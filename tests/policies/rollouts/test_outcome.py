@@ -7,7 +7,7 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rollouts.rollouts import Outcome, RollingUpdate, outcome
+from policies.rollouts.rollouts import RollingUpdate, RolloutOutcome, outcome
 from tests.policies.rollouts.deployment_controller import roll_out
 
 
@@ -24,7 +24,7 @@ ORDERS = st.lists(st.booleans(), min_size=1, max_size=6)
 @given(updates(), st.integers(0, 20), ORDERS)
 def test_the_outcome_is_that_of_the_controller(update: RollingUpdate, room: int, order: list[bool]) -> None:
     completes, _, _ = roll_out(update, room, cycle(order))
-    assert completes is (outcome(update, room) is Outcome.COMPLETES)
+    assert completes is (outcome(update, room) is RolloutOutcome.COMPLETES)
 
 
 @given(updates(), st.integers(0, 20), ORDERS)
@@ -33,7 +33,7 @@ def test_a_rollout_that_is_short_has_too_few_places_for_its_replicas(
 ) -> None:
     _, _, most = roll_out(update, room, cycle(order))
     assert most <= update.replicas + update.surge
-    assert (outcome(update, room) is Outcome.SHORT) is (room < update.replicas)
+    assert (outcome(update, room) is RolloutOutcome.SHORT) is (room < update.replicas)
 
 
 @given(updates(), st.integers(0, 8), ORDERS)
@@ -51,4 +51,4 @@ def test_room_for_half_a_pod_is_none(update: RollingUpdate, room: int) -> None:
 
 @given(st.integers(1, 12), st.integers(0, 20))
 def test_without_surge_a_rollout_completes_wherever_all_replicas_run(replicas: int, more: int) -> None:
-    assert outcome(RollingUpdate(replicas, 0, 1), replicas + more) is Outcome.COMPLETES
+    assert outcome(RollingUpdate(replicas, 0, 1), replicas + more) is RolloutOutcome.COMPLETES

@@ -16,12 +16,12 @@ import yaml
 
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Given, Group, Refused, WorkerNames
+from policies.worker_names.worker_names import Answer, GivenName, Refused, WorkerGroup, WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
-    Owner,
     OwnerMismatch,
     Worker,
+    WorkerOwner,
     desired,
     existing_pod,
     worker_of,
@@ -46,12 +46,12 @@ def answer(given: Json) -> Answer | None:
         return policy.untrusted(worker, str(error))
     pods = [existing_pod(pod) for pod in maps(given, "pods")]
     record = AllocationRecord.load(json.dumps(mapping(given, "record")))
-    return policy.decide(worker, Group(want, pods, record, given.get("now", 1000), "500"), settings)
+    return policy.decide(worker, WorkerGroup(want, pods, record, given.get("now", 1000), "500"), settings)
 
 
 def described(given: Json) -> Json:
     match answer(given):
-        case Given(name, record):
+        case GivenName(name, record):
             return {"name": name, "record": json.loads(record.dump())}
         case Refused(reason, message, ambiguous):
             unclear = [name for promise in ambiguous for name in promise.names]
@@ -77,7 +77,7 @@ def test_there_are_cases() -> None:
 
 
 def worker(cluster: str = "demo", group: str = "small", **fields: Any) -> Worker:
-    return Worker("default", Owner("ray.io/v1", "RayCluster", cluster, "uid"), group, {}, **fields)
+    return Worker("default", WorkerOwner("ray.io/v1", "RayCluster", cluster, "uid"), group, {}, **fields)
 
 
 @pytest.mark.parametrize("number", [0, 9, 10, 999_999_999])
@@ -121,8 +121,8 @@ def test_only_a_small_number_is_an_index(label: str, index: int | None) -> None:
 
 
 def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
-    assert Owner("ray.io/v1alpha1", "RayCluster", "demo", "uid").is_ray
-    assert not Owner("example.com/v1", "RayCluster", "demo", "uid").is_ray
+    assert WorkerOwner("ray.io/v1alpha1", "RayCluster", "demo", "uid").is_ray
+    assert not WorkerOwner("example.com/v1", "RayCluster", "demo", "uid").is_ray
 
 
 # --- the record --------------------------------------------------------------------------------------------
@@ -144,10 +144,10 @@ def test_an_invalid_record_is_an_empty_one(text: str | None) -> None:
 def test_a_record_survives_its_lease() -> None:
     record = policy.decide(
         worker(replica="small-x7k2p"),
-        Group(desired(_cluster(replicas=2, hosts=4), worker()), [], AllocationRecord(7), 1000.5, "88"),
+        WorkerGroup(desired(_cluster(replicas=2, hosts=4), worker()), [], AllocationRecord(7), 1000.5, "88"),
         WorkerNames(),
     )
-    assert isinstance(record, Given)
+    assert isinstance(record, GivenName)
     assert AllocationRecord.load(record.record.dump()) == record.record
     assert len(record.record.reservations[0].names) == 4
 
@@ -156,9 +156,9 @@ def test_a_record_survives_its_lease() -> None:
 @pytest.mark.parametrize("hosts", [2, 2**31 - 1])
 def test_absurd_numbers_of_hosts_make_neither_a_long_loop_nor_a_large_lease(hosts: int, host: int) -> None:
     member = worker(replica="small-x7k2p", host=host, replica_index=0)
-    group = Group(desired(_cluster(replicas=1, hosts=hosts), member), [], AllocationRecord(), 1000)
+    group = WorkerGroup(desired(_cluster(replicas=1, hosts=hosts), member), [], AllocationRecord(), 1000)
     given = policy.decide(member, group, WorkerNames())
-    assert isinstance(given, Given)
+    assert isinstance(given, GivenName)
     assert given.name.endswith(f"-0-{host}")
     assert len(given.record.dump()) < 100_000
 

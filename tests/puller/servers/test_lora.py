@@ -13,10 +13,10 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from puller.plan import State
-from puller.reasons import Reason
+from puller.plan import ModelState
+from puller.reasons import StatusReason
 from puller.servers import lora as lora_module
-from puller.servers.base import Health, ServerError, Timeouts
+from puller.servers.base import ServerError, ServerHealth, Timeouts
 from puller.servers.lora import LoraServer, SglangServer
 from tests.puller.conftest import World
 from tests.puller.errors import refused
@@ -82,7 +82,7 @@ async def sglang(tmp_path: Path) -> AsyncIterator[Loads[FakeSglangServer]]:
 
 async def test_an_adapter_is_loaded_replaced_and_unloaded(loads: Loads[FakeLoraServer]) -> None:
     server, fake = loads.server, loads.fake
-    assert await server.health() is Health.UP
+    assert await server.health() is ServerHealth.UP
     first = loads.adapter("a", "1")
     assert not await server.ready("a")
     await server.load("a", was_ready=False)
@@ -110,7 +110,7 @@ async def test_a_loaded_adapter_is_not_loaded_again(loads: Loads[FakeLoraServer]
 
 async def test_a_failed_load_of_an_adapter_is_reported(loads: Loads[FakeLoraServer]) -> None:
     loads.fake.broken.add(loads.adapter("a", "1"))
-    with refused(Reason.LOAD_FAILED, "bad weights"):
+    with refused(StatusReason.LOAD_FAILED, "bad weights"):
         await loads.server.load("a", was_ready=False)
 
 
@@ -139,7 +139,7 @@ async def test_old_versions_are_deleted_after_a_while_or_when_the_server_stops(
     for version in "123":
         loads.adapter("a", version)
         await loads.server.load("a", was_ready=version != "1")
-        assert await loads.server.health() is Health.UP
+        assert await loads.server.health() is ServerHealth.UP
     assert kept() == 3
     monkeypatch.setattr(LoraServer, "retention", 0.0)
     await loads.server.health()
@@ -149,7 +149,7 @@ async def test_old_versions_are_deleted_after_a_while_or_when_the_server_stops(
     await loads.server.health()
     assert kept() == 1
     await loads.fake.stop()
-    assert await loads.server.health() is Health.DOWN
+    assert await loads.server.health() is ServerHealth.DOWN
     assert kept() == 0
 
 
@@ -267,7 +267,7 @@ async def test_no_adapter_counts_as_evicted_after_a_restart(sglang: Loads[FakeSg
     await asyncio.sleep(lora_module._LIST_TTL)
     assert [await sglang.server.ready(name) for name in "ab"] == [False, False]
     await fake.stop()
-    assert await sglang.server.health() is Health.DOWN
+    assert await sglang.server.health() is ServerHealth.DOWN
     await fake.start()
 
 
@@ -290,7 +290,7 @@ async def test_data_parallel_servers_are_explained(sglang: Loads[FakeSglangServe
 
 async def test_the_health_check_of_sglang_logs_no_warning(sglang: Loads[FakeSglangServer]) -> None:
     """It logs a warning for each GET /get_model_info, and generates a token for /health."""
-    assert await sglang.server.health() is Health.UP
+    assert await sglang.server.health() is ServerHealth.UP
     assert list(sglang.fake.calls) == ["GET /model_info"]
 
 
@@ -334,7 +334,7 @@ async def test_a_bad_adapter_is_retried_and_does_not_affect_others(
     lora.broken.add(b"{}B")
     world.config.write({"bad": adapter(world, "bad", "B"), "good": adapter(world, "good", "G")})
     world.start()
-    await until(lambda: world.states().get("good") is State.LOADED)
+    await until(lambda: world.states().get("good") is ModelState.LOADED)
     await until(lambda: "bad weights" in world.entry("bad")["message"])
     lora.broken.clear()
     await world.serves({"bad": "{}B", "good": "{}G"})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from puller.servers.base import Health, ModelServer, ServerError, Timeouts
+from puller.servers.base import ModelServer, ServerError, ServerHealth, Timeouts
 from puller.servers.tfserving import CONFIG_NAME, TfServing, render
 from puller.servers.v2 import TritonServer, V2Server
 from tests.puller.errors import refused
@@ -86,17 +86,17 @@ def quick_from_here(client: V2Server) -> Answer:
 @pytest.mark.parametrize("status", [200, 404, 500, 503])
 async def test_any_answer_means_up(server: Scripted, v2: V2Server, status: int) -> None:
     server.answers["GET /v2/health/live"] = status
-    assert await v2.health() is Health.UP
+    assert await v2.health() is ServerHealth.UP
 
 
 async def test_silence_means_hung_and_a_closed_port_down(server: Scripted, v2: V2Server) -> None:
     server.answers["GET /v2/health/live"] = hang
     v2.timeouts = QUICK
-    assert await v2.health() is Health.HUNG
+    assert await v2.health() is ServerHealth.HUNG
     server.answers["GET /v2/health/live"] = die
-    assert await v2.health() is Health.HUNG
+    assert await v2.health() is ServerHealth.HUNG
     closed = V2Server("http://127.0.0.1:1", PATIENT)
-    assert await closed.health() is Health.DOWN
+    assert await closed.health() is ServerHealth.DOWN
     with refused("ServerUnavailable"):
         await closed.ready("m")
     await closed.close()
@@ -209,7 +209,7 @@ async def test_triton_in_the_wrong_mode_gets_a_hint(server: Scripted) -> None:
 
 async def test_without_a_server_every_model_is_ready() -> None:
     none = ModelServer()
-    assert await none.health() is Health.UP
+    assert await none.health() is ServerHealth.UP
     assert await none.ready("m")
     await none.load("m", was_ready=False)
     await none.unload("m")

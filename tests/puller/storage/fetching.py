@@ -13,7 +13,7 @@ from typing import Any
 
 from puller.model_config import ModelSpec
 from puller.storage.base import Limits
-from puller.storage.cache import Cache
+from puller.storage.cache import SharedCache
 from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Fetch, Storage
 
@@ -29,7 +29,7 @@ def fetch_of(
     limits: Limits = LIMITS,
     *,
     max_disk: int = 0,
-    cache: Cache | None = None,
+    cache: SharedCache | None = None,
     **spec: Any,
 ) -> Fetch:
     """A fetch into a new directory below `where`."""

@@ -19,7 +19,7 @@ from typing import IO, cast
 import pytest
 import zstandard
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.archive import Unpacker
 from puller.storage.base import MAX_DEPTH, Limits, StorageError
 from tests.puller.errors import refused
@@ -240,7 +240,7 @@ def test_disk_space_is_reserved_as_an_archive_grows(tmp_path: Path) -> None:
     def claim(size: int) -> None:
         claims.append(size)
         if size > 100 << 20:
-            raise StorageError(Reason.OVER_MAX_DISK, "no more")
+            raise StorageError(StatusReason.OVER_MAX_DISK, "no more")
 
     big = entry("big")
     big.size = 1 << 40

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from puller.model_config import ModelSpec
-from puller.plan import State
+from puller.plan import ModelState
 from puller.storage import cache as cache_module
 from puller.storage import fetch as fetch_module
-from puller.storage.base import Progress, StorageError
-from puller.storage.cache import STALE, Cache
+from puller.storage.base import FetchProgress, StorageError
+from puller.storage.cache import STALE, SharedCache
 from puller.storage.fetch import Fetch
 from tests.puller.conftest import World
 from tests.puller.fakes import until
@@ -45,8 +45,10 @@ def tree(folder: Path, **files: str) -> Path:
     return folder
 
 
-def take(cache: Cache, into: Path, spec: ModelSpec = SPEC, progress: Progress | None = None) -> bool:
-    return cache.take(spec, into, progress or Progress(), going, lambda size: None)
+def take(
+    cache: SharedCache, into: Path, spec: ModelSpec = SPEC, progress: FetchProgress | None = None
+) -> bool:
+    return cache.take(spec, into, progress or FetchProgress(), going, lambda size: None)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -55,19 +57,19 @@ def content(folder: Path) -> dict[str, str]:
 
 def test_one_puller_fills_the_cache_for_another(tmp_path: Path) -> None:
     made = tree(tmp_path / "made", a="A", sub__b="B")
-    assert not take(Cache(tmp_path / "cache"), tmp_path / "none")
-    assert Cache(tmp_path / "cache").put(SPEC, made, going)
-    progress = Progress()
-    assert take(Cache(tmp_path / "cache"), tmp_path / "got", progress=progress)
+    assert not take(SharedCache(tmp_path / "cache"), tmp_path / "none")
+    assert SharedCache(tmp_path / "cache").put(SPEC, made, going)
+    progress = FetchProgress()
+    assert take(SharedCache(tmp_path / "cache"), tmp_path / "got", progress=progress)
     assert content(tmp_path / "got") == {"a": "A", "sub/b": "B"}
     assert progress.done == progress.total == 2
     other = ModelSpec("m", "s3://bucket/m", version="2")
-    assert not take(Cache(tmp_path / "cache"), tmp_path / "other", other)
+    assert not take(SharedCache(tmp_path / "cache"), tmp_path / "other", other)
 
 
 @pytest.mark.parametrize("damage", ["marker", "size", "missing", "no-marker", "more"])
 def test_a_damaged_entry_is_ignored_and_replaced(tmp_path: Path, damage: str) -> None:
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
     made = tree(tmp_path / "made", a="A", b="B")
     cache.put(SPEC, made, going)
     entry = tmp_path / "cache" / SPEC.digest
@@ -92,7 +94,7 @@ def test_a_damaged_entry_is_ignored_and_replaced(tmp_path: Path, damage: str) ->
 
 
 def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
-    one, two = Cache(tmp_path), Cache(tmp_path)
+    one, two = SharedCache(tmp_path), SharedCache(tmp_path)
     lock = one.lock(SPEC)
     assert lock is not None
     assert lock.path.parent == tmp_path, "NFS clients then read the entries again"
@@ -107,7 +109,11 @@ def test_one_at_a_time_holds_the_lock(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_dead_holder_is_taken_over(tmp_path: Path) -> None:
     clock = Clock()
-    dead, waiting, third = Cache(tmp_path), Cache(tmp_path, clock=clock), Cache(tmp_path, clock=clock)
+    dead, waiting, third = (
+        SharedCache(tmp_path),
+        SharedCache(tmp_path, clock=clock),
+        SharedCache(tmp_path, clock=clock),
+    )
     held = dead.lock(SPEC)
     assert held is not None
     assert waiting.lock(SPEC) is None
@@ -130,8 +136,8 @@ def test_of_two_waiters_one_takes_a_dead_holders_lock_over(
 ) -> None:
     """Both saw the dead holder's lock; the slower one finds the other's in its place."""
     clock = Clock()
-    quick, slow = Cache(tmp_path, clock=clock), Cache(tmp_path, clock=clock)
-    assert Cache(tmp_path).lock(SPEC) is not None
+    quick, slow = SharedCache(tmp_path, clock=clock), SharedCache(tmp_path, clock=clock)
+    assert SharedCache(tmp_path).lock(SPEC) is not None
     assert quick.lock(SPEC) is slow.lock(SPEC) is None
     clock.now += STALE * 2
     rename, taken = Path.rename, []
@@ -160,12 +166,12 @@ def test_a_lock_is_held_if_the_response_of_nfs_was_lost(
         raise FileExistsError(17, "File exists")
 
     monkeypatch.setattr(os, "link", twice)
-    assert Cache(tmp_path).lock(SPEC) is not None
+    assert SharedCache(tmp_path).lock(SPEC) is not None
 
 
 def test_a_complete_entry_is_not_replaced(tmp_path: Path) -> None:
     """Others may be copying from it."""
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
     made = tree(tmp_path / "made", a="A")
     assert cache.put(SPEC, made, going)
     before = (tmp_path / "cache" / SPEC.digest).stat().st_ino
@@ -175,7 +181,7 @@ def test_a_complete_entry_is_not_replaced(tmp_path: Path) -> None:
 
 def test_a_rename_may_fail_without_a_specific_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SFTP has one error for a name that is taken and all else."""
-    cache, rename = Cache(tmp_path / "cache"), Path.rename
+    cache, rename = SharedCache(tmp_path / "cache"), Path.rename
 
     def refuse(path: Path, target: Path) -> Path:
         if target.exists():
@@ -191,7 +197,7 @@ def test_a_rename_may_fail_without_a_specific_error(tmp_path: Path, monkeypatch:
 
 
 def test_the_copy_of_a_dead_holder_is_removed(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
     left = tree(tmp_path / "cache" / ".work" / f"{SPEC.digest}.0123" / "files", a="x" * 1000)
     others = tree(tmp_path / "cache" / ".work" / f"{'0' * 64}.0123" / "files", a="x" * 1000)
     assert cache.put(SPEC, tree(tmp_path / "made", a="A"), going)
@@ -204,7 +210,7 @@ def test_only_entries_make_room(tmp_path: Path) -> None:
     data = tree(tmp_path / "cache" / "datasets", a="x" * 1000)
     outside = tree(tmp_path / "outside", a="x" * 1000)
     (tmp_path / "cache" / ("f" * 64)).symlink_to(outside)
-    cache = Cache(tmp_path / "cache", limit=350)
+    cache = SharedCache(tmp_path / "cache", limit=350)
     made = tree(tmp_path / "made", a="x" * 100)
     for n in range(4):
         assert cache.put(ModelSpec("m", f"s3://bucket/{n}"), made, going)
@@ -213,20 +219,20 @@ def test_only_entries_make_room(tmp_path: Path) -> None:
 
 
 def test_irremovable_entries_make_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path / "cache", limit=350)
+    cache = SharedCache(tmp_path / "cache", limit=350)
     made = tree(tmp_path / "made", a="x" * 100)
     assert cache.put(ModelSpec("m", "s3://bucket/0"), made, going)
 
-    def refuse(self: Cache, entry: Path) -> None:
+    def refuse(self: SharedCache, entry: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Cache, "_remove", refuse)
+    monkeypatch.setattr(SharedCache, "_remove", refuse)
     assert cache.put(ModelSpec("m", "s3://bucket/1"), made, going)
     assert not cache.put(ModelSpec("m", "s3://bucket/2"), made, going)
 
 
 def test_the_least_used_entries_make_room(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache", limit=350)
+    cache = SharedCache(tmp_path / "cache", limit=350)
     made = tree(tmp_path / "made", a="x" * 100)
     specs = [ModelSpec("m", f"s3://bucket/{n}") for n in range(3)]
     for n, spec in enumerate(specs[:2]):
@@ -242,7 +248,7 @@ def test_the_least_used_entries_make_room(tmp_path: Path) -> None:
     assert not cache.put(SPEC, large, going), "it would not fit at all"
 
 
-def pull(world: World, where: Path, cache: Cache) -> Fetch:
+def pull(world: World, where: Path, cache: SharedCache) -> Fetch:
     return fetch_of(world.store.env, where, "s3://bucket/m", cache=cache)
 
 
@@ -250,7 +256,7 @@ async def test_two_pods_download_once(world: World, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.put("m", b"x" * 3_000_000)
     world.store.gate = asyncio.Event()
-    fetches = [pull(world, tmp_path / f"pod{n}", Cache(tmp_path / "cache")) for n in range(3)]
+    fetches = [pull(world, tmp_path / f"pod{n}", SharedCache(tmp_path / "cache")) for n in range(3)]
     running = [asyncio.create_task(fetch.run()) for fetch in fetches]
     await until(lambda: sum(fetch.progress.message == WAITS for fetch in fetches) == 2)
     world.store.gate.set()
@@ -265,9 +271,9 @@ async def test_a_cancelled_holder_releases_the_lock(
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.put("m", b"content")
     world.store.gate = asyncio.Event()
-    first = asyncio.create_task(pull(world, tmp_path / "one", Cache(tmp_path / "cache")).run())
+    first = asyncio.create_task(pull(world, tmp_path / "one", SharedCache(tmp_path / "cache")).run())
     await until(lambda: world.store.waiting > 0)
-    second = asyncio.create_task(pull(world, tmp_path / "two", Cache(tmp_path / "cache")).run())
+    second = asyncio.create_task(pull(world, tmp_path / "two", SharedCache(tmp_path / "cache")).run())
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     world.store.gate.set()
@@ -283,7 +289,7 @@ async def test_models_are_downloaded_in_spite_of_garbage_in_the_cache(
     monkeypatch.setattr(cache_module, "STALE", 0.0)
     world.put("m", b"content")
     root = tmp_path / "cache"
-    fetch = pull(world, tmp_path / "pod", Cache(root))
+    fetch = pull(world, tmp_path / "pod", SharedCache(root))
     digest = fetch.spec.digest
     path = root / f".{digest}.lock" if place == "lock" else root / digest / "entry.json"
     path.parent.mkdir(parents=True)
@@ -300,7 +306,7 @@ async def test_models_are_downloaded_in_spite_of_garbage_in_the_cache(
 
 
 def test_an_entry_with_a_link_is_not_used(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
     cache.put(SPEC, tree(tmp_path / "made", a="A"), going)
     files = tmp_path / "cache" / SPEC.digest / "files"
     files.rename(tmp_path / "secrets")
@@ -324,7 +330,7 @@ async def test_models_are_downloaded_if_the_cache_is_unusable(
 
     if trouble == "read-only":
         monkeypatch.setattr(cache_module, "_create", refuse)
-    tree = await pull(world, tmp_path / "pod", Cache(root, limit=1 if trouble == "full" else 0)).run()
+    tree = await pull(world, tmp_path / "pod", SharedCache(root, limit=1 if trouble == "full" else 0)).run()
     assert (tree / "model.bin").read_bytes() == b"content"
 
 
@@ -336,7 +342,7 @@ async def test_an_entry_with_another_content_is_not_used_for_a_pinned_model(
 ) -> None:
     world.put("m", b"content")
     uri = "s3://bucket/m"
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
 
     def pinned(where: str) -> Fetch:
         return fetch_of(world.store.env, tmp_path / where, uri, cache=cache, sha256=DIGEST)
@@ -357,7 +363,7 @@ async def test_a_pinned_archive_is_not_taken_from_the_cache(world: World, tmp_pa
         archive.writestr("model.bin", "content")
     world.store.objects["m.zip"] = packed.getvalue()
     digest = hashlib.sha256(packed.getvalue()).hexdigest()
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
     fetch = fetch_of(world.store.env, tmp_path / "pod", "s3://bucket/m.zip", cache=cache, sha256=digest)
     cache.put(fetch.spec, tree(tmp_path / "forged", **{"model.bin": "forgery"}), going)
     got = await fetch.run()
@@ -370,9 +376,9 @@ async def test_a_holder_that_never_ends_is_not_waited_for_without_limit(
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.01)
     monkeypatch.setattr(fetch_module, "LONGEST_WAIT", 0.1)
     world.put("m", b"content")
-    cache = Cache(tmp_path / "cache")
+    cache = SharedCache(tmp_path / "cache")
     fetch = pull(world, tmp_path / "pod", cache)
-    lock = Cache(tmp_path / "cache").lock(fetch.spec)
+    lock = SharedCache(tmp_path / "cache").lock(fetch.spec)
     assert lock is not None
     got = await fetch.run()
     assert (got / "model.bin").read_bytes() == b"content"
@@ -380,8 +386,8 @@ async def test_a_holder_that_never_ends_is_not_waited_for_without_limit(
 
 async def test_a_copy_that_does_not_fit_is_refused(world: World, tmp_path: Path) -> None:
     world.put("m", b"x" * 1000)
-    await pull(world, tmp_path / "one", Cache(tmp_path / "cache")).run()
-    fetch = pull(world, tmp_path / "two", Cache(tmp_path / "cache"))
+    await pull(world, tmp_path / "one", SharedCache(tmp_path / "cache")).run()
+    fetch = pull(world, tmp_path / "two", SharedCache(tmp_path / "cache"))
     fetch.storage.budget.limit = 500
     with pytest.raises(StorageError, match="do not fit"):
         await fetch.run()
@@ -394,12 +400,12 @@ async def test_a_model_that_waits_for_another_puller_takes_no_slot(
     monkeypatch.setattr(fetch_module, "_CACHE_POLL", 0.02)
     world.set(cache_dir=tmp_path / "cache", num_workers=1)
     wanted = {"a": world.put("a", "A"), "b": world.put("b", "B")}
-    lock = Cache(tmp_path / "cache").lock(ModelSpec("a", wanted["a"], "sklearn"))
+    lock = SharedCache(tmp_path / "cache").lock(ModelSpec("a", wanted["a"], "sklearn"))
     assert lock is not None
     world.config.write(wanted)
     world.start()
     await until(lambda: world.server.serving == {"b": b"B"})
-    assert (world.states()["a"], world.entry("a")["message"]) == (State.DOWNLOADING, WAITS)
+    assert (world.states()["a"], world.entry("a")["message"]) == (ModelState.DOWNLOADING, WAITS)
     if then == "removed":
         world.config.write({"b": wanted["b"]})
         await world.serves({"b": "B"})
@@ -424,4 +430,4 @@ async def test_the_whole_puller_with_a_cache(world: World, tmp_path: Path) -> No
     world.start()
     await world.serves({"a": "A", "b": "B"})
     assert sum(world.store.gets.values()) == gets
-    assert set(world.states().values()) == {State.LOADED}
+    assert set(world.states().values()) == {ModelState.LOADED}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from puller.storage.base import Progress, StorageError
+from puller.storage.base import FetchProgress, StorageError
 from puller.storage.local import listing, take
 from tests.puller.errors import refused
 
@@ -73,7 +73,7 @@ def test_a_copy_is_complete_or_an_error_and_can_be_stopped(
         monkeypatch.setattr("os.copy_file_range", refused)
     source = tmp_path / "model.bin"
     source.write_bytes(b"weights" * 1_000_000)
-    progress = Progress()
+    progress = FetchProgress()
     take([(source, "copy", 7_000_000)], tmp_path, progress, lambda: False)
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
     assert progress.done == 7_000_000

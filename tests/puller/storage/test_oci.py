@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from puller.reasons import Reason
+from puller.reasons import StatusReason
 from puller.storage.base import StorageError
 from puller.storage.registry_auth import credentials
 from tests.puller.errors import refused
@@ -127,17 +127,17 @@ async def test_links_of_an_image_stay_inside(registry: FakeRegistry, tmp_path: P
     }
     for n, target in enumerate(("/etc/passwd", "../etc/passwd", "/models/../etc/passwd")):
         uri = registry.push(f"bad:{n}", image(registry, linked(("models/link", target))))
-        with refused(Reason.HOSTILE_ARCHIVE):
+        with refused(StatusReason.HOSTILE_ARCHIVE):
             await fetched({}, tmp_path, uri)
     # A link of one layer, and a file below it in the next.
     uri = registry.push("bad:9", image(registry, linked(("models/d", "/tmp")), tarred({"models/d/x": b""})))
-    with refused(Reason.HOSTILE_ARCHIVE):
+    with refused(StatusReason.HOSTILE_ARCHIVE):
         await fetched({}, tmp_path, uri)
 
 
 async def test_an_image_without_models_is_not_found(registry: FakeRegistry, tmp_path: Path) -> None:
     uri = registry.push("car:1", image(registry, tarred({"bin/sh": b"shell"})))
-    with refused(Reason.NOT_FOUND):
+    with refused(StatusReason.NOT_FOUND):
         await fetched({}, tmp_path, uri)
 
 
@@ -161,10 +161,10 @@ async def test_a_reference_by_digest_and_the_configs_sha256(registry: FakeRegist
     digest = digest_of(manifest)
     assert await fetched({}, tmp_path, uri.replace(":v1", f"@{digest}")) == {"a": b"A"}
     assert await fetched({}, tmp_path, uri, sha256=digest.removeprefix("sha256:")) == {"a": b"A"}
-    with refused(Reason.DIGEST_MISMATCH):
+    with refused(StatusReason.DIGEST_MISMATCH):
         await fetched({}, tmp_path, uri, sha256="0" * 64)
     registry.manifests[f"m@{digest}"] = registry.blobs.manifest([registry.blobs.file("a", b"B")])
-    with refused(Reason.DIGEST_MISMATCH):
+    with refused(StatusReason.DIGEST_MISMATCH):
         await fetched({}, tmp_path, uri.replace(":v1", f"@{digest}"))
 
 
@@ -178,7 +178,7 @@ async def test_other_bytes_than_the_manifest_lists_are_refused(
     )
     uri = registry.push("m:v1", registry.blobs.manifest([layer]))
     registry.blobs.content[layer["digest"]] = tarred({"a": b"B"})
-    with refused(Reason.DIGEST_MISMATCH):
+    with refused(StatusReason.DIGEST_MISMATCH):
         await fetched({}, tmp_path, uri)
 
 
@@ -220,7 +220,7 @@ async def test_an_artifact_that_does_not_fit_is_refused(registry: FakeRegistry, 
         registry.blobs.file("b", b"B" * MB),
     ]
     uri = registry.push("m:v1", registry.blobs.manifest(layers))
-    with refused(Reason.OVER_MAX_DISK):
+    with refused(StatusReason.OVER_MAX_DISK):
         await fetched({}, tmp_path, uri, max_disk=MB + MB // 2)
     assert registry.asked[f"/v2/m/blobs/{layers[1]['digest']}"] <= 1
 
@@ -277,7 +277,7 @@ async def test_refused_credentials_are_reported(
     registry.password, registry.basic = "secret", basic
     uri = registry.push("m:v1", registry.blobs.manifest([registry.blobs.file("a", b"A")]))
     env = {"DOCKER_AUTH_CONFIG": config_of(registry.name, password)} if password else {}
-    with refused(Reason.ACCESS_DENIED) as raised:
+    with refused(StatusReason.ACCESS_DENIED) as raised:
         await fetched(env, tmp_path, uri)
     assert "wrong" not in str(raised.value)
 
@@ -286,7 +286,7 @@ async def test_a_slow_registry_is_a_storage_timeout(registry: FakeRegistry, tmp_
     """Not the model directory's fault: asyncio's TimeoutError is an OSError."""
     registry.gate = asyncio.Event()
     limits = replace(LIMITS, stall_timeout=0.05)
-    with refused(Reason.STORAGE_TIMEOUT):
+    with refused(StatusReason.STORAGE_TIMEOUT):
         await fetched({}, tmp_path, f"oci://{registry.name}/m:v1", limits=limits)
     registry.gate.set()
 
@@ -294,14 +294,14 @@ async def test_a_slow_registry_is_a_storage_timeout(registry: FakeRegistry, tmp_
 @pytest.mark.parametrize("realm", ["http://[", "https://:x/", "https:///t", "ftp://h/t", "/token"])
 async def test_a_token_server_with_an_invalid_url(registry: FakeRegistry, tmp_path: Path, realm: str) -> None:
     registry.challenge = f'Bearer realm="{realm}"'
-    with refused(Reason.STORAGE_UNAVAILABLE, "token server"):
+    with refused(StatusReason.STORAGE_UNAVAILABLE, "token server"):
         await fetched({}, tmp_path, f"oci://{registry.name}/m:v1")
 
 
 @pytest.mark.parametrize("listed", [5, "sha256", {}, None, [5, {"platform": 5}, {"digest": 5}]])
 async def test_an_invalid_index_is_refused(registry: FakeRegistry, tmp_path: Path, listed: Any) -> None:
     uri = registry.push("m:v1", json.dumps({"mediaType": INDEX, "manifests": listed}).encode())
-    with refused(Reason.BAD_MANIFEST):
+    with refused(StatusReason.BAD_MANIFEST):
         await fetched({}, tmp_path, uri)
 
 
@@ -353,24 +353,33 @@ _LAYER = {"mediaType": f"{WEIGHT}.raw", "digest": digest_of(b""), "size": 0}
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        (b"", Reason.BAD_MANIFEST),
-        (b"[]", Reason.BAD_MANIFEST),
-        (b"{}", Reason.BAD_MANIFEST),
-        ({"layers": [1]}, Reason.BAD_MANIFEST),
-        ({"layers": [_LAYER]}, Reason.BAD_MANIFEST),
-        ({"layers": [_LAYER | {"digest": "sha512:00"}]}, Reason.BAD_MANIFEST),
-        ({"layers": [_LAYER | {"digest": "../../etc"}]}, Reason.BAD_MANIFEST),
-        ({"layers": [_LAYER | {"size": -1}]}, Reason.BAD_MANIFEST),
-        ({"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "../x"}}]}, Reason.HOSTILE_PATH),
-        ({"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "/x"}}]}, Reason.HOSTILE_PATH),
-        ({"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "x"}}] * 2}, Reason.HOSTILE_PATH),
-        ({"mediaType": INDEX, "manifests": []}, Reason.BAD_MANIFEST),
-        ({"mediaType": INDEX, "manifests": [{"digest": "x"}]}, Reason.BAD_MANIFEST),
-        ({"layers": []}, Reason.NOT_FOUND),
+        (b"", StatusReason.BAD_MANIFEST),
+        (b"[]", StatusReason.BAD_MANIFEST),
+        (b"{}", StatusReason.BAD_MANIFEST),
+        ({"layers": [1]}, StatusReason.BAD_MANIFEST),
+        ({"layers": [_LAYER]}, StatusReason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"digest": "sha512:00"}]}, StatusReason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"digest": "../../etc"}]}, StatusReason.BAD_MANIFEST),
+        ({"layers": [_LAYER | {"size": -1}]}, StatusReason.BAD_MANIFEST),
+        (
+            {"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "../x"}}]},
+            StatusReason.HOSTILE_PATH,
+        ),
+        (
+            {"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "/x"}}]},
+            StatusReason.HOSTILE_PATH,
+        ),
+        (
+            {"layers": [_LAYER | {"annotations": {"org.cncf.model.filepath": "x"}}] * 2},
+            StatusReason.HOSTILE_PATH,
+        ),
+        ({"mediaType": INDEX, "manifests": []}, StatusReason.BAD_MANIFEST),
+        ({"mediaType": INDEX, "manifests": [{"digest": "x"}]}, StatusReason.BAD_MANIFEST),
+        ({"layers": []}, StatusReason.NOT_FOUND),
     ],
 )
 async def test_a_hostile_manifest_is_refused(
-    registry: FakeRegistry, tmp_path: Path, manifest: bytes | dict[str, Any], reason: Reason
+    registry: FakeRegistry, tmp_path: Path, manifest: bytes | dict[str, Any], reason: StatusReason
 ) -> None:
     body = (
         manifest if isinstance(manifest, bytes) else json.dumps({"mediaType": MANIFEST} | manifest).encode()
@@ -380,7 +389,7 @@ async def test_a_hostile_manifest_is_refused(
 
 
 async def test_a_missing_tag(registry: FakeRegistry, tmp_path: Path) -> None:
-    with refused(Reason.NOT_FOUND):
+    with refused(StatusReason.NOT_FOUND):
         await fetched({}, tmp_path, f"oci://{registry.name}/team/m:none")
 
 
@@ -389,5 +398,5 @@ async def test_other_registries_are_called_over_https(tmp_path: Path) -> None:
     uri = "oci://127.1:1/m"  # the same host in a spelling that is not taken for it
     with pytest.raises(StorageError):
         await fetched({}, tmp_path, uri)
-    with refused(Reason.ADDRESS_BLOCKED):
+    with refused(StatusReason.ADDRESS_BLOCKED):
         await fetched({}, tmp_path, "oci://169.254.169.254/m")

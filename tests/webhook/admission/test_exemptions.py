@@ -11,7 +11,7 @@ from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide, validate
-from webhook.admission.exemptions import Exemptions, State, exemptions_in
+from webhook.admission.exemptions import Exemptions, ExemptionState, exemptions_in
 from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.fast_path.memo import Memo
@@ -28,32 +28,40 @@ def on(day: date, **files: str) -> Config:
 @pytest.mark.parametrize(
     ("written", "state", "note"),
     [
-        (f"{RULE}=asked", State.COUNTS, ""),
-        (f"{RULE}=asked until=2026-12-31", State.COUNTS, ""),
-        (f"{RULE}=asked until=2026-03-18", State.COUNTS, ""),
-        (f"{RULE}=asked until=2026-03-17", State.ENDS_SOON, f"the exemption from {RULE} ends on 2026-03-17"),
-        (f"{RULE}=asked until=2026-03-10", State.ENDS_SOON, f"the exemption from {RULE} ends on 2026-03-10"),
+        (f"{RULE}=asked", ExemptionState.COUNTS, ""),
+        (f"{RULE}=asked until=2026-12-31", ExemptionState.COUNTS, ""),
+        (f"{RULE}=asked until=2026-03-18", ExemptionState.COUNTS, ""),
+        (
+            f"{RULE}=asked until=2026-03-17",
+            ExemptionState.ENDS_SOON,
+            f"the exemption from {RULE} ends on 2026-03-17",
+        ),
+        (
+            f"{RULE}=asked until=2026-03-10",
+            ExemptionState.ENDS_SOON,
+            f"the exemption from {RULE} ends on 2026-03-10",
+        ),
         (
             f"{RULE}=asked until=2026-03-09",
-            State.ENDED,
+            ExemptionState.ENDED,
             f"{RULE} is no longer exempted: the exemption ended on 2026-03-09",
         ),
-        (f"{RULE}=asked until=soon", State.NO_DATE, "until=soon isn't a date: use until=2030-12-31"),
-        (f"{RULE}=asked until=20261231", State.NO_DATE, "until=20261231 is no date"),
-        (f"{RULE}=asked until=", State.NO_DATE, "until= is no date"),
-        (f"{RULE}=until=2026-12-31", State.NO_REASON, f"a reason is missing: write {RULE}=why"),
-        (f"{RULE}=until=2026-12-31 it is", State.COUNTS, ""),
-        ("liveness-external-dependancy=x", State.UNKNOWN, f"; did you mean {RULE}?"),
-        ("policy-config-invalid=x", State.FORBIDDEN, "can't be exempted here"),
+        (f"{RULE}=asked until=soon", ExemptionState.NO_DATE, "until=soon isn't a date: use until=2030-12-31"),
+        (f"{RULE}=asked until=20261231", ExemptionState.NO_DATE, "until=20261231 is no date"),
+        (f"{RULE}=asked until=", ExemptionState.NO_DATE, "until= is no date"),
+        (f"{RULE}=until=2026-12-31", ExemptionState.NO_REASON, f"a reason is missing: write {RULE}=why"),
+        (f"{RULE}=until=2026-12-31 it is", ExemptionState.COUNTS, ""),
+        ("liveness-external-dependancy=x", ExemptionState.UNKNOWN, f"; did you mean {RULE}?"),
+        ("policy-config-invalid=x", ExemptionState.FORBIDDEN, "can't be exempted here"),
     ],
 )
-def test_what_becomes_of_one(written: str, state: State, note: str) -> None:
+def test_what_becomes_of_one(written: str, state: ExemptionState, note: str) -> None:
     (found,) = exemptions_in({EXEMPT: written}, on(TODAY), "ml")
     assert found.state is state
     assert note in found.note
     assert bool(found.note) == bool(note)
     read = Exemptions.read({EXEMPT: written}, on(TODAY), "ml")
-    assert bool(read.reasons) == found.counts == (state in (State.COUNTS, State.ENDS_SOON))
+    assert bool(read.reasons) == found.counts == (state in (ExemptionState.COUNTS, ExemptionState.ENDS_SOON))
     assert read.notes == ((found.note,) if note else ())
 
 

@@ -22,7 +22,7 @@ from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Chassis, InCluster, dep
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output.html import page
 from webhook.cli.output.html.card import MAX_ROW_LENGTH, card
-from webhook.cli.output.html.summary import Profiles, Status, status_of
+from webhook.cli.output.html.summary import Profiles, ReviewStatus, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewing import Reviewed, Subject, review_documents
@@ -144,8 +144,11 @@ def test_the_plan_is_what_each_profile_decides(chassis: Chassis, manifests: Path
         for review, decided in zip(reviews, by_profile, strict=True):
             (expected,) = review_documents([review.document], alone, known)
             assert decided[profile] == expected.decision
-    assert [status_of(each[Profile.OBSERVE]) for each in by_profile] == [Status.CLEAN, Status.CLEAN]
-    assert status_of(by_profile[0][Profile.STANDARD]) is Status.REFUSED
+    assert [status_of(each[Profile.OBSERVE]) for each in by_profile] == [
+        ReviewStatus.CLEAN,
+        ReviewStatus.CLEAN,
+    ]
+    assert status_of(by_profile[0][Profile.STANDARD]) is ReviewStatus.REFUSED
     text = chassis("review", manifests, "-o", "html").out
     rows = re.findall(r'<tr><th scope="row">(observe|standard|strict)', text)
     assert rows == ["observe", "standard", "strict"]

@@ -13,7 +13,7 @@ from policies.kube.json import Json
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named, owned_by
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli import repair
-from webhook.cli.missed import History
+from webhook.cli.missed import WebhookHistory
 from webhook.cli.repair import RESTARTED_AT, down_at_once
 from webhook.kube.leader_election import NAME, Outage
 
@@ -118,16 +118,22 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: In
 @pytest.mark.parametrize(
     ("history", "why"),
     [
-        (History(installed=AT + 1), "before the webhook was installed"),
-        (History(installed=AT - 1, outages=[Outage(AT - 9, AT + 9)]), "while the webhook was down"),
-        (History(AT - 99, [Outage(AT + 9, AT + 20)]), "while the webhook was down"),
-        (History(AT - 99, seen=AT - 8), "after a replica was last known to be ready (2026-06-01T11:59:52Z)"),
-        (History(AT - 99, seen=AT + 8), "while the webhook was running"),
-        (History(AT - 99, [Outage(AT - 99, AT - 50)], edited=AT + 5), "before the policy was last edited"),
-        (History(AT - 99, edited=AT - 50), "a call failed open"),
+        (WebhookHistory(installed=AT + 1), "before the webhook was installed"),
+        (WebhookHistory(installed=AT - 1, outages=[Outage(AT - 9, AT + 9)]), "while the webhook was down"),
+        (WebhookHistory(AT - 99, [Outage(AT + 9, AT + 20)]), "while the webhook was down"),
+        (
+            WebhookHistory(AT - 99, seen=AT - 8),
+            "after a replica was last known to be ready (2026-06-01T11:59:52Z)",
+        ),
+        (WebhookHistory(AT - 99, seen=AT + 8), "while the webhook was running"),
+        (
+            WebhookHistory(AT - 99, [Outage(AT - 99, AT - 50)], edited=AT + 5),
+            "before the policy was last edited",
+        ),
+        (WebhookHistory(AT - 99, edited=AT - 50), "a call failed open"),
     ],
 )
-def test_the_reason_follows_from_the_time_of_creation(history: History, why: str) -> None:
+def test_the_reason_follows_from_the_time_of_creation(history: WebhookHistory, why: str) -> None:
     assert why in history.why(AT)
     assert "unknown" in history.why(None)
 

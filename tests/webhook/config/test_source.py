@@ -18,7 +18,14 @@ from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission.configuration import Config
 from webhook.config import source
 from webhook.config.load import PolicyError, load
-from webhook.config.source import ConfigMap, Defaults, Directory, LivePolicy, PolicySource, read_directory
+from webhook.config.source import (
+    DefaultPolicy,
+    LivePolicy,
+    PolicyDirectory,
+    PolicySource,
+    WatchedConfigMap,
+    read_directory,
+)
 from webhook.kube import reflector
 from webhook.kube.api import ApiServer
 from webhook.server.metrics import Metrics
@@ -122,7 +129,7 @@ def test_a_bug_in_loading_is_answered_like_a_bad_policy(seen: Seen, monkeypatch:
 
 
 async def test_without_a_policy_everything_is_at_its_default(seen: Seen) -> None:
-    async with following(Defaults(), seen):
+    async with following(DefaultPolicy(), seen):
         assert seen.profile() is Profile.STANDARD
         assert seen.valid()
 
@@ -199,7 +206,7 @@ async def test_a_directory_that_was_emptied_leaves_the_last_good_policy(
 ) -> None:
     monkeypatch.setattr(source, "POLL_SECONDS", 0.2)
     write(tmp_path, STRICT)
-    async with following(Directory(tmp_path), seen):
+    async with following(PolicyDirectory(tmp_path), seen):
         assert seen.profile() is Profile.STRICT
         (tmp_path / "rules.yaml").unlink()
         await until(lambda: not seen.valid())
@@ -216,7 +223,7 @@ async def test_a_directory_is_followed_through_swaps_edits_and_its_own_absence(
 ) -> None:
     monkeypatch.setattr(source, "POLL_SECONDS", 0.2)
     directory = tmp_path / "policy"
-    async with following(Directory(directory), seen):
+    async with following(PolicyDirectory(directory), seen):
         assert seen.profile() is Profile.OBSERVE, "a directory that is not there is no reason to enforce"
         assert not seen.valid()
         directory.mkdir()
@@ -242,7 +249,7 @@ async def test_a_swap_is_heard_of_long_before_the_poll(
             await asyncio.sleep(0.3)
 
     mount(tmp_path, "1", OBSERVE)
-    async with following(Directory(tmp_path), seen):
+    async with following(PolicyDirectory(tmp_path), seen):
         swaps = asyncio.create_task(swap())
         await until(lambda: seen.profile() is Profile.STRICT, seconds=50)
         swaps.cancel()
@@ -257,12 +264,12 @@ def config_map(data: dict[str, str]) -> dict[str, object]:
 
 
 @pytest.fixture
-def origin(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ConfigMap:
+def origin(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> WatchedConfigMap:
     monkeypatch.setattr(reflector, "FIRST_PAUSE", 0.01)
-    return ConfigMap(api, api, "mlchassis-system", "mlchassis-policy")
+    return WatchedConfigMap(api, api, "mlchassis-system", "mlchassis-policy")
 
 
-async def test_a_config_map_is_followed(fake: FakeApiServer, origin: ConfigMap, seen: Seen) -> None:
+async def test_a_config_map_is_followed(fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen) -> None:
     await fake.put(PATH, config_map(STRICT))
     async with following(origin, seen):
         assert seen.profile() is Profile.STRICT
@@ -273,7 +280,7 @@ async def test_a_config_map_is_followed(fake: FakeApiServer, origin: ConfigMap, 
 
 
 async def test_a_bad_edit_keeps_the_last_good_policy_and_lands_as_an_event_on_the_config_map(
-    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
 ) -> None:
     await fake.put(PATH, config_map(STRICT))
     async with following(origin, seen):
@@ -289,7 +296,7 @@ async def test_a_bad_edit_keeps_the_last_good_policy_and_lands_as_an_event_on_th
 
 
 async def test_deleting_the_config_map_keeps_the_last_good_policy(
-    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
 ) -> None:
     await fake.put(PATH, config_map(STRICT))
     async with following(origin, seen):
@@ -301,7 +308,7 @@ async def test_deleting_the_config_map_keeps_the_last_good_policy(
 
 
 async def test_a_deletion_that_the_watch_did_not_see_is_noticed_by_the_next_list(
-    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
 ) -> None:
     await fake.put(PATH, config_map(STRICT))
     async with following(origin, seen):
@@ -313,7 +320,7 @@ async def test_a_deletion_that_the_watch_did_not_see_is_noticed_by_the_next_list
 
 
 async def test_a_config_map_that_was_never_there_observes(
-    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
 ) -> None:
     async with following(origin, seen):
         assert seen.profile() is Profile.OBSERVE
@@ -330,7 +337,7 @@ def an_override(data: dict[str, str]) -> dict[str, object]:
 
 
 async def test_an_override_is_laid_over_the_policy_until_it_is_taken_back(
-    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
 ) -> None:
     await fake.put(PATH, config_map(STRICT))
     await fake.put(PATH, an_override({"webhooks": "observe"}))
@@ -349,7 +356,7 @@ async def test_an_override_is_laid_over_the_policy_until_it_is_taken_back(
 
 
 async def test_a_bad_override_keeps_the_last_good_policy_and_lands_as_an_event_on_it(
-    fake: FakeApiServer, origin: ConfigMap, seen: Seen
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
 ) -> None:
     await fake.put(PATH, config_map(STRICT))
     async with following(origin, seen):

@@ -16,7 +16,7 @@ from tests.webhook.observed.test_pods import made
 from tests.webhook.observed.test_tuning import CONFIG, injected
 from webhook.cli.prometheus import query_history
 from webhook.errors import UserError
-from webhook.observed.history import History, Liveness, history
+from webhook.observed.history import LivenessResults, ObservedHistory, history
 from webhook.observed.record import Record
 from webhook.observed.tuning import FINE, Row, rows
 
@@ -57,14 +57,14 @@ def probes(failed: float, within: Mapping[str, float]) -> dict[str, Series]:
     }
 
 
-async def known(found: Mapping[str, Series]) -> History:
+async def known(found: Mapping[str, Series]) -> ObservedHistory:
     async def ask(query: str) -> Series:
         return next((each for name, each in found.items() if name in query), [])
 
     return await history(ask, "ml")
 
 
-def only(pod: Json, found: History) -> Row:
+def only(pod: Json, found: ObservedHistory) -> Row:
     [row] = rows([pod], [], Record(), CONFIG, NoCluster(), found)
     return row
 
@@ -111,7 +111,7 @@ async def test_liveness_probes_that_fail_often_or_nearly_time_out(
 
 @pytest.mark.parametrize(("timeout", "bound"), [(1, 0.5), (2, 1), (3, 2.5), (5, 2.5), (10, 5), (20, 10)])
 def test_the_bucket_that_is_compared_is_half_the_timeout_or_more(timeout: int, bound: float) -> None:
-    liveness = Liveness()
+    liveness = LivenessResults()
     liveness.buckets |= {0.5: 1, 1: 2, 2.5: 3, 5: 4, 10: 5, float("inf"): 10}
     found = liveness.slow(timeout)
     assert found is not None

@@ -15,7 +15,7 @@ from tests.calls import calls
 from webhook.admission.configuration import Config
 from webhook.config.load import load
 from webhook.observed.pods import PodTracker
-from webhook.observed.record import Ended, Observation, Started
+from webhook.observed.record import Ended, Observation, ObservedStart
 
 BEGAN = 1_800_000_000
 HTTP = {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 5, "failureThreshold": 120}
@@ -98,7 +98,7 @@ def read(watching: PodTracker, pod: Json) -> list[Observation]:
 def test_a_start_has_its_times() -> None:
     pod = made()
     [start] = observed(pod, status(pod, ready=None), status(pod, ready=312), status(pod, ready=312))
-    assert isinstance(start, Started)
+    assert isinstance(start, ObservedStart)
     assert (start.load, start.pull, start.ready, start.first) == (312, 8, 322, True)
     assert start.namespace == "ml"
     assert start.key.startswith("Deployment/llm/server@")
@@ -131,7 +131,7 @@ def test_only_unambiguous_starts_are_counted(
 ) -> None:
     pods = [status(made(), ready=at, started=began or at is not None) for at, began in readiness]
     found = observed(*pods, since=BEGAN + since)
-    assert [each.load for each in found if isinstance(each, Started)] == loads
+    assert [each.load for each in found if isinstance(each, ObservedStart)] == loads
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_restart_is_not_the_first_start() -> None:
     end, start = observed(status(pod, ready=10), again)[1:]
     assert isinstance(end, Ended)
     assert end.reason == "Error 1"
-    assert isinstance(start, Started)
+    assert isinstance(start, ObservedStart)
     assert (start.load, start.first, start.pull) == (100, False, None)
 
 
@@ -305,4 +305,4 @@ def test_a_start_counts_if_the_probe_asks_the_containers_own_server(probe: Json,
         {"name": "proxy", "image": "proxy:1", "ports": [{"containerPort": 9000}]}
     )
     found = observed(status(pod, ready=None), status(pod, ready=5))
-    assert [isinstance(each, Started) for each in found] == ([True] if counted else [])
+    assert [isinstance(each, ObservedStart) for each in found] == ([True] if counted else [])

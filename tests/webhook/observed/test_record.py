@@ -11,8 +11,8 @@ from webhook.observed.record import (
     MAX_STARTS,
     Ended,
     Entry,
+    ObservedStart,
     Record,
-    Started,
     as_config_map,
 )
 
@@ -25,27 +25,27 @@ NOW = 1_800_000_000
 WHERE = {"namespace": "ml", "key": KEY, "at": NOW, "node_type": "A100"}
 
 
-def start(load: int, **other: Any) -> Started:
+def start(load: int, **other: Any) -> ObservedStart:
     times: dict[str, Any] = {"pull": 3, "ready": load + 3, "first": True, "place": ""}
-    return Started(**{**WHERE, **times, **other}, load=load)
+    return ObservedStart(**{**WHERE, **times, **other}, load=load)
 
 
 def end(reason: str, **other: Any) -> Ended:
     return Ended(**{**WHERE, **other}, reason=reason)
 
 
-def after(*observations: Started | Ended) -> Record:
+def after(*observations: ObservedStart | Ended) -> Record:
     record = Record()
     for each in observations:
         record.add([each], NOW)
     return record
 
 
-def entry(*observations: Started | Ended) -> Entry:
+def entry(*observations: ObservedStart | Ended) -> Entry:
     return after(*observations).namespaces["ml"][KEY]
 
 
-def basis(*observations: Started | Ended) -> tuple[int, int] | None:
+def basis(*observations: ObservedStart | Ended) -> tuple[int, int] | None:
     return entry(*observations).basis
 
 
@@ -67,7 +67,7 @@ FIVE, SLOW = [start(100)] * 5, [start(400)] * 5
     ],
 )
 def test_the_basis_changes_only_with_the_slowest_start(
-    observations: list[Started | Ended], expected: tuple[int, int]
+    observations: list[ObservedStart | Ended], expected: tuple[int, int]
 ) -> None:
     assert basis(*observations) == expected
 

@@ -15,7 +15,7 @@ from tests.webhook.observed.test_pods import BEGAN, made, status
 from webhook.cli.tune import _print, _read, _without_pods, patch_of
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
-from webhook.observed.record import Ended, Ends, Record, Started
+from webhook.observed.record import Ended, Ends, ObservedStart, Record
 from webhook.observed.tuning import FINE, Row, _node_types, rows
 
 CONFIG = load({})
@@ -36,7 +36,7 @@ def recorded(pod: Json, *loads: int, ends: tuple[tuple[str, int], ...] = (), **e
     record = Record()
     node_type = end.pop("node_type", "")
     where: dict[str, Any] = {"namespace": "ml", "key": key, "at": BEGAN, "node_type": node_type}
-    record.add([Started(**where, load=n, pull=1, ready=n, first=True, place="") for n in loads], BEGAN)
+    record.add([ObservedStart(**where, load=n, pull=1, ready=n, first=True, place="") for n in loads], BEGAN)
     record.add([Ended(**where, reason=name, **end) for name, count in ends for _ in range(count)], BEGAN)
     return record
 

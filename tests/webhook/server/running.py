@@ -17,7 +17,7 @@ from webhook.admission.answer_encoding import Response, allowed
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer
 from webhook.server.connections import FastPath
-from webhook.server.http import Readiness, Server, listen
+from webhook.server.http import AdmissionServer, Readiness, listen
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import Endpoint
 
@@ -58,7 +58,7 @@ class Running:
         """Of the serving certificate."""
         self.readiness = Readiness(lambda: self.problem, policy=True)
         endpoint: Endpoint = self._awaited if waits else self._at_once
-        self.server = Server(
+        self.server = AdmissionServer(
             {"validate": endpoint},
             self._failed,
             self.metrics,

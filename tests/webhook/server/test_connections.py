@@ -23,12 +23,18 @@ from webhook.admission.answer_encoding import allowed
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer
 from webhook.server import bodies, connections, http, pki, tls_reload
-from webhook.server.bodies import Budget
+from webhook.server.bodies import BodyBudget
 from webhook.server.connections import Acceptor, raise_descriptor_limit
 from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
-from webhook.server.shared_memory import Restarts, SharedRecords, Suspects, WorkerState, in_shared_memory
+from webhook.server.shared_memory import (
+    SharedRecords,
+    Suspects,
+    WorkerRestarts,
+    WorkerState,
+    in_shared_memory,
+)
 
 BODY = json.dumps(review()).encode()
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
@@ -494,7 +500,7 @@ async def test_slow_bodies_are_counted(running: Running) -> None:
 
 
 async def test_room_that_is_given_back_wakes_who_waits() -> None:
-    budget = Budget(100)
+    budget = BodyBudget(100)
     with budget.hold() as second:
         with budget.hold() as first:
             await budget.grow(first, bodies.FREE + 80)
@@ -521,7 +527,7 @@ async def workers(count: int, serving: int) -> AsyncIterator[tuple[int, list[Wor
         listener = stack.enter_context(listen("127.0.0.1", 0))
         for record in records[:serving]:
             others = tuple(other for other in records if other is not record)
-            shared = SharedRecords(record, Suspects(), in_shared_memory(Restarts), others)
+            shared = SharedRecords(record, Suspects(), in_shared_memory(WorkerRestarts), others)
             server = web.Server(_ok)
             acceptor = Acceptor(server, None, connections.Refusals(Metrics().refused), shared=shared)
             acceptor.open(listener.dup())

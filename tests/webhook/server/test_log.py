@@ -86,7 +86,7 @@ async def test_of_lines_that_repeat_a_few_are_written_and_the_others_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log, "MINUTE_SECONDS", 0.01)
-    limited = log.RateLimited("request refused")
+    limited = log.RateLimitedLog("request refused")
     with structlog.testing.capture_logs() as lines:
         for number in range(log.LINES_A_MINUTE + 3):
             limited.warning("Bad Request", number=number)
@@ -104,7 +104,7 @@ async def test_of_lines_that_repeat_a_few_are_written_and_the_others_counted(
 
 
 async def test_unwritten_lines_are_counted_at_the_end() -> None:
-    limited = log.RateLimited("refused")
+    limited = log.RateLimitedLog("refused")
     with structlog.testing.capture_logs() as lines:
         for _ in range(log.LINES_A_MINUTE + 1):
             limited.warning("no-http")

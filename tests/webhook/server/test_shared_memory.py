@@ -20,9 +20,9 @@ from webhook.admission.envelope import Request
 from webhook.server import shared_memory as module
 from webhook.server.shared_memory import (
     Identity,
-    Restarts,
     ReviewRecord,
     Suspects,
+    WorkerRestarts,
     WorkerState,
     in_shared_memory,
 )
@@ -173,7 +173,7 @@ def test_the_table_of_suspects_is_read_again_only_after_one_is_added() -> None:
 
 
 def test_restarts_are_counted_by_reason() -> None:
-    restarts = in_shared_memory(Restarts)
+    restarts = in_shared_memory(WorkerRestarts)
     restarts.add("hung")
     restarts.add("hung")
     assert restarts.counts() == {"hung": 2, "stalled": 0, "died": 0}

@@ -11,7 +11,7 @@ from tests.manifests import manifest
 from webhook.config.source import LivePolicy
 from webhook.server import endpoints
 from webhook.server.connections import FastPath
-from webhook.server.http import Readiness, Server, listen
+from webhook.server.http import AdmissionServer, Readiness, listen
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
@@ -57,7 +57,7 @@ class Wired:
         """Whether aiohttp reads the posted body."""
 
     async def post(self, endpoint: str, review: Json | bytes = REVIEW) -> Json:
-        wired = Server(
+        wired = AdmissionServer(
             self.endpoints,
             self.on_error,
             self.metrics,

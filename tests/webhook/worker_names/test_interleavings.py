@@ -16,8 +16,8 @@ from msgspec import structs
 
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, Given, Group, WorkerNames
-from policies.worker_names.workers import AllocationRecord, Owner, Worker, desired, existing_pod
+from policies.worker_names.worker_names import Answer, GivenName, WorkerGroup, WorkerNames
+from policies.worker_names.workers import AllocationRecord, Worker, WorkerOwner, desired, existing_pod
 from tests.webhook.worker_names.world import (
     LIFETIME,
     SETTINGS,
@@ -200,7 +200,7 @@ async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: Work
     listed = await workers.pods(worker.namespace, worker.selector)
     names = {pod["metadata"]["name"] for pod in listed.pods}
     number = next(n for n in range(len(names) + 1) if f"demo-small-{n}" not in names)
-    return Given(f"demo-small-{number}", AllocationRecord())
+    return GivenName(f"demo-small-{number}", AllocationRecord())
 
 
 async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
@@ -209,7 +209,7 @@ async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames
     want = desired(await workers.owner(worker.owner, worker.namespace), worker)
     listed = await workers.pods(worker.namespace, worker.selector)
     unnumbered = AllocationRecord(workers.world.version + len(workers.world.created))
-    group = Group(want, [existing_pod(pod) for pod in listed.pods], unnumbered, now)
+    group = WorkerGroup(want, [existing_pod(pod) for pod in listed.pods], unnumbered, now)
     return policy.decide(worker, group, settings)
 
 
@@ -219,7 +219,7 @@ class ListFirst(FakeWorkers):
     listed: Listed | None = None
 
     async def owner_and_lease(
-        self, owner: Owner, namespace: str, lease: str
+        self, owner: WorkerOwner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
         self.listed = await super().pods(namespace, {})
         return await super().owner_and_lease(owner, namespace, lease)

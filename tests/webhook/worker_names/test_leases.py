@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
 from policies.kube.json import Json
 from policies.worker_names.worker_names import name_of
-from policies.worker_names.workers import Owner, Worker, worker_of
+from policies.worker_names.workers import Worker, WorkerOwner, worker_of
 from tests.webhook.worker_names.setting import (
     CLUSTERS,
     EARLIER_LEASES,
@@ -42,7 +42,9 @@ async def test_the_lease_is_in_our_own_namespace_and_names_its_owner(setting: Se
 
 def test_lease_names_are_one_for_each_owner_and_group_and_at_most_253_long() -> None:
     def member(cluster: str = "demo", group: str = "small", head: bool = False) -> Worker:
-        return Worker("ml", Owner("ray.io/v1", "RayCluster", cluster, f"uid of {cluster}"), group, {}, head)
+        return Worker(
+            "ml", WorkerOwner("ray.io/v1", "RayCluster", cluster, f"uid of {cluster}"), group, {}, head
+        )
 
     members = [member(), member(group="s" * 63), member("c" * 253), member(head=True), member(group="head")]
     members += [replace(it, namespace="n" * 63) for it in members]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from policies.worker_names.worker_names import Reason, Refused
+from policies.worker_names.worker_names import RefusalReason, Refused
 from policies.worker_names.workers import HOST_INDEX, REPLICA_NAME
 from tests.webhook.worker_names.world import LIFETIME, SETTINGS, WORKER, Request, World, create, real
 
@@ -170,7 +170,7 @@ class Schedules(RuleBasedStateMachine):
             assert create(self.world, settings=SETTINGS).outcome == "landed"
         last = create(self.world, settings=SETTINGS)
         assert isinstance(last.answer, Refused)
-        assert last.answer.reason is Reason.EXISTS
+        assert last.answer.reason is RefusalReason.EXISTS
 
 
 class MultiHostSchedules(Schedules):

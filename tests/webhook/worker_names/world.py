@@ -14,14 +14,14 @@ from typing import Any
 
 from policies.core.annotations import WORKER_NAMES
 from policies.kube.json import Json
-from policies.worker_names.worker_names import Answer, Given, WorkerNames
-from policies.worker_names.workers import Owner, Worker
+from policies.worker_names.worker_names import Answer, GivenName, WorkerNames
+from policies.worker_names.workers import Worker, WorkerOwner
 from webhook.worker_names.endpoint import Listed, allocate
 
 LIFETIME = 2
 """A promise lives two ticks of the clock; a request of the API server less than that."""
 SETTINGS = WorkerNames(reservation=LIFETIME)
-OWNER = Owner("ray.io/v1", "RayCluster", "demo", "uid-1")
+OWNER = WorkerOwner("ray.io/v1", "RayCluster", "demo", "uid-1")
 WORKER = Worker("default", OWNER, "small", {"ray.io/cluster": "demo", "ray.io/group": "small"})
 
 
@@ -120,13 +120,13 @@ class FakeWorkers:
         self._note("now", self.world.clock)
         return float(self.world.clock)
 
-    async def owner(self, owner: Owner, namespace: str) -> Json | None:
+    async def owner(self, owner: WorkerOwner, namespace: str) -> Json | None:
         await Step("owner")
         self._note("owner", self.world.desired)
         return self.world.cluster()
 
     async def owner_and_lease(
-        self, owner: Owner, namespace: str, lease: str
+        self, owner: WorkerOwner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
         await Step("owner and lease")
         self._note("lease", self.world.lease and self.world.lease["metadata"])
@@ -207,7 +207,7 @@ class Request:
 
     async def _review(self, allocate: Allocate, worker: Worker, settings: WorkerNames) -> None:
         self.answer = await allocate(self.workers, worker, settings)
-        if not isinstance(self.answer, Given):
+        if not isinstance(self.answer, GivenName):
             self.outcome = "refused"
             return
         await Step("land")
@@ -219,7 +219,7 @@ class Request:
 
     @property
     def given(self) -> str | None:
-        return self.answer.name if isinstance(self.answer, Given) else None
+        return self.answer.name if isinstance(self.answer, GivenName) else None
 
     def advance(self) -> None:
         """Let the call that waits take effect, and run on to the next one."""

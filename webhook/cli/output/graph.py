@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from policies.kube.printable import printable
-from policies.relations.graph import Blast, Edge, Graph, Node, members_of
+from policies.relations.graph import Blast, Edge, Graph, GraphNode, members_of
 from webhook.cli.output.plain import as_json, plural
 
 
@@ -61,11 +61,11 @@ def _failure(blast: Blast) -> Iterator[str]:
         yield f"  not ready: {plural(len(unready), 'workload')}: {_listed(unready, blast)}\n"
 
 
-def _listed(nodes: Iterable[Node], blast: Blast) -> str:
+def _listed(nodes: Iterable[GraphNode], blast: Blast) -> str:
     return ", ".join(f"{_plain(node)} after {blast.after[node]} s" for node in nodes)
 
 
-def _plain(node: Node) -> str:
+def _plain(node: GraphNode) -> str:
     return printable(str(node))
 
 

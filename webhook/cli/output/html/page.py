@@ -16,7 +16,7 @@ from msgspec import Struct
 from policies.core.mode import Profile
 from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
-from webhook.cli.output.html.summary import Profiles, Status, Summary, accelerators_requested, status_of
+from webhook.cli.output.html.summary import Profiles, ReviewStatus, Summary, accelerators_requested, status_of
 from webhook.cli.output.html.view import Section, View, counts_in_words, row
 from webhook.cli.reviewing import Reviewed, Subject
 
@@ -61,7 +61,7 @@ class Report:
             ).encode()
             entry = _Entry(
                 review.document.namespace,
-                list(Status).index(status_of(review.decision)),
+                list(ReviewStatus).index(status_of(review.decision)),
                 review.title,
                 self._rows.tell(),
                 self._rows.write(written),

@@ -23,7 +23,7 @@ from webhook.admission.review import Review
 from webhook.cli.reviewing import Reviewed, Subject
 
 
-class Status(StrEnum):
+class ReviewStatus(StrEnum):
     """The result of an object's review, the worst first."""
 
     REFUSED = "refused"
@@ -39,17 +39,17 @@ EXEMPTED: Final = "exempted"
 """Used instead of the mode of an exempted finding."""
 
 
-def status_of(decision: Decision) -> Status:
+def status_of(decision: Decision) -> ReviewStatus:
     """The status of an object under a decision."""
     if not decision.allowed:
-        return Status.REFUSED
+        return ReviewStatus.REFUSED
     warned = any(each.mode is Mode.WARN and each.exempted is None for each in decision.results)
     if warned or decision.crashes or decision.notes:
-        return Status.WARNED
+        return ReviewStatus.WARNED
     covered = decision.coverage
     if covered is None or covered.missing:
-        return Status.UNREAD
-    return Status.PODLESS if covered.reading is Reading.NO_PODS else Status.CLEAN
+        return ReviewStatus.UNREAD
+    return ReviewStatus.PODLESS if covered.reading is Reading.NO_PODS else ReviewStatus.CLEAN
 
 
 def mode_of(result: Result) -> str:
@@ -78,7 +78,7 @@ class Profiles:
 
 
 class ProfileTotals(Struct):
-    statuses: Counter[Status] = field(default_factory=Counter)
+    statuses: Counter[ReviewStatus] = field(default_factory=Counter)
     changed: int = 0
     refusing: Counter[str] = field(default_factory=Counter)
     """Refused objects by rule."""
@@ -129,7 +129,7 @@ class Summary(Struct):
     """Findings by rule and mode."""
     places: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     """Findings by namespace and rule, and by mode."""
-    namespaces: dict[str, Counter[Status]] = field(default_factory=dict)
+    namespaces: dict[str, Counter[ReviewStatus]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     kinds_not_read: dict[GroupKind, KindNotRead] = field(default_factory=dict)
     exempted: list[Exempted] = field(default_factory=list)
@@ -174,7 +174,7 @@ class Summary(Struct):
 # --- accelerators ----------------------------------------------------------------------------------
 
 
-class Supply(Struct, frozen=True):
+class AcceleratorSupply(Struct, frozen=True):
     """The number of one accelerator on the nodes. Declared pools may be empty and do not count."""
 
     total: int = 0
@@ -213,17 +213,17 @@ def pods_of(obj: Json, template: PodTemplate) -> int:
     return integer(above, "replicas", default=1)
 
 
-def supplies(subject: Subject) -> Mapping[str, Supply] | None:
+def supplies(subject: Subject) -> Mapping[str, AcceleratorSupply] | None:
     """The accelerators on the nodes, by resource; None if the nodes are unknown."""
     facts = Facts("", subject.cluster)
     if facts.nodes() is None:
         return None
     settings = subject.config.values.get(GpuAffinity)
     given = settings if isinstance(settings, GpuAffinity) else GpuAffinity()
-    found: dict[str, Supply] = {}
+    found: dict[str, AcceleratorSupply] = {}
     for resource, count in _on_nodes(given, facts):
-        known = found.get(resource, Supply())
-        found[resource] = Supply(known.total + count, known.nodes + 1, max(known.largest, count))
+        known = found.get(resource, AcceleratorSupply())
+        found[resource] = AcceleratorSupply(known.total + count, known.nodes + 1, max(known.largest, count))
     return found
 
 

@@ -12,14 +12,14 @@ from policies.core import registry
 from policies.core.mode import Mode, Profile
 from policies.kube.json import Json
 from webhook.cli import explain
-from webhook.cli.history import Figures, History
+from webhook.cli.history import Figures, ReviewHistory
 from webhook.cli.output.html.summary import (
     EXEMPTED,
+    AcceleratorSupply,
     KindNotRead,
     ProfileTotals,
-    Status,
+    ReviewStatus,
     Summary,
-    Supply,
     status_of,
     supplies,
 )
@@ -28,18 +28,18 @@ from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import rules
 
 SIGNS: Final[Mapping[str, str]] = {
-    Status.REFUSED: "✕",
-    Status.WARNED: "!",
-    Status.UNREAD: "?",
-    Status.CLEAN: "✓",
-    Status.PODLESS: "·",
+    ReviewStatus.REFUSED: "✕",
+    ReviewStatus.WARNED: "!",
+    ReviewStatus.UNREAD: "?",
+    ReviewStatus.CLEAN: "✓",
+    ReviewStatus.PODLESS: "·",
 }
-WORDS: Final[Mapping[Status, str]] = {
-    Status.REFUSED: "refused",
-    Status.WARNED: "warned",
-    Status.UNREAD: "not fully read",
-    Status.CLEAN: "clean",
-    Status.PODLESS: "no pods",
+WORDS: Final[Mapping[ReviewStatus, str]] = {
+    ReviewStatus.REFUSED: "refused",
+    ReviewStatus.WARNED: "warned",
+    ReviewStatus.UNREAD: "not fully read",
+    ReviewStatus.CLEAN: "clean",
+    ReviewStatus.PODLESS: "no pods",
 }
 """The one name of each status."""
 VERBS: Final[Mapping[str, str]] = {
@@ -58,7 +58,7 @@ MODES: Final = (
 )
 TAGS: Final = (
     ("strict", "refused under strict"),
-    ("unread", WORDS[Status.UNREAD]),
+    ("unread", WORDS[ReviewStatus.UNREAD]),
     (EXEMPTED, EXEMPTED),
     ("changed", "changed"),
 )
@@ -80,7 +80,7 @@ class ObjectRow(NamedTuple):
     anchor: str
     kind: str
     name: str
-    status: Status
+    status: ReviewStatus
     place: str
     """The file and line; empty for a running object."""
     marks: Sequence[str]
@@ -101,11 +101,11 @@ class ObjectRow(NamedTuple):
         return [(mark, words) for mark, words in TAGS if mark in self.marks]
 
 
-def row(review: Reviewed, anchor: str, strict: Status, images: Iterable[str], card: Json) -> ObjectRow:
+def row(review: Reviewed, anchor: str, strict: ReviewStatus, images: Iterable[str], card: Json) -> ObjectRow:
     results, status = review.decision.results, status_of(review.decision)
     marks = {
-        "strict": strict is Status.REFUSED and status is not Status.REFUSED,
-        "unread": review.coverage.missing and status is not Status.UNREAD,
+        "strict": strict is ReviewStatus.REFUSED and status is not ReviewStatus.REFUSED,
+        "unread": review.coverage.missing and status is not ReviewStatus.UNREAD,
         "changed": bool(review.mutations),
         "audit": any(each.mode is Mode.AUDIT and each.exempted is None for each in results),
         EXEMPTED: any(each.exempted is not None for each in results),
@@ -201,7 +201,7 @@ class AcceleratorRow(NamedTuple):
     resource: str
     requested: int
     objects: int
-    supply: Supply
+    supply: AcceleratorSupply
     bar: Sequence[Segment]
     lacking: int
 
@@ -232,9 +232,9 @@ class Section(NamedTuple):
 class View:
     """A page of all namespaces or one, or the index of the pages of all namespaces."""
 
-    statuses: Final = [status.value for status in Status]
-    status_words: Final = [WORDS[status] for status in Status]
-    status_keys: Final = [(status.value, WORDS[status]) for status in Status]
+    statuses: Final = [status.value for status in ReviewStatus]
+    status_words: Final = [WORDS[status] for status in ReviewStatus]
+    status_keys: Final = [(status.value, WORDS[status]) for status in ReviewStatus]
     verbs: Final = VERBS
 
     def __init__(
@@ -296,16 +296,16 @@ class View:
             if shown
         ]
 
-    def _history(self) -> History:
+    def _history(self) -> ReviewHistory:
         by_mode = {
             mode: {
                 rule: counts[mode.value] for rule, counts in self._summary.rules.items() if counts[mode.value]
             }
             for mode in (Mode.WARN, Mode.ENFORCE)
         }
-        denied = self._summary.profiles[self._subject.config.rules.profile].statuses[Status.REFUSED]
+        denied = self._summary.profiles[self._subject.config.rules.profile].statuses[ReviewStatus.REFUSED]
         now = Figures(self.made, self.objects, denied, by_mode[Mode.WARN], by_mode[Mode.ENFORCE])
-        return History([*sorted(self._subject.earlier, key=lambda each: each.made), now])
+        return ReviewHistory([*sorted(self._subject.earlier, key=lambda each: each.made), now])
 
     def _tiles(self) -> Iterator[Tile]:
         now = self._summary.profiles[self._subject.config.rules.profile].statuses
@@ -381,18 +381,18 @@ class View:
             created, written = (_age(when, self._subject.now) for when in (each.created, each.written))
             yield ExemptionRow(f"{page}#{each.anchor}", each.title, each.rule, each.reason, created, written)
 
-    def _accelerators(self, known: Mapping[str, Supply]) -> Iterator[AcceleratorRow]:
+    def _accelerators(self, known: Mapping[str, AcceleratorSupply]) -> Iterator[AcceleratorRow]:
         for resource in sorted({*self._summary.requested, *known}):
-            requested, supply = self._summary.requested[resource], known.get(resource, Supply())
+            requested, supply = self._summary.requested[resource], known.get(resource, AcceleratorSupply())
             lacking = max(0, requested - supply.total)
             parts = bar([("clean", requested - lacking), ("refused", lacking)], max(requested, supply.total))
             objects = self._summary.requesting[resource]
             yield AcceleratorRow(resource, requested, objects, supply, parts, lacking)
 
 
-def counts_in_words(counts: Counter[Status]) -> str:
+def counts_in_words(counts: Counter[ReviewStatus]) -> str:
     """Such as `2 refused, 1 clean`."""
-    return ", ".join(f"{counts[status]:,} {WORDS[status]}" for status in Status if counts[status])
+    return ", ".join(f"{counts[status]:,} {WORDS[status]}" for status in ReviewStatus if counts[status])
 
 
 def bar(parts: Iterable[tuple[str, int]], whole: int) -> list[Segment]:
@@ -404,8 +404,8 @@ def bar(parts: Iterable[tuple[str, int]], whole: int) -> list[Segment]:
     return drawn
 
 
-def _by_status(counts: Counter[Status]) -> list[int]:
-    return [counts[status] for status in Status]
+def _by_status(counts: Counter[ReviewStatus]) -> list[int]:
+    return [counts[status] for status in ReviewStatus]
 
 
 def _weight(counts: Counter[str]) -> tuple[int, ...]:
