@@ -13,7 +13,8 @@ MAX_QUERY: Final = 4096
 _LABELS: Final = re.compile(r'\{[^{}]*\}|"[^"]*"')
 _GROUPING: Final = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^()]*\)")
 _COUNTED: Final = re.compile(r"\b(?:rate|irate|increase)\s*\(\s*[a-zA-Z_:][\w:]*\s*\[\s*(\w+)\s*\]\s*\)")
-_METRIC: Final = re.compile(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()")
+_NAME: Final = re.compile(r"\b([a-zA-Z_:][\w:]*)\s*(\(?)")
+"""A metric, or a function with its parenthesis."""
 _WORDS: Final = frozenset({"and", "or", "unless", "bool", "on", "ignoring", "group_left", "group_right"})
 
 
@@ -43,5 +44,5 @@ def counted_window(trigger: Trigger) -> float | None:
     rest = _COUNTED.sub("1", query)
     if not windows or None in windows or "[" in rest:
         return None
-    others = {each[0].lower() for each in _METRIC.finditer(rest)} - _WORDS
+    others = {name.lower() for name, call in _NAME.findall(rest) if not call} - _WORDS
     return None if others else max(each for each in windows if each is not None)
