@@ -313,8 +313,8 @@ def test_an_exemption_lets_in_and_is_kept(where: str) -> None:
 @pytest.mark.parametrize(
     ("written", "policy", "note"),
     [
-        ("no-bad-images", "", "a reason is missing"),
-        ("no-bad-images= ", "", "a reason is missing"),
+        ("no-bad-images", "", "the reason is missing"),
+        ("no-bad-images= ", "", "the reason is missing"),
         ("no-bad-image=x", "", "there is no rule or policy 'no-bad-image'; did you mean no-bad-images?"),
         ("no-bad-images=please", "exemptions: {forbidden: ['no-*']}", "can't be exempted here"),
     ],

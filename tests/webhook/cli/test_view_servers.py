@@ -172,7 +172,13 @@ OPEN: Json = {"tcpSocket": {"port": 8000}}
             "",
         ),
         ({"image": "ollama/ollama:0.9.0"}, {}, False, "ollama does not notice it", "Replace"),
-        ({"image": "ghcr.io/ggml-org/llama.cpp:server-b4719"}, {}, False, "asks an open port", "Replace"),
+        (
+            {"image": "ghcr.io/ggml-org/llama.cpp:server-b4719"},
+            {},
+            False,
+            "checks for an open port",
+            "Replace",
+        ),
         ({"image": "ghcr.io/ggml-org/llama.cpp:server-b9093"}, {}, False, "llama.cpp does not", "Replace"),
         ({"image": "pytorch/torchserve:0.12.0-cpu"}, {}, True, "itself replaces a worker", ""),
         (
