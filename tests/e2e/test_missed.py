@@ -174,7 +174,7 @@ def test_what_a_restart_would_harm_or_not_help_is_only_listed(
     assert status == 1
     ways = {row["name"]: row["repair"] for row in report["missed"]}
     assert "the pod has no controller" in ways["alone"]
-    assert "PodDisruptionBudget held allows 0 pods down" in notes
+    assert "PodDisruptionBudget held allows 0 unavailable pods" in notes
     assert {item["metadata"]["uid"] for item in api.items("pods", labels="app=held")} == before
 
 
