@@ -18,7 +18,7 @@ from policies.kube.quantities import parse_bytes, parse_duration, parse_quantity
 from puller.model_config import LIST_KEY, parse
 from tests.calls import calls
 from webhook.admission.exemptions import Exemptions
-from webhook.config.load import load, problems_of
+from webhook.config.load import load, models, problems_of
 
 STEPS: Final = 20_000
 """A budget that a few hundred bytes can spend, so that what happens at its end is tried, too."""
@@ -83,7 +83,8 @@ TARGETS: Final[dict[str, Callable[[bytes], int]]] = {
     "model-config": model_config,
 }
 
-_DEFAULTS: Final = load({})
+_DEFAULTS: Final = load(dict.fromkeys(models(), ""))
+"""Builds what checks a policy, too: no input's cost."""
 
 
 def _refusing(reader: Callable[[Any], object], value: object) -> None:
