@@ -326,7 +326,7 @@ def strict_liveness(arm: Arm) -> Figures:
 
 def one_failure(arm: Arm) -> Figures:
     """A server that pauses for 8 s, as for garbage collection."""
-    probe = http(periodSeconds=5, timeoutSeconds=2)
+    probe = http(initialDelaySeconds=10, periodSeconds=5, timeoutSeconds=2)
     reaction = arm.put(
         "liveness-single-failure",
         api(livenessProbe=probe | {"failureThreshold": 1}),
