@@ -62,6 +62,12 @@ def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
         yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value)
 
 
+def query_of(trigger: Trigger) -> str:
+    """The query of a trigger by Prometheus; empty for others, and for a query that is too long."""
+    query = trigger.metadata.get("query", "") if trigger.type == "prometheus" else ""
+    return query if len(query) <= _MAX_QUERY else ""
+
+
 def _per_pod(source: NamedMetric) -> Decimal | None:
     """The target for one pod. A target of type Value may be compared with the sum of all pods."""
     try:
@@ -72,9 +78,8 @@ def _per_pod(source: NamedMetric) -> Decimal | None:
 
 def _of_scaled_object(scaled: ScaledObject) -> Iterator[UsedMetric]:
     for n, trigger in enumerate(scaled.spec.triggers[:_MAX]):
-        query = trigger.metadata.get("query", "") if trigger.type == "prometheus" else ""
-        words = set(_NAME.findall(query)) if len(query) <= _MAX_QUERY else set()
-        names = [word for word in words if _plain(word) in _by_name()]
+        query = query_of(trigger)
+        names = [word for word in set(_NAME.findall(query)) if _plain(word) in _by_name()]
         known = _by_name()[_plain(names[0])] if len(names) == 1 else None
         value = None if known is None or _CHANGES.search(query) else _threshold(trigger)
         yield UsedMetric(f"spec.triggers[{n}]", names[0] if known else "", known, value)

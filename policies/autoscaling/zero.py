@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from policies.autoscaling.metrics import query_of
 from policies.commands.durations import seconds
 from policies.kube.objects.scaling import ScaledObjectSpec, Trigger
 
-MAX_QUERY: Final = 4096
-"""Characters. A longer query is not read."""
 _LABELS: Final = re.compile(r'\{[^{}]*\}|"[^"]*"')
 _GROUPING: Final = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^()]*\)")
 _COUNTED: Final = re.compile(r"\b(?:rate|irate|increase)\s*\(\s*[a-zA-Z_:][\w:]*\s*\[\s*(\w+)\s*\]\s*\)")
@@ -28,12 +27,6 @@ def stops_all(spec: ScaledObjectSpec) -> bool:
 def activating(spec: ScaledObjectSpec) -> list[Trigger]:
     """The triggers that start the first pod: KEDA does not activate by cpu and memory."""
     return [each for each in spec.triggers if each.type not in ("cpu", "memory")]
-
-
-def query_of(trigger: Trigger) -> str:
-    """The query of a trigger by Prometheus; empty for others, and for a query that is too long."""
-    query = trigger.metadata.get("query", "") if trigger.type == "prometheus" else ""
-    return query if len(query) <= MAX_QUERY else ""
 
 
 def counted_window(trigger: Trigger) -> float | None:

@@ -1,4 +1,4 @@
-"""Pydantic's check of what a user wrote: every problem with its path, and the JSON Schema.
+"""Pydantic's check of a user's text: every problem with its path, and the JSON Schema.
 
 For each model of `policies.core.settings` a pydantic model is made of the same fields, at first use. Its
 result is the msgspec Struct.
@@ -94,7 +94,7 @@ def json_schemas(models: Mapping[str, type[Model]]) -> tuple[dict[str, Any], dic
 
 
 class _AsStruct:
-    """In a type: pydantic checks the pydantic model of a model, and the result is the Struct."""
+    """A marker in a type annotation: pydantic checks the made model, and the result is the Struct."""
 
     def __init__(self, model: type[Model]) -> None:
         self.model = model

@@ -144,15 +144,15 @@ class Invalid(ValueError):
 
 
 class Before(Struct, frozen=True, eq=False):
-    """In a type: a function that converts what is written, before pydantic checks the type."""
+    """A function in a type annotation. It converts the written value before pydantic checks the type."""
 
     convert: Callable[[Any], object]
     schema: Json | None = None
-    """The JSON Schema of what may be written, if it is not that of the type."""
+    """The JSON Schema of the written value, if it differs from that of the type."""
 
 
 class After(Struct, frozen=True, eq=False):
-    """In a type: a function that refuses a value by a ValueError, or returns it."""
+    """A function in a type annotation. It returns the value, or refuses it with a ValueError."""
 
     check: Callable[[Any], object]
 

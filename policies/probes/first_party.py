@@ -61,9 +61,12 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
         return True
     if template.workload is not None and template.workload.gk == DAEMON_SET:
         return False
-    if _is_private(container.image) or _runs_code(container) or has_a_model(container):
-        return True
-    return _has_variable(container, _signs().token_variables)
+    return (
+        _is_private(container.image)
+        or _runs_code(container)
+        or has_a_model(container)
+        or _has_variable(container, _signs().token_variables)
+    )
 
 
 def requests_device(container: Container) -> bool:

@@ -116,12 +116,15 @@ def _missing_probes(
         found = health_to_inject(pod, container, settings, facts)
     except AnnotationError:
         return
-    readiness = None
-    if ready is None and found.ready is not None and waits_for(pod, container, facts) is Waits.NO:
+    readiness, waits = None, waits_for(pod, container, facts) is not Waits.NO
+    if ready is None and found.ready is not None and not waits:
         ready = _readiness(settings, _timeout(container, settings), live)
         readiness = _probe(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
     if live is None and found.live is not None:
-        yield from _missing_liveness(pod, container, found.live, found.live_source, ready, settings, facts)
+        source = found.live_source
+        yield from _missing_liveness(
+            pod, container, found.live, source, ready, settings, facts, group_waits=waits
+        )
     if readiness is not None:
         yield readiness
 
@@ -134,23 +137,26 @@ def _missing_liveness(
     ready: Probe | None,
     settings: StandardProbes,
     facts: Facts,
+    *,
+    group_waits: bool,
 ) -> Iterator[_Field]:
-    """The livenessProbe, and what allows the start its time: a startupProbe, a delay, or the program.
+    """The livenessProbe, and the field that gives the start its time: a startupProbe or a delay, unless the
+    program does.
 
     `endpoint` is the handler that asks the server, and `ready` the numbers of its readinessProbe.
+    `group_waits`: whether the other pods of its group may wait until this one is Ready.
     """
-    waits = waits_for(pod, container, facts) is not Waits.NO
-    grouped = waits or in_leader_worker_set(pod.typed.metadata)
+    grouped = group_waits or in_leader_worker_set(pod.typed.metadata)
     budget, starts = _budget(pod, container, ready, settings, facts), container.typed.startup_probe is None
     watches_start = (
-        starts and not waits and ready is not None and _may_watch_start(pod, container, budget, facts)
+        starts and not group_waits and ready is not None and _may_watch_start(pod, container, budget, facts)
     )
     known = source.startswith("preset ") or annotated_progress(pod, container, facts)
     watched = budget.seconds if watches_start else 0
     check = progress_check(pod, container, endpoint if known else None, facts, watched)
     program = check.handler if check else None
     timing, delay = _liveness(settings, _timeout(container, settings), ready, grouped=grouped), 0
-    if starts and waits:
+    if starts and group_waits:
         delay = budget.seconds * GROUP_FACTOR
     elif starts and (source == MIRRORED or container.role is Role.SIDECAR):
         delay = budget.seconds
@@ -307,7 +313,7 @@ def _probe(
         return f"{_container_key(_PATHS[name], container)}={path}" if path else ""
 
     setting = "liveness" if program else {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
-    handler = program.handler if program and program.handler else endpoint
+    handler = (check.handler if check else None) or endpoint
     return _Field(name, timed(handler, timing), why, setting, annotation)
 
 

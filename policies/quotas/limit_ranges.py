@@ -15,7 +15,9 @@ from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing
+from policies.core.pod_view import PodView
 from policies.core.resources import Resource
+from policies.core.target import PodTemplate
 from policies.kube.objects.base import Quantity
 from policies.kube.objects.limits import LimitRange, LimitRangeItem
 from policies.kube.objects.pods import PodSpec
@@ -133,6 +135,16 @@ def total(containers: Iterable[tuple[Container, Amounts]]) -> dict[str, Decimal]
             else:
                 running[name] += amount
     return {name: max(running[name], starting[name]) for name in (*running, *starting)}
+
+
+def written_requests(template: PodTemplate) -> dict[str, Decimal]:
+    """The requests of a pod as its author wrote them, without defaults; empty if it has requests for all its
+    containers together. Raises ValueError."""
+    view = PodView(template.unprojected)
+    if has_pod_level_resources(view.typed.spec):
+        return {}
+    sums = total((each.container, each.requests) for each in resources_of(view.containers, NO_DEFAULTS))
+    return {name: amount for name, amount in sums.items() if amount > 0}
 
 
 def has_pod_level_resources(pod: PodSpec) -> bool:

@@ -27,19 +27,10 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.placement import Toleration
 from policies.kube.objects.pods import PodSpec
 from policies.kube.quantities import parse_quantity
-from policies.quotas.limit_ranges import (
-    NO_DEFAULTS,
-    Amounts,
-    amounts,
-    formatted,
-    has_pod_level_resources,
-    resources_of,
-    total,
-)
+from policies.quotas.limit_ranges import Amounts, amounts, formatted, written_requests
 from policies.relations.domains import MAX_NODES
-from policies.relations.node_pools import POOL, obstacle
+from policies.relations.node_pools import MAX_POOLS, POOL, obstacle
 
-MAX_POOLS: Final = 200
 _CATEGORIES: Final = ("karpenter.k8s.aws/instance-category", "eks.amazonaws.com/instance-category")
 _WITHOUT_ACCELERATORS: Final = frozenset("acdhimrtxz")
 """Categories of EC2 without accelerators: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
@@ -68,7 +59,7 @@ def bound_of(template: PodTemplate, facts: Facts) -> Bound | None:
     names = {pool.name for pool in pools}
     others = (node for name, members in by_pool.items() if name not in names for node in members)
     try:
-        requests, spec = _requests(template), _placed_by_author(template, settings)
+        requests, spec = written_requests(template), _placed_by_author(template, settings)
         if spec is None or any(_fits(node, spec, requests) for node in others):
             return None  # something else may add more of these nodes
         accelerated = bool(settings.catalogue.requests(spec))
@@ -83,16 +74,6 @@ def bound_of(template: PodTemplate, facts: Facts) -> Bound | None:
         return None
     known = [each for each in bounds if each is not None]
     return Bound(sum(each.room for each in known), listed((each.limits for each in known), 3))
-
-
-def _requests(template: PodTemplate) -> Amounts:
-    """The requests of a pod as its author wrote them. Raises ValueError."""
-    view = PodView(template.unprojected)
-    if has_pod_level_resources(view.typed.spec):
-        return {}
-    containers = resources_of(view.containers, NO_DEFAULTS)
-    found = total((each.container, each.requests) for each in containers)
-    return {resource: amount for resource, amount in found.items() if amount > 0}
 
 
 def _placed_by_author(template: PodTemplate, settings: GpuAffinity) -> PodSpec | None:
@@ -130,8 +111,8 @@ def _lacks_accelerators(pool: NodePool) -> bool:
 
 
 def _limited(pool: NodePool, requests: Amounts, own: list[Node]) -> Bound | None:
-    """The bound of one NodePool, or that of its own nodes if they exceed a limit that was lowered. Raises
-    ValueError."""
+    """The bound of one NodePool; None without a limit of a requested resource. If somebody lowered the limit
+    below the capacity of its running nodes, these nodes are the bound. Raises ValueError."""
     if any(node.metadata.labels.get(_SHARING, "none") != "none" for node in own):
         return None  # a running node offers more than Karpenter counts for it
     limits = {name: amount for name, amount in amounts(pool.spec.limits).items() if name in requests}

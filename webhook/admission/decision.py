@@ -99,6 +99,16 @@ class Decision(Struct, frozen=True):
     """The read and unread parts of the object; None after `mutate`."""
 
     @property
+    def warnings(self) -> list[Result]:
+        """The findings that warn, each once."""
+        return once_each(each for each in self.results if each.mode is Mode.WARN and each.exempted is None)
+
+    @property
+    def refusals(self) -> list[Result]:
+        """The findings that refuse the object, each once."""
+        return once_each(each for each in self.results if each.denies)
+
+    @property
     def allowed(self) -> bool:
         return not any(result.denies for result in self.results) and not any(c.denies for c in self.crashes)
 

@@ -17,7 +17,7 @@ from policies.kube.json import Json, dig
 from policies.kube.names import shortened
 from policies.kube.printable import printable
 from webhook.admission.answer_encoding import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
-from webhook.admission.decision import Change, Crash, Decision, Result, once_each
+from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.json_patch import steps_of
 
 MESSAGE_WIDTH = 78
@@ -73,10 +73,9 @@ def warnings_of(decision: Decision) -> Iterator[str]:
     yield from decision.notes
     if decision.owned:
         return
-    for result in once_each(decision.results):
-        if result.exempted is None and result.mode is Mode.WARN:
-            cited = f" See {reference(result, decision.docs_url)}" if decision.docs_url else ""
-            yield sentence(result) + cited
+    for result in decision.warnings:
+        cited = f" See {reference(result, decision.docs_url)}" if decision.docs_url else ""
+        yield sentence(result) + cited
     if decision.lists_changes:
         yield from filter(None, map(warning_line, listed_changes(decision.changes)))
 
@@ -191,7 +190,7 @@ def _element(value: object, index: str) -> str:
 
 def denial(decision: Decision) -> str:
     """All refusals with reasons, MESSAGE_WIDTH columns wide; those beyond MESSAGE_LENGTH are counted."""
-    refused = once_each(result for result in decision.results if result.denies)
+    refused = decision.refusals
     crashed = [crash for crash in decision.crashes if crash.denies]
     count = len(refused) + len(crashed)
     blocks = [f"{count} finding{'s' if count != 1 else ''}"]

@@ -19,7 +19,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
-from webhook.admission.decision import Change, Decision, Result, once_each
+from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.review import Context, Review
@@ -114,11 +114,11 @@ class Reviewed(Struct, frozen=True):
 
     @property
     def warnings(self) -> list[Result]:
-        return once_each(v for v in self.decision.results if v.mode is Mode.WARN and v.exempted is None)
+        return self.decision.warnings
 
     @property
     def refusals(self) -> list[Result]:
-        return once_each(v for v in self.decision.results if v.denies)
+        return self.decision.refusals
 
     @property
     def outcomes(self) -> dict[tuple[str, str], Outcome]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from policies.autoscaling.zero import activating, query_of, stops_all
+from policies.autoscaling.metrics import query_of
+from policies.autoscaling.zero import activating, stops_all
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import SCALED_OBJECT

@@ -386,7 +386,7 @@ def _pods_of_jobs(target: Target, facts: Facts) -> Findings:
         labels = template.typed.metadata.labels
         for budget in sorted(facts.objects(PodDisruptionBudget) or (), key=lambda each: each.name):
             spec = budget.spec
-            if spec.selector is None or not spec.selector.matches(labels):
+            if not budget.selects(labels):
                 continue
             field = "maxUnavailable" if spec.max_unavailable is not None else "a percentage of minAvailable"
             if spec.max_unavailable is not None or isinstance(spec.min_available, str):

@@ -27,7 +27,7 @@ class Quorum(Model):
         (),
         description="arguments or `NAME=value` of its variables of which it must have one; `*` is any text",
     )
-    source: str = Field(description="the documentation that says what it does without a majority")
+    source: str = Field(description="the documentation of its behaviour without a majority")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -40,11 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if store is None:
             continue
         labels = template.typed.metadata.labels
-        own = [
-            each
-            for each in budgets or ()
-            if each.spec.selector is not None and each.spec.selector.matches(labels)
-        ]
+        own = [each for each in budgets or () if each.selects(labels)]
         allowed = min((_allowed(each, members) for each in own), default=members)
         if allowed <= tolerated:
             continue

@@ -42,9 +42,7 @@ def _is_guarded(target: Target, facts: Facts) -> bool:
     """Whether a PodDisruptionBudget selects the pods, or may do so."""
     budgets = facts.objects(PodDisruptionBudget)
     labels = target.read(Replicated).spec.template.metadata.labels
-    return budgets is None or any(
-        each.spec.selector is not None and each.spec.selector.matches(labels) for each in budgets
-    )
+    return budgets is None or any(each.selects(labels) for each in budgets)
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))

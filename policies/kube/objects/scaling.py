@@ -20,6 +20,10 @@ class DisruptionBudgetSpec(Part):
 class PodDisruptionBudget(Object):
     spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
 
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it selects pods with these labels."""
+        return self.spec.selector is not None and self.spec.selector.matches(labels)
+
 
 class MetricTarget(Part):
     type: str = ""

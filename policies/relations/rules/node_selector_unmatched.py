@@ -13,10 +13,9 @@ from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.objects.nodes import NodePool
 from policies.kube.objects.pods import PodSpec
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
-from policies.relations.node_pools import obstacle
+from policies.relations.node_pools import MAX_POOLS, obstacle
 
 _SHOWN: Final = 3
-_MAX_POOLS: Final = 200
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -30,7 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if placement(template.view, facts) is None and is_within_limits(template.typed.spec):
             yield from _tainted(template, nodes)
     pools = facts.cluster_objects(NodePool) or ()
-    if len(pools) > _MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
+    if len(pools) > MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
     for template in target.templates:
         spec = template.typed.spec

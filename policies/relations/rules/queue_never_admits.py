@@ -14,7 +14,6 @@ from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import runs_in
-from policies.core.pod_view import PodView
 from policies.core.suggestions import closest
 from policies.kube.group_kinds import JOB
 from policies.kube.names import listed
@@ -24,7 +23,7 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
-from policies.quotas.limit_ranges import NO_DEFAULTS, formatted, has_pod_level_resources, resources_of, total
+from policies.quotas.limit_ranges import formatted, written_requests
 from policies.relations.cohorts import greatest_quota
 
 _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
@@ -109,7 +108,7 @@ def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> 
         # Kueue reads the pods as they are written.
         spec = read(template.unprojected, Pod).spec
         first = first or template.spec_path
-        for resource, per_pod in _requests(PodView(template.unprojected), spec, facts).items():
+        for resource, per_pod in _requests(template, spec, facts).items():
             count = per_pod * pods
             asked[resource] = asked.get(resource, Decimal(0)) + count
             obstacles = list(_obstacles(spec, cluster_queue, resource, count, facts))
@@ -190,20 +189,14 @@ def _min_pods(target: Target) -> int:
     return max(1, min(pods, int(minimum) if minimum.isdecimal() and len(minimum) < _DIGITS else pods))
 
 
-def _requests(view: PodView, spec: PodSpec, facts: Facts) -> dict[str, Decimal]:
-    """The resources that a pod asks for."""
-    found = {
-        name: Decimal(count) for name, count in facts.settings(GpuAffinity).catalogue.requests(spec).items()
-    }
-    if not has_pod_level_resources(spec):
-        try:
-            sums = total(
-                (each.container, each.requests) for each in resources_of(view.containers, NO_DEFAULTS)
-            )
-        except ValueError:
-            return found
-        found |= {name: amount for name, amount in sums.items() if amount}
-    return found
+def _requests(template: PodTemplate, spec: PodSpec, facts: Facts) -> dict[str, Decimal]:
+    """The resources that a pod requests."""
+    accelerators = facts.settings(GpuAffinity).catalogue.requests(spec)
+    found = {name: Decimal(count) for name, count in accelerators.items()}
+    try:
+        return found | written_requests(template)
+    except ValueError:
+        return found
 
 
 def _obstacles(

@@ -8,11 +8,10 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import Listing
-from policies.core.pod_view import PodView
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.quantities import parse_quantity
-from policies.quotas.limit_ranges import NO_DEFAULTS, formatted, has_pod_level_resources, resources_of, total
+from policies.quotas.limit_ranges import formatted, written_requests
 from policies.relations.domains import MAX_NODES
 
 _COMPARED = ("cpu", "memory")
@@ -57,13 +56,10 @@ def _largest(nodes: Listing) -> dict[str, Decimal]:
 
 
 def _requests(template: PodTemplate) -> dict[str, Decimal]:
-    if has_pod_level_resources(template.typed.spec):
-        return {}
     try:
-        containers = resources_of(PodView(template.unprojected).containers, NO_DEFAULTS)
+        sums = written_requests(template)
     except ValueError:
         return {}
-    sums = total((each.container, each.requests) for each in containers)
     return {resource: sums[resource] for resource in _COMPARED if resource in sums}
 
 
