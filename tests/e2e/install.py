@@ -183,6 +183,22 @@ class Chassis:
             "data": {**current.get("data", {}), **data},
         }
 
+    @contextmanager
+    def policy_restored(self) -> Iterator[JSON]:
+        """The ConfigMap, for the use of `kubectl apply`; afterwards it is as before, in spite of any edit.
+
+        This includes the annotation with what kubectl applied last, which commands of the documentation read.
+        """
+        before = self.policy()
+        try:
+            yield self.policy_with()
+        finally:
+            current = self.policy()
+            kept = {key: before["metadata"].get(key, {}) for key in ("labels", "annotations")}
+            self.control_plane.api.replace(
+                {**current, "data": before.get("data", {}), "metadata": {**current["metadata"], **kept}}
+            )
+
     def _trusted(self) -> bool:
         return all(entry["clientConfig"].get("caBundle") for entry in self.entries())
 

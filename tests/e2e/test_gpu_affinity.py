@@ -84,7 +84,6 @@ def pod(name: str, gpus: int = 1, *, cpu: str = "1", annotations: JSON | None = 
 @pytest.fixture(scope="module")
 def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
     """Two GPU products, one tainted; a GPU node without labels; CPU nodes; a declared pool without nodes."""
-    before = chassis.policy()["data"]
     cluster = Cluster(control_plane, f"gpu-{uuid.uuid4().hex[:8]}", f"gpu-{uuid.uuid4().hex[:8]}")
     control_plane.create_namespace(cluster.namespace)
     control_plane.create_namespace(cluster.bare_namespace, LEFT_ALONE)
@@ -93,14 +92,13 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
     control_plane.add_node("t4", labels_of("Tesla-T4", 15360, zone="a"), (), {"nvidia.com/gpu": "4"})
     control_plane.add_node("bare", {}, (), {"nvidia.com/gpu": "4"})
     control_plane.add_node("cpu-1")
-    control_plane.apply(chassis.policy_with(gpu_affinity=POOL))
     try:
-        # Live once a pod for the pool's product is let in and one for more than any pool has is not.
-        chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)))
-        yield cluster
+        with chassis.policy_restored():
+            control_plane.apply(chassis.policy_with(gpu_affinity=POOL))
+            # Live once a pod for the pool's product is let in and one for more than any pool has is not.
+            chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)))
+            yield cluster
     finally:
-        current = chassis.policy()
-        control_plane.api.replace(current | {"data": before})
         for name in ("a100", "t4", "bare", "cpu-1", "h100"):
             if control_plane.api.exists("nodes", name):
                 control_plane.api.delete("nodes", name)

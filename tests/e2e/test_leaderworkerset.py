@@ -82,8 +82,7 @@ def test_models_are_loaded_in_the_leader_only(
     data = {"models.json": json.dumps([entry])}
     api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     selected = {"matchLabels": {"leaderworkerset.sigs.k8s.io/worker-index": "0"}, "modelConfigMap": "models"}
-    before = chassis.policy_with()
-    try:
+    with chassis.policy_restored():
         control_plane.apply(chassis.policy_with(model_puller=json.dumps({"byLabel": [selected]})))
         wanted = group("loads", namespace, "LeaderCreated")
         template = wanted["spec"]["leaderWorkerTemplate"]
@@ -92,8 +91,6 @@ def test_models_are_loaded_in_the_leader_only(
         chassis.restart()  # it has read the policy and the model config when it starts
         api.create(wanted)
         pods = {name: api.wait("pods", name, bound) for name in ("loads-0", "loads-0-1", "loads-0-2")}
-    finally:
-        control_plane.apply(before)
     pullers = {
         name: [each["name"] for each in pod["spec"].get("initContainers", ())] for name, pod in pods.items()
     }

@@ -190,8 +190,7 @@ def test_pods_of_another_policy_are_found_if_they_would_be_made_otherwise(
     api.create(workload("Deployment", "served", replicas=1))
     api.wait_for("pods", lambda pods: len(pods) == 1 and is_ready(pods[0]))
     assert scan(namespace)[0] == 0
-    before = chassis.policy_with()
-    try:
+    with chassis.policy_restored():
         control_plane.apply(chassis.policy_with(rules="profile: standard\nmodes: {}\n"))
         assert scan(namespace)[0] == 0, "another policy with the same result is not missed"
         control_plane.apply(chassis.policy_with(standard_probes="readinessFailures: 4\n"))
@@ -201,5 +200,3 @@ def test_pods_of_another_policy_are_found_if_they_would_be_made_otherwise(
         assert row["how"] == "earlier-policy"
         assert any("readinessProbe" in path for path in row["fields"]["standard-probes"])
         assert "created under another policy" in row["why"]
-    finally:
-        control_plane.apply(before)

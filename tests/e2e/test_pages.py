@@ -72,16 +72,13 @@ def shell(control_plane: ControlPlane, tmp_path: Path, page: str) -> Iterator[di
 
 
 def test_the_page_shows_what_the_commands_print(
-    control_plane: ControlPlane, chassis: Chassis, shell: dict[str, str], tmp_path: Path, page: str
+    chassis: Chassis, shell: dict[str, str], tmp_path: Path, page: str
 ) -> None:
     found = list(commands(page))
     assert len(found) >= 5
-    before = chassis.policy_with()
-    try:
+    with chassis.policy_restored():
         for command in found:
             _follow(command, shell, tmp_path)
-    finally:
-        control_plane.apply(before)
 
 
 def _follow(command: Command, environment: dict[str, str], directory: Path) -> None:

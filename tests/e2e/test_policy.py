@@ -22,13 +22,8 @@ LABEL = "mlchassis.dev/policy"
 @pytest.fixture
 def policy(control_plane: ControlPlane, chassis: Chassis) -> Iterator[JSON]:
     """The ConfigMap as it was; put back afterwards, and live again before the next test."""
-    before = chassis.policy_with()
-    yield before
-    current = chassis.policy()
-    control_plane.api.replace(
-        current
-        | {"data": before["data"], "metadata": current["metadata"] | {"labels": before["metadata"]["labels"]}}
-    )
+    with chassis.policy_restored() as before:
+        yield before
     chassis.wait_metric("chassis_policy_valid", 1)
     _seconds_until_probed(control_plane, set(PROBES))
 
