@@ -25,6 +25,7 @@ from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, R
 from policies.kube.objects.reading import read
 from policies.quotas.limit_ranges import formatted, written_requests
 from policies.relations.cohorts import greatest_quota
+from policies.relations.domains import MAX_NODES
 
 _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
@@ -32,7 +33,6 @@ _DIGITS: Final = 10
 _SHOWN: Final = 4
 _SIMILAR: Final = 0.85
 """The least similarity of two names of which one is a misspelling of the other."""
-_MAX_NODES: Final = 2_000
 _HINT_QUOTA: Final = "Request less, use another queue, or raise the quota of the ClusterQueue."
 _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
 
@@ -237,7 +237,7 @@ def _mismatch(pod: PodSpec, flavor: ResourceFlavor, facts: Facts) -> str | None:
             return f"{name} has the taint {taint.key}, which the pod doesn't tolerate"
     wanted = flavor.spec.node_labels
     nodes = facts.cluster_objects(Node)
-    if not wanted or not nodes or len(nodes) > _MAX_NODES:
+    if not wanted or not nodes or len(nodes) > MAX_NODES:
         return None
     settings = facts.settings(GpuAffinity)
     if not settings.fixed_size or any(wanted.items() <= node.metadata.labels.items() for node in nodes):

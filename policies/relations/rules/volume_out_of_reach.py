@@ -27,6 +27,7 @@ from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import Replicated, StatefulSet
+from policies.relations.domains import MAX_NODES
 from policies.rollouts.rollouts import (
     minimum_of,
     minimum_replicas,
@@ -35,8 +36,6 @@ from policies.rollouts.rollouts import (
     running_update,
 )
 
-_MAX_NODES: Final = 2_000
-"""A pod that can run on more nodes is not judged."""
 _MAX_VOLUMES: Final = 8
 _ONE_NODE: Final = "ReadWriteOnce"
 _SHOWN: Final = 4
@@ -61,7 +60,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is None:
             yield from _of_other_pods(template, facts)
             continue
-        if not 0 < len(found.nodes) <= _MAX_NODES:
+        if not 0 < len(found.nodes) <= MAX_NODES:
             continue
         fixed = settings.pools or settings.fixed_size
         certainty = Certainty.CERTAIN if fixed else Certainty.LIKELY
@@ -182,7 +181,7 @@ def _is_together(pod: PodSpec) -> bool:
 def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:
     """Findings about a pod without accelerators: the few nodes that can mount a local volume are compared."""
     spec, nodes = template.typed.spec, facts.cluster_objects(ClusterNode)
-    if not nodes or len(nodes) > _MAX_NODES or not is_within_limits(spec):
+    if not nodes or len(nodes) > MAX_NODES or not is_within_limits(spec):
         return
     if facts.settings(GpuAffinity).catalogue.requests(spec) or spec.node_name:
         return
