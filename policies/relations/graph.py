@@ -57,9 +57,17 @@ class GraphNode(Struct, frozen=True):
     def id(self) -> str:
         return "/".join(filter(None, (self.namespace, self.kind, self.name)))
 
+    @property
+    def answers(self) -> bool:
+        """Whether others send it requests, which fail with it; a budget or a ConfigMap does not fail."""
+        return self.replicas is not None or self.kind in ("Service", HOST)
+
+    @property
+    def place(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
     def __str__(self) -> str:
-        name = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return f"{self.kind} {name}"
+        return f"{self.kind} {self.place}"
 
 
 class Edge(Struct, frozen=True):
@@ -104,12 +112,13 @@ class Graph(Struct, frozen=True):
     truncated: bool = False
 
     def find(self, text: str) -> list[GraphNode]:
-        """The nodes with a `name`, `Kind/name` or `namespace/Kind/name`."""
+        """The nodes with a `name`, `Kind/name`, `namespace/name` or `namespace/Kind/name`."""
         wanted = text.lower()
         return [
             node
             for node in self.nodes
-            if wanted in (node.name.lower(), f"{node.kind}/{node.name}".lower(), node.id.lower())
+            if wanted
+            in (each.lower() for each in (node.name, f"{node.kind}/{node.name}", node.place, node.id))
         ]
 
     def connected_to(self, nodes: Collection[GraphNode]) -> Graph:

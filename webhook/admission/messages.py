@@ -16,7 +16,7 @@ from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import shortened
 from policies.kube.printable import printable
-from webhook.admission.answer_encoding import WARNING_LENGTH, Prepared, Response, allowed, denied, patched
+from webhook.admission.answer_encoding import Prepared, Response, allowed, denied, patched
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.json_patch import steps_of
 
@@ -86,7 +86,7 @@ def listed_changes(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def warning_line(change: Change) -> str:
-    """The new additions of a policy and the first reason, in one line; empty if there are none."""
+    """The new additions of a policy and the first reason; empty if there are none."""
     reasons = [reason for reason in change.why.local() if reason.path]
     if change.known:
         reasons = [each for each in change.why if (each.path, each.why) not in change.known]
@@ -94,7 +94,7 @@ def warning_line(change: Change) -> str:
             return ""
     fields = dict.fromkeys(_leaf(reason.path) for reason in reasons)
     line = f"{change.policy} {verb(change)} {', '.join(fields) or ', '.join(places(change))}"
-    return shortened(f"{line}: {reasons[0].why}" if reasons else line, WARNING_LENGTH)
+    return f"{line}: {reasons[0].why}" if reasons else line
 
 
 _FIELD: Final = re.compile(r"[^.\[]+(?:\[.*?\](?=\.|$))?")

@@ -87,14 +87,24 @@ def explain(name: str) -> str:
 
 def overview() -> str:
     """A list of every policy and rule, with modes and one sentence."""
-    lines = ["Policies", ""]
+    lines = [
+        "chassis explain NAME tells the reason, the fix and an example.",
+        "(warn / enforce): a rule's modes under the profiles standard and strict",
+        "",
+        "Policies",
+        "",
+    ]
     for policy in registry.mutators().values():
         lines += _entry(policy.id, "", summary(policy))
     for family, (title, common) in FAMILIES.items():
         lines += ["", f"Rules, {title.lower()}: {common[0].lower()}{common[1:]}", ""]
         for rule in of_family(family):
-            lines += _entry(rule.id, modes(rule), rule.document.what)
+            lines += _entry(rule.id, modes(rule), _first_sentence(rule.document.what))
     return "\n".join(lines)
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def of_family(family: Family) -> Iterator[Rule]:

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
+from policies.core.suggestions import did_you_mean
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
 from policies.relations.graph import Blast, graph_of
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=(
             "show only the objects that depend on this object or that it depends on, and the workloads "
-            "that its failure affects; NAME is a name, KIND/NAME or NAMESPACE/KIND/NAME"
+            "that its failure affects; NAME is a name, KIND/NAME, NAMESPACE/NAME or NAMESPACE/KIND/NAME"
         ),
     )
     flags.add_output(parser, "text", "json", "mermaid", "dot")
@@ -48,9 +49,12 @@ def run(args: argparse.Namespace) -> int:
         if args.start:
             starts = graph.find(args.start)
             if not starts:
-                raise UserError(f"graph: there is no object named {args.start}")
+                known = [node.place if "/" in args.start else node.name for node in graph.nodes]
+                raise UserError(
+                    f"graph: there is no object named {args.start}{did_you_mean(args.start, known)}"
+                )
             # Computed from the whole graph, because a Service may have other workloads behind it.
-            blasts = [graph.blast(start) for start in starts]
+            blasts = [graph.blast(start) for start in starts if start.answers]
             graph = graph.connected_to(starts)
         sys.stdout.writelines(written(graph, args.output, blasts))
         for sentence in unread:

@@ -130,6 +130,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         command = f"{self.prog} {self.command}".rstrip()
         hint = self._suggestion(message)
+        if hint:  # says more than the list of all choices
+            message = message.partition(" (choose from ")[0]
         self.exit(BAD_INPUT, f"{command}: {message}{hint}; {command} --help lists the arguments\n")
 
     def _suggestion(self, message: str) -> str:

@@ -46,7 +46,13 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     path = Path(where)
     try:
         if where != "-" and path.is_dir():
-            return read_directory(path)
+            files = read_directory(path)
+            if not files:
+                raise UserError(
+                    f"{where}: the directory has no file of a policy. A policy has a file for each key, "
+                    "such as rules.yaml or standard-probes.yaml"
+                )
+            return files
         if path.name in models():
             return {path.name: as_text(path.read_bytes())}
     except OSError as error:

@@ -102,9 +102,15 @@ def test_the_failure_of_one_object(graph: Chassis, manifests: str) -> None:
     text = graph(manifests, "--from", "Deployment/web").out
     assert "no probe of another workload fails" in text
     assert "PodDisruptionBudget default/web\n" in text, "objects that depend on it are shown"
-    answer = graph(manifests, "--from", "nobody")
-    assert answer.status == 2
-    assert "there is no object named nobody" in answer.err
+    assert graph(manifests, "--from", "default/web").out == text
+    for name, hint in (
+        ("nobody", "\n"),
+        ("modle", "; did you mean model?\n"),
+        ("default/wbe", "; did you mean default/web?\n"),
+    ):
+        answer = graph(manifests, "--from", name)
+        assert answer.status == 2
+        assert answer.err.endswith(f"there is no object named {name}{hint}")
 
 
 def test_a_set_without_a_cycle_exits_with_0(tmp_path: Path, graph: Chassis) -> None:

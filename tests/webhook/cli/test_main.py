@@ -449,6 +449,10 @@ def test_policy_check_and_schema(chassis: Chassis, tmp_path: Path) -> None:
     status, out, _ = chassis("policy", "check", tmp_path)
     assert status == 0
     assert "the policy is valid (profile strict" in out
+    (tmp_path / "empty").mkdir()
+    answer = chassis("policy", "check", tmp_path / "empty")
+    assert answer.status == 2, "a wrong directory is not a valid policy"
+    assert "the directory has no file of a policy" in answer.err
     (tmp_path / "worker-names.yaml").write_text("strategy: slot\n")
     status, out, _ = chassis("policy", "check", tmp_path)
     assert status == 0
