@@ -32,7 +32,7 @@ class Quorum(Model):
 
 def check(target: Target, facts: Facts) -> Findings:
     members, budgets = minimum_replicas(target, facts), facts.objects(PodDisruptionBudget)
-    if members < _LEAST or (budgets is None and facts.whole is None):
+    if members < _LEAST:
         return
     tolerated = (members - 1) // 2
     for template in target.templates:
@@ -41,6 +41,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         labels = template.typed.metadata.labels
         own = [each for each in budgets or () if each.selects(labels)]
+        if not own and facts.whole is None:
+            continue  # the next object that is applied may be the budget
         allowed = min((_allowed(each, members) for each in own), default=members)
         if allowed <= tolerated:
             continue

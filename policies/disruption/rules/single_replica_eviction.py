@@ -39,7 +39,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _is_guarded(target: Target, facts: Facts) -> bool:
-    """Whether a PodDisruptionBudget selects the pods, or may do so."""
+    """Whether a PodDisruptionBudget selects the pods or may do so: at admission, the next object may."""
+    if facts.whole is None:
+        return True
     budgets = facts.objects(PodDisruptionBudget)
     labels = target.read(Replicated).spec.template.metadata.labels
     return budgets is None or any(each.selects(labels) for each in budgets)
