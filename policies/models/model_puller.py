@@ -372,8 +372,8 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
     if facts.listing(Resource.MODEL_CONFIGS) is not None and facts.model_config(pull.config) is None:
         yield Finding(
             path,
-            f"ConfigMap {pull.config} with the label {MODEL_CONFIG} isn't in namespace {facts.namespace}. "
-            "The pod waits for it.",
+            f"ConfigMap {pull.config} with the label {MODEL_CONFIG} isn't in namespace {facts.namespace} "
+            "yet. The pod waits until it is.",
             f'Create it with the label {MODEL_CONFIG}: "true".',
         )
     if pull.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
