@@ -8,6 +8,7 @@ from __future__ import annotations
 from policies.autoscaling.queues import queue_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SCALED_JOB, STATEFUL_SET
+from policies.kube.metadata import written
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.objects.scaling import ScaledJob
 from policies.kube.pods import Role
@@ -28,7 +29,7 @@ def _by_update(target: Target) -> Findings:
     if (spec.rollout_strategy or spec.rollout.strategy) == "gradual":
         return
     for template in target.templates:
-        if _has_default_grace(template):
+        if _has_default_grace(target, template):
             yield Finding(
                 "spec.rollout.strategy",
                 "KEDA deletes the running Jobs whenever this ScaledJob changes, and their pods have "
@@ -44,7 +45,9 @@ def _by_autoscaler(target: Target, facts: Facts) -> Findings:
     queue = queue_of(autoscaler)
     for template in target.templates if queue else ():
         mains = template.containers(Role.MAIN)
-        if not _has_default_grace(template) or any(recognised(each, facts) is not None for each in mains):
+        if not _has_default_grace(target, template) or any(
+            recognised(each, facts) is not None for each in mains
+        ):
             continue
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
@@ -57,11 +60,14 @@ def _by_autoscaler(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _has_default_grace(template: PodTemplate) -> bool:
-    """Whether nobody has decided how long the pods have to end."""
-    return template.typed.spec.termination_grace_period_seconds is None and all(
-        each.typed.pre_stop is None for each in template.containers(Role.MAIN)
+def _has_default_grace(target: Target, template: PodTemplate) -> bool:
+    """Whether nobody has decided how long the pods have to end; the API server writes its default down."""
+    grace = template.typed.spec.termination_grace_period_seconds
+    is_chosen = grace is not None and (
+        grace != DEFAULT_GRACE
+        or written(target.obj, *template.steps, "spec", "terminationGracePeriodSeconds") is not None
     )
+    return not is_chosen and all(each.typed.pre_stop is None for each in template.containers(Role.MAIN))
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, SCALED_JOB), unowned=True)

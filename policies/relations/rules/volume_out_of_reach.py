@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -153,7 +153,7 @@ def _shared(target: Target, facts: Facts) -> Findings:
         return  # rollout-volume-deadlock is about a Deployment that adds pods first
     group = pods_in_group(target)
     replicas = 1 if group else minimum_replicas(target, facts)
-    pods: Counter[str] = Counter()
+    mounts: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for template, count in pods_per_replica(target):
         spec = template.typed.spec
         in_turn = template.completes and not group  # the steps of a workflow may follow one another
@@ -161,17 +161,19 @@ def _shared(target: Target, facts: Facts) -> Findings:
         for path, claim in _claims_of(template, facts) if apart else ():
             if claim.spec.access_modes != (_ONE_NODE,) or not keeps_others_waiting(claim, facts):
                 continue
-            pods[claim.name] += group.get(template.path, count) * replicas
-            if pods[claim.name] > 1:
-                yield Finding(
-                    path,
-                    f"Claim {claim.name} is {_ONE_NODE}, but {pods[claim.name]} pods mount it. Pods on a "
-                    "different node than the first one wait for the volume as long as it runs.",
-                    "Use a ReadWriteMany claim, a claim for each pod, or an affinity that keeps the pods on "
-                    "one node.",
-                    Certainty.LIKELY,
-                )
-                return
+            mounts[claim.name].append((group.get(template.path, count) * replicas, path))
+    for name, found in mounts.items():
+        pods = sum(count for count, _ in found)
+        if pods > 1:
+            yield Finding(
+                max(found)[1],
+                f"Claim {name} is {_ONE_NODE}, but {pods} pods mount it. Pods on a different node than the "
+                "first one wait for the volume as long as it runs.",
+                "Use a ReadWriteMany claim, a claim for each pod, or an affinity that keeps the pods on one "
+                "node.",
+                Certainty.LIKELY,
+            )
+            return
 
 
 def _is_together(pod: PodSpec) -> bool:

@@ -22,14 +22,24 @@ def check(target: Target, facts: Facts) -> Findings:
         )
         return
     update = rolling_update(target, replicas)
-    strategy = "updateStrategy" if target.kind == STATEFUL_SET else "strategy"
-    if update is not None and update.unavailable >= replicas:
+    if update is None or update.unavailable < replicas:
+        return
+    if target.kind == STATEFUL_SET:  # the API server drops the field unless MaxUnavailableStatefulSet is on
         yield Finding(
-            f"spec.{strategy}.rollingUpdate.maxUnavailable",
-            f"All {replicas} replicas may be unavailable at once. A rollout takes them all down together, "
-            "and with one bad image, no pod serves.",
-            f"Set maxUnavailable below {replicas}: 1, 25%, or 0 with a maxSurge.",
+            "spec.updateStrategy.rollingUpdate.maxUnavailable",
+            f"On a cluster with the feature MaxUnavailableStatefulSet, all {replicas} replicas may be "
+            "unavailable at once. A rollout takes them all down together, and with one bad image, no pod "
+            "serves.",
+            f"Set maxUnavailable below {replicas}, or omit it.",
+            Certainty.LIKELY,
         )
+        return
+    yield Finding(
+        "spec.strategy.rollingUpdate.maxUnavailable",
+        f"All {replicas} replicas may be unavailable at once. A rollout takes them all down together, "
+        "and with one bad image, no pod serves.",
+        f"Set maxUnavailable below {replicas}: 1, 25%, or 0 with a maxSurge.",
+    )
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
