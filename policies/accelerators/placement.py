@@ -36,6 +36,7 @@ from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.kube.cache import Cache
 from policies.kube.names import listed
+from policies.kube.objects.devices import DeviceClass
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.pods import Pod, PodSpec
 
@@ -104,7 +105,7 @@ def _placed(pod: PodView, facts: Facts) -> Placement | None:
     nodes = facts.nodes()
     if not requests or not nodes or typed.spec.node_name or not is_within_limits(typed.spec):
         return None
-    if served_by_claims(requests, facts):
+    if served_by_claims(requests, facts) or facts.is_unread(DeviceClass):
         return None  # nodes that do not advertise the resource can take the pod
     inventory = inventory_of(settings, facts)
     if not settings.fixed_size and not any(

@@ -113,6 +113,11 @@ class Facts:
         listing = self.cluster.listing(resource_of(kind))
         return None if listing is None else listing.objects(kind)
 
+    def is_unread(self, kind: type[ObjectT]) -> bool:
+        """Whether the webhook doesn't know the objects of a type: it may not read them, or has not yet. Then
+        nothing is certain that one of them could change. Files contain what they contain."""
+        return self.whole is None and self.cluster.listing(resource_of(kind)) is None
+
     def nodes(self) -> Listing | None:
         return self.cluster.listing(Resource.NODES)
 

@@ -67,6 +67,8 @@ def _own_service(
         return None
     # Jobs are clients: the servers may not exist yet.
     sure = named.certain and len(shared) <= _MAX_SERVICES and not template.completes
+    if facts.is_unread(Replicated):
+        sure = sure and selects_only(service, target, facts) is Certainty.CERTAIN
     return OwnService(name, found.headless, Certainty.CERTAIN if sure else Certainty.UNDECIDED)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from policies.commands import Host, Reach, reach_of
 from policies.containers.commands import container_command
 from policies.core.facts import Facts
@@ -44,8 +46,11 @@ def external_dependencies(field: str, target: Target, facts: Facts) -> Iterator[
         if field == READINESS and not _is_routed_to(target, probe.template, facts):
             continue
         finding = _handler_finding(probe) or _exec_finding(probe, target, facts)
-        if finding is not None and not _is_own_service(probe, target, facts):
-            yield finding
+        if finding is None or _is_own_service(probe, target, facts):
+            continue
+        if field != LIVENESS and finding.certainty is Certainty.CERTAIN and facts.is_unread(Service):
+            finding = replace(finding, certainty=Certainty.LIKELY)  # it may be the pods' own Service
+        yield finding
 
 
 def _is_routed_to(target: Target, template: PodTemplate, facts: Facts) -> bool:

@@ -53,6 +53,8 @@ def bound_of(template: PodTemplate, facts: Facts) -> Bound | None:
     pools = facts.cluster_objects(NodePool) or ()
     if not 0 < len(pools) <= MAX_POOLS or len(nodes) > MAX_NODES or settings.knows_all_nodes:
         return None
+    if facts.is_unread(Node):
+        return None
     by_pool = defaultdict[str, list[Node]](list)
     for node in nodes:
         by_pool[node.metadata.labels.get(POOL, "")].append(node)

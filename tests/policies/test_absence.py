@@ -1,26 +1,25 @@
-"""Law: at admission, no rule takes the absence of an object as a fact that the next object may end.
+"""Laws about what the webhook does not know.
 
-`kubectl apply` sends a Deployment before the PodDisruptionBudget of the same file, and a dry run stores
-neither.
+- No rule takes the absence of an object as a fact that the next object may end: `kubectl apply` sends a
+  Deployment before the PodDisruptionBudget of the same file, and a dry run stores neither.
+- No rule is certain of something only because it could not read a resource: operators take rights away
+  (docs/security.md), and after a start the caches fill one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pytest
 
 from policies.core.contracts import Rule
 from policies.core.facts import NO_OBJECTS, Cluster
-from policies.core.finding import Finding
+from policies.core.finding import Certainty, Finding
 from policies.core.listing import Listing
 from policies.core.resources import Resource
-from policies.core.target import pod_templates
 from tests.policies.test_rules import FILES, Case, findings
-from webhook.admission.projection import project
-from webhook.admission.review import Context
-from webhook.config.load import load, rules
+from webhook.config.load import rules
 from webhook.manifests import files
 
 TOGETHER: Final = {
@@ -41,44 +40,68 @@ MAY = {
     "quota-exceeded": "the status of the quota says what others use",
 }
 """Rules that may, and why."""
-CONFIG = load({})
 
 
 class Caches:
-    """The cluster as the webhook's caches know it, in part empty or not read."""
+    """The cluster as the webhook's caches know it, with other listings for some resources."""
 
-    def __init__(self, known: Cluster, changed: Collection[Resource], instead: Listing | None) -> None:
-        self._known, self._changed, self._instead = known, changed, instead
+    def __init__(self, known: Cluster, instead: Mapping[Resource, Listing | None]) -> None:
+        self._known, self._instead = known, instead
+        self.read: set[Resource] = set()
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        return self._instead if resource in self._changed else self._known.listing(resource, namespace)
+        self.read.add(resource)
+        return (
+            self._instead[resource] if resource in self._instead else self._known.listing(resource, namespace)
+        )
 
 
-def judged(rule: Rule, case: Case, instead: Listing | None) -> set[Finding]:
-    obj = case.objects[0]
-    cluster = Caches(files.ManifestCluster(case.objects, whole=True), TOGETHER, instead)
-    namespace = files.Document("case", 0, obj).request().namespace
-    context = Context.of(obj, namespace, CONFIG, cluster)
-    projection = project(obj, pod_templates(obj, CONFIG.workloads), context)
-    return set(findings(rule, projection.target, context.facts))
+def judged(rule: Rule, case: Case, cluster: Cluster) -> set[Finding]:
+    return set(findings(rule, *case.situation(cluster)))
+
+
+def places(rule: Rule, case: Case, cluster: Cluster) -> set[str]:
+    return {finding.path for finding in judged(rule, case, cluster)}
+
+
+def cases_of(rule: Rule) -> Iterator[tuple[str, Case, Cluster]]:
+    for path in FILES:
+        if path.parent.name == rule.id and path.suffix == ".yaml":
+            case = Case.read(path)
+            yield path.name, case, files.ManifestCluster(case.objects, whole=True)
 
 
 @pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
 def test_what_is_not_there_yet_is_no_fact(rule: Rule) -> None:
+    empty, unknown = dict.fromkeys(TOGETHER, NO_OBJECTS), dict.fromkeys(TOGETHER)
     by_absence = [
-        (path.name, finding)
-        for path in FILES
-        if path.parent.name == rule.id
-        for case in [Case.read(path)]
-        for finding in judged(rule, case, NO_OBJECTS) - judged(rule, case, None)
+        (name, place)
+        for name, case, known in cases_of(rule)
+        for place in places(rule, case, Caches(known, empty)) - places(rule, case, Caches(known, unknown))
     ]
     if rule.id not in MAY:
         assert not by_absence
 
 
-def test_the_law_notices_a_rule_that_breaks_it() -> None:
-    path = next(
-        path for path in FILES if path.match("init-wait-unbounded/bad-service-that-does-not-exist.yaml")
-    )
-    rule, case = rules()["init-wait-unbounded"], Case.read(path)
-    assert judged(rule, case, NO_OBJECTS) - judged(rule, case, None)
+@pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
+def test_what_is_not_known_makes_nothing_certain(rule: Rule) -> None:
+    by_ignorance = []
+    for name, case, known in cases_of(rule):
+        everything = Caches(known, {})
+        found = places(rule, case, everything)
+        for resource in everything.read:
+            by_ignorance += [
+                (name, resource, finding)
+                for finding in judged(rule, case, Caches(known, {resource: None}))
+                if finding.certainty is Certainty.CERTAIN and finding.path not in found
+            ]
+    assert not by_ignorance
+
+
+def test_the_laws_notice_a_rule_that_breaks_them() -> None:
+    rule = rules()["init-wait-unbounded"]
+    [(_, case, known)] = [
+        each for each in cases_of(rule) if each[0] == "bad-service-that-does-not-exist.yaml"
+    ]
+    empty, unknown = (Caches(known, {Resource.SERVICES: value}) for value in (NO_OBJECTS, None))
+    assert judged(rule, case, empty) - judged(rule, case, unknown)

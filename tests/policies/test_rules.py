@@ -23,7 +23,7 @@ import yaml
 
 from policies.core.annotations import POLICY_LABEL
 from policies.core.contracts import Rule
-from policies.core.facts import Facts
+from policies.core.facts import Cluster, Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.mode import Mode, Profile
 from policies.core.target import Target, pod_templates
@@ -64,13 +64,14 @@ class Case:
     def of(cls, snippet: str) -> Case:
         return cls(tuple(d.obj for d in files.read(["-"], lambda: snippet)), frozenset())
 
-    def situation(self) -> tuple[Target, Facts]:
-        """What the engine would hand to a rule."""
+    def situation(self, cluster: Cluster | None = None) -> tuple[Target, Facts]:
+        """What the engine would hand to a rule. `cluster`: instead of the objects of the case."""
         obj, *rest = self.objects
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
         config = load(mapping(policy[0], "data") if policy else {})
         request = files.Document("case", 0, obj).request()
-        context = Context.of(obj, request.namespace, config, files.ManifestCluster(self.objects, whole=True))
+        known = cluster or files.ManifestCluster(self.objects, whole=True)
+        context = Context.of(obj, request.namespace, config, known)
         projection = project(obj, pod_templates(obj, config.workloads), context)
         assert projection.crashes == ()
         return projection.target, context.facts

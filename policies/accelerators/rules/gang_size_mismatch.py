@@ -6,13 +6,14 @@ import re
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import runs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
 from policies.kube.json import dig, mapping, maps
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.objects.workloads import Replicated, StatefulSet
 from policies.rollouts.rollouts import autoscaler_of, rolling_update
 
@@ -108,12 +109,14 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
     made = _at_once(target)
     if not made or autoscaler_of(target.kind.kind, target.name, facts) is not None:
         return
+    certainty = Certainty.LIKELY if facts.is_unread(HorizontalPodAutoscaler) else Certainty.CERTAIN
     if least > made:
         yield Finding(
             path,
             f"The {target.kind.kind} creates {made} {_plural(made)} at a time, but {_MIN_MEMBER} is "
             f"{least}. Volcano waits for the missing pods, so no pod ever starts.",
             f"Set the annotation to at most {made}.",
+            certainty,
         )
         return
     update = rolling_update(target, made) if target.kind == DEPLOYMENT else None
@@ -125,6 +128,7 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
             "waits for the missing pods, but the Deployment creates more only after the first ones are "
             "ready.",
             f"Set maxSurge or maxUnavailable to {least}, or set the strategy to Recreate.",
+            certainty,
         )
 
 

@@ -24,6 +24,8 @@ def check(target: Target, facts: Facts) -> Findings:
     nodes = facts.nodes() if not settings.pools else None
     if not nodes or len(nodes) > MAX_NODES or facts.cluster_objects(NodePool):
         return  # Karpenter makes a node for the pod
+    if facts.is_unread(NodePool):
+        return
     largest = nodes.derive(_largest)
     for template in target.templates:
         if template.typed.spec.node_name or placement(template.view, facts) is not None:

@@ -10,6 +10,7 @@ from policies.core.services import BY_NAMED_PORT, named_ports, selects, selects_
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.objects.services import Service
+from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Role
 
 _MAX: Final = 4
@@ -37,6 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if main is None:
             return
         sure = selects_only(service, target, facts) is Certainty.CERTAIN and not _is_added_to(template)
+        sure = sure and not facts.is_unread(Replicated)
         known = sorted(filter(None, _names(template)))
         names = f"; they have {listed(known[:4])}" if known else ""
         yield Finding(

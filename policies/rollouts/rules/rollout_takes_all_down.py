@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.probes.serving import serving_containers
 from policies.rollouts.rollouts import is_recreate, minimum_replicas, rolling_update
 
@@ -34,11 +35,13 @@ def check(target: Target, facts: Facts) -> Findings:
             Certainty.LIKELY,
         )
         return
+    has_unknown_minimum = facts.is_unread(HorizontalPodAutoscaler)
     yield Finding(
         "spec.strategy.rollingUpdate.maxUnavailable",
         f"All {replicas} replicas may be unavailable at once. A rollout takes them all down together, "
         "and with one bad image, no pod serves.",
         f"Set maxUnavailable below {replicas}: 1, 25%, or 0 with a maxSurge.",
+        Certainty.LIKELY if has_unknown_minimum else Certainty.CERTAIN,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from policies.accelerators.requests import GpuAffinity
-from policies.core.facts import Facts
+from policies.core.facts import NO_OBJECTS, Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.core.settings import S, default_settings
@@ -22,7 +22,7 @@ class Nodes:
         self._listing = Listing(nodes)
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        return self._listing if resource is Resource.NODES else None
+        return {Resource.NODES: self._listing, Resource.DEVICE_CLASSES: NO_OBJECTS}.get(resource)
 
 
 def facts(*nodes: Json, settings: GpuAffinity | None = None) -> Facts:
