@@ -41,8 +41,9 @@ class WholeObjects(Cluster):
         """Whether the object certainly does not exist, and no known object will create it."""
         return False
 
-    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
-        """The known objects of a kind in a namespace (empty: not namespaced), of any kind in files."""
+    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
+        """The known objects of a kind in a namespace (empty: not namespaced; None: in all), of any kind in
+        files."""
         return ()
 
     def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:

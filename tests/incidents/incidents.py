@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from policies.core import data
 from policies.core.pydantic_models import validated
@@ -43,6 +43,10 @@ class Report(Model):
         "end of the field that it must add: `standard-probes startupProbe`",
     )
     missed: str | None = Field(None, pattern=r"\.$", description="why ML Chassis does not catch it")
+    first_run: Literal["caught", "missed"] | None = Field(
+        None,
+        description="for an incident of a held-out round: the result before anything was changed for it",
+    )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,13 @@ manifest shows, such as a bug in a driver, were not collected.
 Most cases are older than their rule in the world, but younger in this repository: the share that is caught
 shows which classes are known, not how many of the next incidents would be caught.
 """
+HELD_OUT = (
+    "A held-out round gives an idea of the latter. {all} of the incidents were collected in November 2026, "
+    "and their expected answers and repaired twins were written from the threads before ML Chassis reviewed "
+    "any of them. The first run caught {caught} of the {all} ({share} %): {areas}. It gave an expected "
+    "answer to one of the {all} twins, whose expectation named a rule with another, justified finding. Some "
+    "of the missed classes were added afterwards, so the tables show more."
+)
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
@@ -54,6 +62,7 @@ def test_each_folder_is_complete() -> None:
 
 def page() -> Iterator[str]:
     yield INTRODUCTION
+    yield held_out()
     for area, heading in AREAS.items():
         found = [each for each in INCIDENTS if each.folder.parent.name == area]
         caught = [each for each in found if each.report.missed is None]
@@ -61,6 +70,19 @@ def page() -> Iterator[str]:
         yield "| incident | year | cause | answer |\n|---|---|---|---|"
         yield from (row(each) for each in sorted(found, key=lambda each: each.report.title.lower()))
         yield ""
+
+
+def held_out() -> str:
+    every = [each for each in INCIDENTS if each.report.first_run is not None]
+    caught = [each for each in every if each.report.first_run == "caught"]
+    areas = [
+        f"{sum(each.folder.parent.name == area for each in caught)} of "
+        f"{sum(each.folder.parent.name == area for each in every)} with {heading[0].lower()}{heading[1:]}"
+        for area, heading in AREAS.items()
+    ]
+    share = round(100 * len(caught) / len(every))
+    text = HELD_OUT.format(all=len(every), caught=len(caught), share=share, areas=", and ".join(areas))
+    return f"{textwrap.fill(text, 110)}\n"
 
 
 def row(incident: Incident) -> str:

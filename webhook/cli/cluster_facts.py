@@ -34,7 +34,7 @@ class ClusterSnapshot(ClusterCache, WholeObjects):
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self.referenced.get((kind, namespace, name))
 
-    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
         return self.read_whole.get(kind, ())
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:

@@ -396,7 +396,9 @@ class ManifestCluster(WholeObjects):
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return self._named.get((kind, namespace or "default"), {}).get(name)
 
-    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
+        if namespace is None:
+            return [obj for obj in self._objects if kind_of(obj) == kind]
         return self._named.get((kind, namespace or "default"), {}).values()
 
     def other_pods(self, namespace: str) -> Listing:

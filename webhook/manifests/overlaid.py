@@ -41,7 +41,7 @@ class OverlaidCluster(WholeObjects):
             and self._manifests.leaves_out(kind, namespace, name)
         )
 
-    def every(self, kind: GroupKind, namespace: str) -> Iterable[Json]:
+    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
         return self._manifests.every(kind, namespace)
 
     def other_pods(self, namespace: str) -> Listing:

@@ -10,7 +10,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.lives import runs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
-from policies.kube.json import dig, mapping, maps
+from policies.kube.json import dig, mapping, maps, text
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
@@ -37,6 +37,8 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     yield from _after_workers(target)
     volcano = target.kind in _VOLCANO
+    if volcano:
+        yield from _in_turn(target)
     steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
     least = _number(mapping(target.obj, *steps).get("minAvailable"))
     counts = [_pods(target, template) for template in target.templates]
@@ -85,6 +87,29 @@ def _after_workers(target: Target) -> Findings:
                 f"starts no worker until {least or workers + 1} pods exist. No pod ever starts.",
                 f"Set minAvailable to {workers}.",
             )
+
+
+def _in_turn(target: Target) -> Findings:
+    """Tasks with `dependsOn`, whose pods Volcano creates only when those of other tasks run, in a gang that
+    counts all (`waitDependsOnTaskMeetCondition` in pkg/controllers/job/job_controller_actions.go)."""
+    tasks = maps(target.obj, "spec", "tasks")
+    counts = [_number(task.get("replicas")) for task in tasks]
+    first = sum(count or 0 for task, count in zip(tasks, counts, strict=True) if not task.get("dependsOn"))
+    waiting = next((text(task, "name") for task in tasks if task.get("dependsOn")), None)
+    if waiting is None or None in counts or text(target.obj, "spec", "schedulerName") not in ("", "volcano"):
+        return
+    written = _number(mapping(target.obj, "spec").get("minAvailable"))
+    default = (_number(task.get("minAvailable", task.get("replicas"))) for task in tasks)
+    least = written or sum(filter(None, default))
+    if least > first:
+        default_of = "" if written else ", the default"
+        yield Finding(
+            "spec.minAvailable",
+            f"Task {waiting} is created only when the tasks that it depends on are running, but Volcano "
+            f"starts no pod until {least} exist (minAvailable{default_of}), and only {first} do. Unless the "
+            "scheduler's gang plugin is off, no pod ever starts.",
+            f"Set minAvailable to {first}, the number of pods of the tasks without dependsOn.",
+        )
 
 
 def _of_controller(target: Target, facts: Facts) -> Findings:

@@ -1,9 +1,9 @@
-"""field-misplaced: settings of retries, ends and starts where the controller does not read them."""
+"""field-misplaced: settings of retries, ends and starts that the controller does not read there, or never."""
 
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives, runs_in
+from policies.core.lives import Run, known_lives, runs_in
 from policies.kube.field_paths import every_value_at, field_path
 
 
@@ -21,6 +21,23 @@ def check(target: Target, facts: Facts) -> Findings:
                     "it or the controller ignores it, without an error.",
                     f"Set it where it takes effect: {place}.",
                 )
+        yield from _useless(run)
+
+
+def _useless(run: Run) -> Findings:
+    """A limit of retries that do not take place. `retries-without-limit` reports it for those that do."""
+    retries = list(run.retries())
+    limits = {each.retry.limit for each in retries}
+    useless = {path: each for each in reversed(retries) for path in each.retry.useless if not each.retry.why}
+    for path, each in useless.items():
+        value = run.value(path)
+        if value and path not in limits:
+            yield Finding(
+                run.at(path),
+                f"{run.life.kind} ignores {path.rpartition('.')[2]} ({value}) with {each.steps[-1]} "
+                f"{each.value}: the first failure of a pod ends it.",
+                each.retry.instead,
+            )
 
 
 RULE = rule(__name__, check, tuple(kind for kind, lives in known_lives().items()))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from policies.kube.group_kinds import DAEMON_SET, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from policies.kube.images import image_matches
+from policies.kube.json import maps, text
 from policies.kube.objects.webhooks import ServiceReference, Webhook, WebhookConfiguration
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
 
@@ -25,6 +29,9 @@ class CriticalRequest(Model):
     operations: tuple[str, ...] = Field(description="the operations that recovery needs")
     namespace: str = Field(
         "", description="its namespace; `own`: that of the webhook's Service; empty: it has none"
+    )
+    images: tuple[str, ...] = Field(
+        (), description="instead of a namespace: that of each DaemonSet with one of these images"
     )
     what: str = Field(description="the objects in words")
     loss: str = Field(description="what happens without it, as half a sentence")
@@ -66,7 +73,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
     """The critical requests that the webhook certainly receives."""
     service = webhook.client_config.service
-    for each in _table():
+    for each in (placed for entry in _table() for placed in _placed(entry, facts)):
         namespaced = bool(each.namespace)
         if not covers_resource(webhook, each.group, each.resource, each.operations, namespaced=namespaced):
             continue
@@ -80,6 +87,21 @@ def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
             not namespaced or covers_namespace(webhook, each.namespace, facts)
         ):
             yield each
+
+
+def _placed(request: CriticalRequest, facts: Facts) -> Iterator[CriticalRequest]:
+    """The request, or one for each other namespace in which a DaemonSet has one of its images."""
+    if not request.images:
+        yield request
+        return
+    listed = {each.namespace for each in _table()}
+    for obj in () if facts.whole is None else facts.whole.every(DAEMON_SET, None):
+        namespace = text(obj, "metadata", "namespace")
+        containers = maps(obj, "spec", "template", "spec", "containers")
+        matches = any(image_matches(text(each, "image"), request.images) for each in containers)
+        if namespace and matches and namespace not in listed:
+            listed.add(namespace)
+            yield replace(request, namespace=namespace, what=f"{request.what} in {namespace}")
 
 
 def _hint(webhook: Webhook, received: list[CriticalRequest]) -> str:
