@@ -8,9 +8,12 @@ from typing import Final
 from policies.commands import CommandSummary
 from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.data import load_list, table
 from policies.core.facts import WholeObjects
-from policies.kube.group_kinds import JOB
+from policies.core.settings import Field, Model
+from policies.kube.group_kinds import DEPLOYMENT, JOB, STATEFUL_SET
 from policies.kube.images import image_matches
+from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import WrongTypeError, read
@@ -25,23 +28,73 @@ _WAITER_KINDS: Final = frozenset({"job", "job-we", "job-wr"})
 _DELETE: Final = "helm.sh/hook-delete-policy"
 
 
+class Migration(Model):
+    """An entry of the table migrations.yaml."""
+
+    waits: str = Field(description="the command that waits for it, and fails if it does not come")
+    done_by: tuple[str, ...] = Field(min_length=1, description="the commands that do it")
+    source: str = Field(description="where this is from")
+
+
+@table
+def _migrations() -> tuple[Migration, ...]:
+    return load_list(Migration, "policies.relations", "migrations.yaml")
+
+
 def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.cluster
     if not isinstance(cluster, WholeObjects) or target.has_controller:
         return
+    waiting = target.read(Object)
     for template in target.templates:
         for container in template.containers(Role.INIT):
-            for name in dict.fromkeys(_jobs_waited_for(container, container_command(template, container))):
+            summary, path = container_command(template, container), template.command_path(container)
+            for name in dict.fromkeys(_jobs_waited_for(container, summary)):
                 job = _job(name, facts.namespace, cluster)
-                found = _lost(job, completes=template.completes) if job is not None else None
-                late = _deployed_later(target.read(Object), job) if job is not None and not found else None
-                if found or late:
+                lost = _lost(job, completes=template.completes) if job is not None else ""
+                late = _deployed_later(waiting, job) if job is not None and not lost else ""
+                if lost or late:
                     yield Finding(
-                        template.command_path(container),
-                        f"Init container {container.name} waits for Job {name}, {found or late}",
+                        path,
+                        f"Init container {container.name} waits for Job {name}, {lost or late}",
                         _HINT_LATE if late else _HINT_LOST,
                         Certainty.LIKELY if late else Certainty.CERTAIN,
                     )
+            for job, late in _late_migrations(waiting, summary, facts.namespace, cluster):
+                yield Finding(
+                    path,
+                    f"Init container {container.name} waits for the migration of Job {job.name}, {late}",
+                    _HINT_LATE,
+                    Certainty.LIKELY,
+                )
+
+
+def _late_migrations(
+    waiting: Object, summary: CommandSummary, namespace: str, cluster: WholeObjects
+) -> Iterator[tuple[Job, str]]:
+    """The Job that does a migration for which a command ends with waiting, if nothing else does it, and why
+    it starts too late."""
+    last = " ".join(summary.commands[-1].argv) if summary.commands else ""
+    for migration in _migrations():
+        if not f"{last} ".startswith(f"{migration.waits} "):
+            continue
+        doing = [
+            obj
+            for kind in (JOB, DEPLOYMENT, STATEFUL_SET)
+            for obj in cluster.every(kind, namespace)
+            if any(command in _words(obj) for command in migration.done_by)
+        ]
+        job = _job(text(doing[0], "metadata", "name"), namespace, cluster) if len(doing) == 1 else None
+        if job is not None and (late := _deployed_later(waiting, job)):
+            yield job, late
+
+
+def _words(workload: Json) -> str:
+    """The words of all commands of a workload's pods."""
+    pod = mapping(workload, "spec", "template", "spec")
+    containers = (*maps(pod, "initContainers"), *maps(pod, "containers"))
+    words = (strings(each, key) for each in containers for key in ("command", "args"))
+    return " ".join(" ".join(each) for each in words)
 
 
 _HINT_LOST: Final = (

@@ -1,17 +1,23 @@
-"""service-port-unknown: Services whose targetPort is a name that no container of their pods has."""
+"""service-port-unknown: Services whose targetPort is a name that no container of their pods has, and those
+and InferencePools that send to the default port of a server that listens on another one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.inference_pools import pools_of, target_ports
 from policies.core.services import BY_NAMED_PORT, named_ports, selects, selects_only
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.json import text
 from policies.kube.names import listed
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Role
+from policies.probes.health import served_port
+from policies.probes.serving import recognised
 
 _MAX: Final = 4
 """Findings for one workload."""
@@ -20,10 +26,49 @@ _INJECTED: Final = ("inject", "sidecar")
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    services = facts.objects(Service)
-    if not services or len(target.templates) != 1:
+    if len(target.templates) == 1:
+        yield from _by_name(target, target.templates[0], facts)
+        yield from _by_number(target, target.templates[0], facts)
+
+
+def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    containers = template.containers(Role.MAIN)
+    server = recognised(containers[0], facts) if len(containers) == 1 else None
+    if server is None or _is_added_to(template):
         return
-    template = target.templates[0]
+    preset, container = server.preset, containers[0]
+    listens = served_port(template.view, container, facts)
+    set_to = server.configured(preset.port_flags, preset.port_env)
+    if listens in (None, preset.port) or set_to != str(listens) or preset.port in container.tcp_ports:
+        return
+    for sender in islice(_senders(target, template, facts, preset.port), _MAX):
+        yield Finding(
+            template.at(container),
+            f"{sender} sends to port {preset.port}, the default of {server.name}, but this server listens on "
+            f"port {listens}. Connections to it are refused.",
+            f"Set the target port to {listens}.",
+            Certainty.LIKELY,
+        )
+
+
+def _senders(target: Target, template: PodTemplate, facts: Facts, port: int) -> Iterator[str]:
+    """The Services and InferencePools that send requests for the pods to a port."""
+    labels = template.typed.metadata.labels
+    for service in facts.objects(Service) or ():
+        numbers = (each.port if each.target_port is None else each.target_port for each in service.spec.ports)
+        headless = service.spec.cluster_ip == "None" or service.spec.type == "ExternalName"
+        sends = port in numbers and not headless and selects(service, labels)
+        if sends and selects_only(service, target, facts) is not None:
+            yield f"Service {service.name}"
+    for pool in pools_of(labels, facts):
+        if port in target_ports(pool):
+            yield f"InferencePool {text(pool, 'metadata', 'name')}"
+
+
+def _by_name(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    services = facts.objects(Service)
+    if not services:
+        return
     labels = template.typed.metadata.labels
     found = (
         (service, port)
