@@ -26,6 +26,7 @@ _WAITERS: Final = ("*k8s-wait-for",)
 """Images whose arguments are a kind and a name: https://github.com/groundnuty/k8s-wait-for."""
 _WAITER_KINDS: Final = frozenset({"job", "job-we", "job-wr"})
 _DELETE: Final = "helm.sh/hook-delete-policy"
+_SERVING: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
 class Migration(Model):
@@ -73,18 +74,18 @@ def _late_migrations(
     waiting: Object, summary: CommandSummary, namespace: str, cluster: WholeObjects
 ) -> Iterator[tuple[Job, str]]:
     """The Job that does a migration for which a command ends with waiting, if nothing else does it, and why
-    it starts too late."""
+    it starts too late. Of several workloads that wait for it, the first by name reports it."""
     last = " ".join(summary.commands[-1].argv) if summary.commands else ""
     for migration in _migrations():
         if not f"{last} ".startswith(f"{migration.waits} "):
             continue
-        doing = [
-            obj
-            for kind in (JOB, DEPLOYMENT, STATEFUL_SET)
-            for obj in cluster.every(kind, namespace)
-            if any(command in _words(obj) for command in migration.done_by)
-        ]
-        job = _job(text(doing[0], "metadata", "name"), namespace, cluster) if len(doing) == 1 else None
+        known = [(each, _words(each)) for kind in _SERVING for each in cluster.every(kind, namespace)]
+        waits = [text(each, "metadata", "name") for each, words in known if migration.waits in words]
+        known += [(each, _words(each)) for each in cluster.every(JOB, namespace)]
+        doing = [each for each, words in known if any(command in words for command in migration.done_by)]
+        if waiting.name != min(waits, default="") or len(doing) != 1:
+            continue
+        job = _job(text(doing[0], "metadata", "name"), namespace, cluster)
         if job is not None and (late := _deployed_later(waiting, job)):
             yield job, late
 

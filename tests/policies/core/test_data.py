@@ -82,6 +82,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/probes/slow_programs.yaml",
         "policies/core/builtin_kinds.yaml",
         "policies/relations/group_joins.yaml",
+        "policies/relations/migrations.yaml",
         "policies/webhooks/critical.yaml",
         "policies/probes/noticed.yaml",
     }
