@@ -159,7 +159,7 @@ def selects_only(service: Service, target: Target, facts: Facts) -> Certainty | 
     of the variants is applied.
     """
     workloads = facts.listing(Resource.WORKLOADS)
-    if workloads is not None and (_has_others(service, target, facts) or _has_variants(target, workloads)):
+    if _has_others(service, target, facts) or (workloads is not None and _has_variants(target, workloads)):
         return None
     own = target.read(Replicated).spec.selector
     if own is not None and own.match_labels and not own.match_expressions:

@@ -80,6 +80,11 @@ class PodTemplate:
         return self.origins is None and not self.by_shape and not self.rewritten
 
     @property
+    def is_as_written(self) -> bool:
+        """Whether the pods have only the ports, volumes and devices of the template, as far as is known."""
+        return not self.by_shape and (self.workload is None or self.workload.as_written)
+
+    @property
     def is_projected(self) -> bool:
         """Whether rules read the pod with the fields that the mutators will add."""
         edited = self.workload is None or not self.workload.projected or self.rewritten

@@ -15,8 +15,6 @@ from policies.kube.json import Json
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """The container that KServe creates from a predictor's model and a ServingRuntime."""
-MADE_AS_WRITTEN: Final = ("", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io")
-"""API groups whose pods equal the template. Operators of others may add ports and volumes."""
 
 
 class Shape(StrEnum):
@@ -205,6 +203,9 @@ class Workload(Model):
         True,
         description="whether rules read the template with the fields that the policies will add; false if "
         "another operator edits the pods afterwards",
+    )
+    as_written: bool = Field(
+        False, description="whether its pods have only the ports, volumes and devices of the template"
     )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(

@@ -9,7 +9,6 @@ from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.containers.programs import launch_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
@@ -19,9 +18,9 @@ _DISABLED_BY: Final = "NCCL_SHM_DISABLE"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in MADE_AS_WRITTEN:
-        return
     for template in target.templates:
+        if not template.is_as_written:
+            continue
         if template.is_ray or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):

@@ -7,7 +7,7 @@ from typing import Final
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.images import repository
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
@@ -28,15 +28,14 @@ def _directories() -> tuple[DataDirectory, ...]:
     return data.load_list(DataDirectory, "policies.disruption", "data_directories.yaml")
 
 
-_HINTS: Final = {
-    STATEFUL_SET: "Use volumeClaimTemplates for this directory.",
-    DEPLOYMENT: "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates.",
-}
+_HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
+_HINT_OF_STATEFUL_SET: Final = "Use volumeClaimTemplates for this directory."
 
 
 def check(target: Target, facts: Facts) -> Findings:
     own = target.read(StatefulSet).spec.volume_claim_templates if target.kind == STATEFUL_SET else ()
     claimed = {each.name for each in own}
+    hint = _HINT_OF_STATEFUL_SET if target.kind == STATEFUL_SET else _HINT
     for template in target.templates:
         fleeting = {each.name for each in template.typed.spec.volumes if each.empty_dir is not None} - claimed
         for container in template.containers(Role.MAIN):
@@ -54,14 +53,14 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"{template.spec_path}.volumes",
                     f"{said} {mounts[0].mount_path}, which is the emptyDir {mounts[0].name}. An eviction, "
                     f"a node drain or an update of the {target.kind.kind} deletes it.",
-                    _HINTS[target.kind],
+                    hint,
                 )
             elif preset is not None and not claimed and not _may_keep(template, container):
                 yield Finding(
                     template.at(container),
                     f"{said} {preset.directory}, which isn't on a volume. A restart of the container "
                     "deletes it.",
-                    _HINTS[target.kind],
+                    hint,
                 )
 
 
@@ -87,4 +86,4 @@ def _is_at(mounted: str, path: str) -> bool:
     return bool(one) and (f"{one}/").startswith(f"{other}/")
 
 
-RULE = rule(__name__, check, (STATEFUL_SET, DEPLOYMENT), unowned=True)
+RULE = rule(__name__, check, (STATEFUL_SET, DEPLOYMENT, ROLLOUT), unowned=True)

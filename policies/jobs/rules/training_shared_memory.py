@@ -12,12 +12,11 @@ from policies.containers.programs import option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_one, table
 from policies.core.settings import Field, Model
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 
-_AS_WRITTEN: Final = (*MADE_AS_WRITTEN, "kubeflow.org", "batch.volcano.sh")
-"""API groups whose pods get no volume at /dev/shm from their operator, as training-operator v1.9,
+_WITHOUT_SHM: Final = ("kubeflow.org", "batch.volcano.sh")
+"""Further API groups whose pods get no volume at /dev/shm from their operator, as training-operator v1.9,
 mpi-operator v0.6 and Volcano v1.12 show; KubeRay mounts one."""
 
 
@@ -45,9 +44,9 @@ def _table() -> SharedMemoryUse:
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in _AS_WRITTEN:
-        return
     for template in target.templates:
+        if not template.is_as_written and target.kind.group not in _WITHOUT_SHM:
+            continue
         if template.is_ray or not template.completes or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):

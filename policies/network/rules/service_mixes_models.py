@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.pod_view import PodView
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import mapping
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
@@ -70,4 +70,4 @@ def _models(view: PodView, facts: Facts) -> Iterator[str]:
             yield from filter(None, (served,) if served else named_models(server))
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT))

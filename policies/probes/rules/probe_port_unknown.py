@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
 
 _CONSEQUENCE = {
@@ -14,9 +13,9 @@ _CONSEQUENCE = {
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in MADE_AS_WRITTEN:
-        return
     for probe in probes(target, STARTUP, READINESS, LIVENESS):
+        if not probe.template.is_as_written:
+            continue
         for handler, action in (("httpGet", probe.typed.http_get), ("tcpSocket", probe.typed.tcp_socket)):
             port = None if action is None else action.port
             if isinstance(port, str) and port and not port.isdigit() and port not in _names(probe):

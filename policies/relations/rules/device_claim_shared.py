@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.accelerators.placement import kept_apart
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, STATEFUL_SET
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.nodes import HOSTNAME
 from policies.relations.devices import requests_of_claim
 from policies.rollouts.rollouts import minimum_replicas
@@ -42,4 +42,4 @@ def _is_on_one_node(name: str, facts: Facts) -> bool:
     return bool(classes) and classes <= _NODE_CLASSES
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET), unowned=True)
+RULE = rule(__name__, check, (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, ROLLOUT), unowned=True)

@@ -10,7 +10,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.inference_pools import pools_of, target_ports
 from policies.core.services import BY_NAMED_PORT, named_ports, selects, selects_only
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.names import listed
 from policies.kube.objects.services import Service
@@ -112,4 +112,4 @@ def _is_added_to(template: PodTemplate) -> bool:
     return any(part in key.lower() for key in keys for part in _INJECTED)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET), unowned=True)
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT), unowned=True)

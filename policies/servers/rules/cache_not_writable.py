@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -16,9 +15,9 @@ _KNOWN: Final = 1000
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in MADE_AS_WRITTEN:
-        return
     for template in target.templates:
+        if not template.is_as_written:
+            continue
         for container in template.containers(Role.MAIN):
             user = _user_without_home(template, container)
             refused = _refused(template, container, user, facts)

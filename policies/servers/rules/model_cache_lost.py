@@ -6,7 +6,6 @@ import re
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.pods import Container, Role
 from policies.servers.caches import Download, download_of
 
@@ -17,9 +16,9 @@ _FOR_MODELS: Final = re.compile(r"model|cache|hugging|weights|ollama|(?:^|\W)hf"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in MADE_AS_WRITTEN:
-        return
     for template in target.templates:
+        if not template.is_as_written:
+            continue
         if template.completes:
             continue
         for container in template.containers(Role.MAIN):

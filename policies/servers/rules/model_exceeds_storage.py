@@ -6,7 +6,6 @@ from policies.accelerators.fit import MIN_SHARE, load_of
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.images import repository_and_tag
 from policies.kube.objects.storage import PersistentVolumeClaim
@@ -23,9 +22,9 @@ _MARGIN = 0.8
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in MADE_AS_WRITTEN:
-        return
     for template in target.templates:
+        if not template.is_as_written:
+            continue
         for container in template.containers(Role.MAIN):
             found = download_of(template, container, facts)
             if found is not None and found.size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from policies.accelerators.requests import asks_for_devices, wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.workloads import MADE_AS_WRITTEN
 from policies.kube.images import image_matches
 from policies.kube.pods import Role
 from policies.probes.life import Needs
@@ -12,9 +11,9 @@ from policies.probes.serving import recognised
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind.group not in MADE_AS_WRITTEN:
-        return
     for template in target.templates:
+        if not template.is_as_written:
+            continue
         if template.is_ray or template.typed.spec.runtime_class_name:
             continue  # a runtime may give all GPUs of the node to each container
         for container in template.containers(Role.MAIN):

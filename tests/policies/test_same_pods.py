@@ -1,0 +1,52 @@
+"""Law: an Argo Rollout has the pods of a Deployment, so rules about pods find the same in both.
+
+Source: `createDesiredReplicaSet` in rollout/sync.go of Argo Rollouts, which copies the template.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from policies.core.contracts import Rule
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
+from tests.policies.test_rules import FILES, Case, found
+from webhook.config.load import rules
+
+MAY: Final = {
+    "autoscaler-ends-tasks": "the autoscalers of the cases scale a Deployment",
+    "autoscaler-metric-misleads": "the same",
+    "autoscaler-never-scales": "the same",
+    "device-claim-shared": "the same",
+    "dependency-missing": "a set with custom resources has controllers that may create what is missing",
+    "init-waits-on-job": "the same",
+    "readiness-external-dependency": "only built-in kinds are known to have no further ports",
+    "readiness-waits-on-own-service": "it reports what the rule above does not",
+    "service-port-unknown": "variants of one Rollout in several files are not compared",
+}
+"""Rules that find something else, and why they may."""
+ABOUT_PODS: Final = [each for each in rules().values() if each.kinds is None or ROLLOUT in each.kinds]
+
+
+@pytest.mark.parametrize("rule", ABOUT_PODS, ids=lambda rule: rule.id)
+def test_a_rollout_is_judged_like_a_deployment(rule: Rule) -> None:
+    different = []
+    for path in FILES:
+        if path.parent.name != rule.id or path.suffix != ".yaml":
+            continue
+        case = Case.read(path)
+        first, *others = case.objects
+        if kind_of(first) != DEPLOYMENT:
+            continue
+        rollout = {**first, "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
+        if _of_pods(rule, case) != _of_pods(rule, Case((rollout, *others), frozenset())):
+            different.append(path.name)
+    if rule.id in MAY:
+        assert different, "a reason is no longer needed"
+    else:
+        assert not different
+
+
+def _of_pods(rule: Rule, case: Case) -> set[str]:
+    return {finding.path for finding in found(rule, case) if finding.path.startswith("spec.template.")}
