@@ -23,6 +23,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff, steps_of
 from webhook.admission.review import Review
 from webhook.cli.fix import fixed_object
+from webhook.cli.reviewing import review_documents
 from webhook.manifests.files import Document
 
 Place: TypeAlias = tuple[str, ...]
@@ -43,20 +44,20 @@ def objections(obj: Json, config: Config, cluster: Cluster) -> list[str]:
     An injection is a field of the mutated object, of a workload's projected pods, and of the file that
     `chassis fix` writes.
     """
-    document = Document("object", 0, obj)
+    (review,) = review_documents([Document("object", 0, obj)], config, cluster)
+    assert review.decision.crashes == ()
+    request, projected = review.request, review.final
+    fixed, _ = fixed_object(review, config, cluster, ())
+    if projected == obj == fixed:
+        return []  # nothing is injected
     bare = without_mutators(config)
-    request = document.request()
-    mutated = engine.mutate(Review(request, config, cluster))
-    admitted = engine.validate(Review(replace(request, object=mutated.object), config, cluster))
-    assert (*mutated.crashes, *admitted.crashes) == ()
-    projected = mutated.object if admitted.projected is None else admitted.projected
-    fixed, _ = fixed_object(document, config, cluster, ())
     found = _findings(obj, _validated(request, obj, bare, cluster).results)
-    breaches = list(_breaches("admitted", obj, projected, (*mutated.results, *admitted.results), found))
+    breaches = list(_breaches("admitted", obj, projected, review.decision.results, found))
+    results = _validated(request, projected, bare, cluster).results
     for stage, after in (("stored", projected), ("fixed", fixed)):
-        if after != obj:  # else its findings are those of the object itself
+        if after != projected:
             results = _validated(request, after, bare, cluster).results
-            breaches += _breaches(stage, obj, after, results, found)
+        breaches += _breaches(stage, obj, after, results, found)
     return breaches
 
 

@@ -35,7 +35,7 @@ from webhook.admission.json_patch import diff, same, steps_of
 from webhook.cli import flags
 from webhook.cli.exit_status import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewing import Reviewed, review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited
 from webhook.config.load import rules
 from webhook.errors import UserError
@@ -194,8 +194,9 @@ def _fixed(
     if first.origin is None or first.source.endswith(".json"):
         return None
     before = first.origin.text
-    for document in documents:
-        after, by = fixed_object(document, config, cluster, only)
+    for review in review_documents(documents, config, cluster):
+        document = review.document
+        after, by = fixed_object(review, config, cluster, only)
         intended.append(after)
         operations = diff(document.obj, after)
         if operations and document.origin:
@@ -225,15 +226,15 @@ def _parses_to(text: str, objects: Sequence[Json]) -> bool:
 
 
 def fixed_object(
-    document: Document, config: Config, cluster: Cluster, only: Sequence[str]
+    review: Reviewed, config: Config, cluster: Cluster, only: Sequence[str]
 ) -> tuple[Json, list[str]]:
-    """The object with all fixes that add no other finding, and the ids of their policies and rules.
+    """The reviewed object with all fixes that add no other finding, and the ids of their policies and rules.
 
     The fields are added last: some depend on a value that a fix changes, such as a readinessProbe that gives
     up before the livenessProbe does.
     """
     rules_of_fixes: dict[str, None] = {}
-    (review,) = review_documents([document], config, cluster)
+    document = review.document
     for _ in range(ROUNDS):
         found = [
             (result.rule, field_path(named(review.final, result.finding.path)))
