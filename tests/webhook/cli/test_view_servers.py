@@ -127,94 +127,90 @@ API = "registry.example/api:1"
 OPEN: Json = {"tcpSocket": {"port": 8000}}
 
 
-@pytest.mark.parametrize(
-    ("container", "annotations", "noticed_", "by", "change"),
-    [
-        (VLLM, {}, True, "what it has finished, and one request", ""),
-        (VLLM | {"livenessProbe": {"httpGet": {"path": "/health", "port": 8000}}}, {}, False, "", "Remove"),
-        (VLLM | {"command": [*VLLM["command"], "--enable-sleep-mode"]}, {}, False, "--enable-sleep-mode", ""),
-        (
-            {"image": API, "command": ["uvicorn", "a:app", "--host=0.0.0.0"]},
-            {},
-            True,
-            "whether it accepts connections",
-            "Hung threads are noticed only with the annotation mlchassis.dev/canary: POST /PATH.",
-        ),
-        (
-            {"image": API, "command": ["uvicorn", "a:app", "--host=0.0.0.0"]},
-            {"mlchassis.dev/canary": "POST /predict"},
-            True,
-            "POST /predict",
-            "",
-        ),
-        (
-            {"image": API, "ports": [{"containerPort": 8000}]},
-            {},
-            False,
-            "it has no livenessProbe",
-            "Add the annotation mlchassis.dev/canary: POST /PATH.",
-        ),
-        (
-            {"image": API, "ports": [{"containerPort": 8000}], "livenessProbe": OPEN},
-            {},
-            False,
-            "only checks for an open port",
-            "Replace the livenessProbe with the annotation",
-        ),
-        (
-            {
-                "image": "lmsysorg/sglang:v0.5.0",
-                "command": ["python3", "-m", "sglang.launch_server", "--host=0.0.0.0"],
-            },
-            {},
-            True,
-            "",
-            "",
-        ),
-        ({"image": "ollama/ollama:0.9.0"}, {}, False, "ollama does not notice it", "Replace"),
-        (
-            {"image": "ghcr.io/ggml-org/llama.cpp:server-b4719"},
-            {},
-            False,
-            "checks for an open port",
-            "Replace",
-        ),
-        ({"image": "ghcr.io/ggml-org/llama.cpp:server-b9093"}, {}, False, "llama.cpp does not", "Replace"),
-        ({"image": "pytorch/torchserve:0.12.0-cpu"}, {}, True, "itself replaces a worker", ""),
-        (
-            {"image": API, "command": ["trtllm-serve", "m", "--host=0.0.0.0", "--port=8000"]},
-            {},
-            True,
-            "GET /health_generate, while no client gets answers",
-            "",
-        ),
-        (
-            {"image": API, "ports": [{"containerPort": 80}], "livenessProbe": {"exec": {"command": ["x"]}}},
-            {},
-            None,
-            "it has its own livenessProbe",
-            "",
-        ),
-    ],
-)
-async def test_a_hang(
-    container: Json,
-    annotations: dict[str, str],
-    noticed_: bool | None,
-    by: str,
-    change: str,
-    fake: FakeApiServer,
-    scan: InCluster,
-) -> None:
-    made = deployment("llm", {"name": "main", **container})
-    made["spec"]["template"]["metadata"]["annotations"] = annotations
-    await fake.put(DEPLOYMENTS, made)
-    [found] = (await scan("--view", "servers", "-o", "json")).json
-    hang = found["hang"]
-    assert hang["noticed"] is noticed_
-    assert by in hang["by"]
-    assert hang["change"].startswith(change)
-    assert bool(change) == bool(hang["change"])
-    assert bool(hang["after"]) == (noticed_ is True)
-    counted = f"1 serving container; a hang would be noticed in {int(noticed_ is True)}"
+HANGS: list[tuple[Json, dict[str, str], bool | None, str, str]] = [
+    (VLLM, {}, True, "what it has finished, and one request", ""),
+    (VLLM | {"livenessProbe": {"httpGet": {"path": "/health", "port": 8000}}}, {}, False, "", "Remove"),
+    (VLLM | {"command": [*VLLM["command"], "--enable-sleep-mode"]}, {}, False, "--enable-sleep-mode", ""),
+    (
+        {"image": API, "command": ["uvicorn", "a:app", "--host=0.0.0.0"]},
+        {},
+        True,
+        "whether it accepts connections",
+        "Hung threads are noticed only with the annotation mlchassis.dev/canary: POST /PATH.",
+    ),
+    (
+        {"image": API, "command": ["uvicorn", "a:app", "--host=0.0.0.0"]},
+        {"mlchassis.dev/canary": "POST /predict"},
+        True,
+        "POST /predict",
+        "",
+    ),
+    (
+        {"image": API, "ports": [{"containerPort": 8000}]},
+        {},
+        False,
+        "it has no livenessProbe",
+        "Add the annotation mlchassis.dev/canary: POST /PATH.",
+    ),
+    (
+        {"image": API, "ports": [{"containerPort": 8000}], "livenessProbe": OPEN},
+        {},
+        False,
+        "only checks for an open port",
+        "Replace the livenessProbe with the annotation",
+    ),
+    (
+        {
+            "image": "lmsysorg/sglang:v0.5.0",
+            "command": ["python3", "-m", "sglang.launch_server", "--host=0.0.0.0"],
+        },
+        {},
+        True,
+        "",
+        "",
+    ),
+    ({"image": "ollama/ollama:0.9.0"}, {}, False, "ollama does not notice it", "Replace"),
+    (
+        {"image": "ghcr.io/ggml-org/llama.cpp:server-b4719"},
+        {},
+        False,
+        "checks for an open port",
+        "Replace",
+    ),
+    ({"image": "ghcr.io/ggml-org/llama.cpp:server-b9093"}, {}, False, "llama.cpp does not", "Replace"),
+    ({"image": "pytorch/torchserve:0.12.0-cpu"}, {}, True, "itself replaces a worker", ""),
+    (
+        {"image": API, "command": ["trtllm-serve", "m", "--host=0.0.0.0", "--port=8000"]},
+        {},
+        True,
+        "GET /health_generate, while no client gets answers",
+        "",
+    ),
+    (
+        {"image": API, "ports": [{"containerPort": 80}], "livenessProbe": {"exec": {"command": ["x"]}}},
+        {},
+        None,
+        "it has its own livenessProbe",
+        "",
+    ),
+]
+"""A container, its pod's annotations, whether liveness notices a hang, by what, and how to change that."""
+
+
+async def test_a_hang(fake: FakeApiServer, scan: InCluster) -> None:
+    for number, (container, annotated, *_) in enumerate(HANGS):
+        made = deployment(f"llm-{number}", {"name": "main", **container})
+        made["spec"]["template"]["metadata"]["annotations"] = annotated
+        await fake.put(DEPLOYMENTS, made)
+    found = {each["name"]: each["hang"] for each in (await scan("--view", "servers", "-o", "json")).json}
+    assert len(found) == len(HANGS)
+    for number, (container, _, noticed_, by, change) in enumerate(HANGS):
+        hang = found[f"llm-{number}"]
+        assert hang["noticed"] is noticed_, container
+        assert by in hang["by"], container
+        assert hang["change"].startswith(change), container
+        assert bool(change) == bool(hang["change"]), container
+        assert bool(hang["after"]) == (noticed_ is True), container
+    noticed_in = sum(each[2] is True for each in HANGS)
+    counted = f"{len(HANGS)} serving containers; a hang would be noticed in {noticed_in}"
     assert (await scan("--view", "servers")).out.splitlines()[-1] == counted
