@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import table
 from webhook.cli import main as cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +50,7 @@ def broken(page: Path) -> Iterator[str]:
             yield target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@table("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     assert list(broken(page)) == []
 
@@ -106,7 +107,7 @@ def accepted(command: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("command", SHOWN)
+@table("command", SHOWN)
 def test_shown_commands_are_accepted(command: str) -> None:
     assert accepted(command)
 

@@ -17,6 +17,7 @@ import policies
 import puller
 import webhook
 from tests.ambiguity import NotCheckableError, Verdict, ambiguity
+from tests.tables import table
 
 PACKAGES = (policies, puller, webhook)
 SEARCHING = {"search", "sub", "subn", "split", "findall", "finditer"}
@@ -181,7 +182,7 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "method", "verdict", "unit", "end"), KNOWN)
+@table(("pattern", "method", "verdict", "unit", "end"), KNOWN)
 def test_known_patterns_are_distinguished(
     pattern: str, method: str, verdict: Verdict, unit: str, end: str
 ) -> None:

@@ -24,6 +24,7 @@ from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
 from tests.puller.conftest import World
 from tests.puller.fakes import ConfigVolume, FaultStore
+from tests.tables import table
 
 
 def options(*arguments: str, **env: str) -> PullerOptions:
@@ -40,7 +41,7 @@ def test_defaults() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "field", "expected"),
     [
         ("--max-disk 1.5Gi", "max_disk", 3 << 29),

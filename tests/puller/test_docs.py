@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from puller.cli import parser
 from puller.reasons import StatusReason
+from tests.tables import table
 
 ROOT = Path(__file__).parents[2]
 DOCS = (ROOT / "docs" / "puller.md").read_text()
 
 
-@pytest.mark.parametrize("reason", StatusReason)
+@table("reason", StatusReason)
 def test_every_reason_is_explained(reason: StatusReason) -> None:
     assert f"`{reason}`" in DOCS
 
 
-@pytest.mark.parametrize("action", [a for a in parser({})._actions if a.dest != "help"], ids=lambda a: a.dest)
+@table("action", [a for a in parser({})._actions if a.dest != "help"])
 def test_every_flag_is_explained_with_its_default(action: object) -> None:
     names = action.option_strings  # type: ignore[attr-defined]
     table = DOCS.partition("## Flags")[2].splitlines()

@@ -26,6 +26,7 @@ from puller.model_config import (
     quantity,
     without_secrets,
 )
+from tests.tables import table
 
 URI = "s3://bucket/m"
 
@@ -84,7 +85,7 @@ def test_the_longest_name_is_accepted() -> None:
     assert "x" * 253 in parse(listed(entry("x" * 253))).models
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value"),
     [
         ("storageUri", None),
@@ -157,7 +158,7 @@ def test_every_scheme_of_the_contract(uri: str) -> None:
     assert parse(listed(entry(storageUri=uri))).models["m"].storage_uri == uri
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "size"),
     [
         (0, 0),
@@ -184,7 +185,7 @@ def test_quantities_as_kubernetes_reads_them(text: object, size: int) -> None:
     assert quantity(text) == size
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["", "Gi", "1 Gi", "1gi", "1e", "1K", " 5 ", "0x10", "\u0661", "1e1000", "nan", None, True, float("inf")],
 )
@@ -193,7 +194,7 @@ def test_not_a_quantity(text: object) -> None:
         quantity(text)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",

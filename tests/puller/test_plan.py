@@ -26,6 +26,7 @@ from puller.plan import (
 )
 from puller.reasons import StatusReason
 from puller.servers.base import ServerHealth
+from tests.tables import table
 
 A = ModelSpec("m", "s3://bucket/a", memory=10)
 B = ModelSpec("m", "s3://bucket/b", memory=20)
@@ -138,7 +139,7 @@ def test_a_failure_is_obsolete_if_another_step_is_due_except_a_check() -> None:
     assert not plan.failure_obsolete(waiting, ServerHealth.UP)
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "expected"),
     [
         (PlannedModel("m", desired=A), ModelState.PENDING),

@@ -26,6 +26,7 @@ from policies.kube.objects.pods import Pod, PodSpec, ResourceRequirements
 from policies.kube.objects.reading import read
 from tests.policies.accelerators.nodes import GPU, affinity, expression, facts, labelled, named, node, pod
 from tests.policies.test_laws import damaged, lost, places, reaches_policies
+from tests.tables import table
 
 
 def spec_of(obj: Json) -> PodSpec:
@@ -101,7 +102,7 @@ def test_one_expression(operator: str, key: str, values: list[str] | None, expec
     assert matches(requirement, LABELS) is expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("spec", "running", "future"),
     [
         ({}, True, True),

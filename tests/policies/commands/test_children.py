@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.commands import children
+from tests.tables import table
 
 CHILD = [
     *(
@@ -24,7 +25,7 @@ NO_CHILD = [
 ]
 
 
-@pytest.mark.parametrize("script", [*CHILD, *NO_CHILD])
+@table("script", [*CHILD, *NO_CHILD])
 def test_a_program_is_certainly_a_child_or_not(script: str) -> None:
     assert (("serve", "m") in [*children(["/bin/sh", "-c", script])]) is (script in CHILD)
 

@@ -12,6 +12,7 @@ from policies.commands import Reach, values
 from policies.commands.budget import StepBudget
 from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, reach_of, split_port, url_hosts
+from tests.tables import table
 
 UNKNOWN, OWN, OTHER = values.unknown("X"), values.own("POD_IP"), values.other("HOST_IP")
 
@@ -32,12 +33,12 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "reach"), [(name, reach) for reach in HOSTS for name in HOSTS[reach]])
+@table(("name", "reach"), [(name, reach) for reach in HOSTS for name in HOSTS[reach]])
 def test_reach(name: str, reach: Reach) -> None:
     assert reach_of(name) is reach
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "expected"),
     [
         ("http://db", ["db"]),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from policies.commands import Host, Reach, read
+from tests.tables import table
 
 ENV: list[dict[str, Any]] = [
     {"name": "MODEL_REGISTRY", "value": "http://registry:5000"},
@@ -121,7 +122,7 @@ LOCAL = [
 ]
 
 
-@pytest.mark.parametrize("argv", LOCAL, ids=lambda argv: argv[-1])
+@table("argv", LOCAL)
 def test_local(argv: list[str]) -> None:
     assert {reach for _, reach in reaches(argv)} <= {Reach.LOCAL}
 
@@ -151,7 +152,7 @@ NOTHING = [
 ]
 
 
-@pytest.mark.parametrize("argv", NOTHING, ids=lambda argv: argv[-1])
+@table("argv", NOTHING)
 def test_reaches_nothing(argv: list[str]) -> None:
     assert reaches(argv) == []
 
@@ -270,7 +271,7 @@ EXTERNAL = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "name"), EXTERNAL, ids=lambda value: str(value)[-60:])
+@table(("argv", "name"), EXTERNAL)
 def test_external(argv: list[str], name: str) -> None:
     assert (name, Reach.EXTERNAL) in reaches(argv)
 
@@ -328,7 +329,7 @@ UNDECIDABLE = [
 ]
 
 
-@pytest.mark.parametrize("argv", UNDECIDABLE, ids=lambda argv: argv[-1])
+@table("argv", UNDECIDABLE)
 def test_undecidable(argv: list[str]) -> None:
     found = [reach for _, reach in reaches(argv)]
     assert Reach.UNDECIDABLE in found

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from policies.commands import CommandSummary, ScriptLoop, read
 from policies.commands.budget import StepBudget
 from policies.commands.shell import MAX_DEPTH, ShellError, parse
+from tests.tables import table
 
 
 def sh(script: str) -> CommandSummary:
     return read(["sh", "-c", script])
 
 
-@pytest.mark.parametrize(
+@table(
     ("script", "seconds"),
     [
         ("curl -m 3 localhost", 3),
@@ -55,7 +56,7 @@ def test_seconds(script: str, seconds: float) -> None:
     assert sh(script).seconds == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
+@table(
     ("script", "bounded", "count"),
     [
         ("until nslookup db; do echo waiting; sleep 2; done", False, None),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from policies.commands import read
 from policies.commands.budget import StepBudget
 from policies.commands.shell import ShellError, parse
+from tests.tables import table
 
 CONSTRUCTS: dict[str, list[str]] = {
     "a; b & c && d || e | f": ["a", "b", "c", "d", "e", "f"],
@@ -54,7 +55,7 @@ CONSTRUCTS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("script", CONSTRUCTS)
+@table("script", CONSTRUCTS)
 def test_commands_of_a_construct(script: str) -> None:
     found = [command.name for command in read(["bash", "-c", script]).commands]
     assert found == ["bash", *CONSTRUCTS[script]]
@@ -81,7 +82,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("script", BROKEN)
+@table("script", BROKEN)
 def test_broken_text_is_an_error(script: str) -> None:
     with pytest.raises(ShellError):
         parse(script, StepBudget())

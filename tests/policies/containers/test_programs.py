@@ -1,11 +1,10 @@
 import shlex
 
-import pytest
-
 from policies.containers.programs import has_option, option, programs
 from policies.containers.programs import started as started_by
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
+from tests.tables import table
 
 
 def container_of(spec: Json) -> Container:
@@ -16,7 +15,7 @@ def started(container: Json) -> tuple[tuple[str, ...], ...]:
     return programs(container_of(container))
 
 
-@pytest.mark.parametrize(
+@table(
     ("command", "args", "expected"),
     [
         ("", "", ""),
@@ -64,7 +63,7 @@ def test_every_program_of_a_script_is_seen() -> None:
     assert {"mkdir", "vllm", "curl", "sleep"} <= set(names)
 
 
-@pytest.mark.parametrize(
+@table(
     ("script", "conditional"),
     [
         ("cd /m && vllm serve m", False),

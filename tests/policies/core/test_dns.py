@@ -10,6 +10,7 @@ from policies.core.dns import ClusterHost, cluster_host, resolve
 from policies.core.target import PodTemplate, pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
+from tests.tables import table
 from webhook.manifests import files
 
 
@@ -32,7 +33,7 @@ CLUSTER = files.ManifestCluster(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("host", "found"),
     [
         ("db", ("ml", "db", "")),
@@ -79,7 +80,7 @@ def template(container: Json | None = None, **spec: Any) -> PodTemplate:
 OWN = {"env": [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("host", "found", "container"),
     [
         ("DB.ml.", ClusterHost("db.ml", True), {}),

@@ -15,6 +15,7 @@ from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, replaced
 from tests.manifests import manifest
 from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
+from tests.tables import table
 
 CONTAINER: Json = {"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}
 POD: Json = {"containers": [CONTAINER]}
@@ -74,7 +75,7 @@ def case(workload: Workload, path: str, value: Any, inside: str, whole: str = ""
     return pytest.param(workload, path, value, expected, id=f"{workload.gk} {path}{inside}")
 
 
-@pytest.mark.parametrize(("workload", "path", "value", "expected"), list(cases()))
+@table(("workload", "path", "value", "expected"), list(cases()))
 def test_the_hazard_is_found_at_its_path(workload: Workload, path: str, value: Any, expected: str) -> None:
     obj = made(workload, path, value)
     found = {finding.path for finding in hazards(decided(obj))}

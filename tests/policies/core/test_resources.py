@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import get_args
 
 import msgspec
-import pytest
 
 from policies.core.resources import ResourceKind, resource_kinds
 from policies.kube.objects.base import Part
 from policies.kube.objects.kinds import type_of
+from tests.tables import table
 
 READ_BY_NO_RULE_OF_OTHERS = {
     # Only the rule about the object itself reads these.
@@ -76,7 +76,7 @@ def covers(kept: str, path: str) -> bool:
     return path == kept or path.startswith((f"{kept}.", f"{kept}[]."))
 
 
-@pytest.mark.parametrize("known", resource_kinds(), ids=lambda each: f"{each.kind}-{each.api_version}")
+@table("known", resource_kinds())
 def test_the_caches_keep_every_typed_field_that_rules_read_of_others(known: ResourceKind) -> None:
     unread = READ_BY_NO_RULE_OF_OTHERS.get(known.kind, set())
     lost = [

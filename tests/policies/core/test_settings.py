@@ -4,10 +4,11 @@ import pytest
 
 from policies.core.pydantic_models import validated
 from policies.core.settings import Duration, Invalid, Model, Quantity
+from tests.tables import table
 from webhook.config.load import PolicyError, load
 
 
-@pytest.mark.parametrize(
+@table(
     ("key", "content", "said"),
     [
         ("model-puller", "name: Model Puller", "name: string should match"),

@@ -12,6 +12,7 @@ from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced
 from policies.kube.metadata import controller
+from tests.tables import table
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 SPEC = {"containers": [{"name": "main"}]}
@@ -22,7 +23,7 @@ def made(path: str, value: Any, api: str, kind: str) -> Json:
     return replaced(obj, [int(step) if step.isdigit() else step for step in path.split(".")], value)
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     [
         "apps/v1 Deployment spec.template ReplicaSet",

@@ -13,6 +13,7 @@ from policies.disruption.rules.drain_blocked_by_pdb import RULE
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from tests.manifests import manifest
+from tests.tables import table
 from tests.webhook.kube.filled import filled
 from webhook.manifests.files import ManifestCluster
 from webhook.manifests.overlaid import OverlaidCluster
@@ -69,7 +70,7 @@ OWNED = [{"kind": "ScaledObject", "name": "server", "controller": True}]
 OTHER = {**deployment(5), "metadata": {"name": "other", "namespace": "default"}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("edited", "known", "found"),
     [
         (autoscaler(2), [BUDGET, deployment(5)], LIKELY),

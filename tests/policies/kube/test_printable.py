@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.kube.printable import printable, printable_json, printable_lines
+from tests.tables import table
 
 EFFECTS = (
     "\x00\x07\x08\n\v\f\r\x1b\x7f\x80\x85\x9b\xad"
@@ -16,7 +17,7 @@ EFFECTS = (
 ANY = st.text(st.one_of(st.characters(), st.sampled_from(f"{EFFECTS}:#[]\ud800\udcff\U000e0041")))
 
 
-@pytest.mark.parametrize("character", EFFECTS)
+@table("character", EFFECTS)
 def test_a_character_with_an_effect_is_written_as_its_escape(character: str) -> None:
     shown = printable(f"a{character}b")
     assert shown.isascii()

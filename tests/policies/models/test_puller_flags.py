@@ -10,7 +10,8 @@ from policies.kube.pods import Container, Role, containers
 from policies.models.model_puller_settings import ModelPuller, Scheme
 from puller.cli import options_of, parser
 from puller.model_config import SCHEMES
-from tests.policies.test_golden import CASES, case_id, documents
+from tests.policies.test_golden import CASES, documents
+from tests.tables import table
 
 KSERVE_AGENT = {"--enable-puller", "--config-dir", "--model-dir", "--workers", "--component-port", "--port"}
 """Of kserve/cmd/agent/main.go; pflag refuses any other."""
@@ -29,7 +30,7 @@ INJECTED = [
 ]
 
 
-@pytest.mark.parametrize("case", INJECTED, ids=case_id)
+@table("case", INJECTED)
 def test_the_programs_know_the_flags(case: Path) -> None:
     [container] = pullers(case)
     args = container.spec["args"]

@@ -10,6 +10,7 @@ from policies.probes.endpoints import declared_http_port, doubt_about, preset_he
 from policies.probes.health import known_health
 from policies.probes.serving import recognised
 from policies.probes.standard_probes_settings import StandardProbes
+from tests.tables import table
 
 TRITON = {"image": "nvcr.io/nvidia/tritonserver:25.06-py3", "args": ["tritonserver", "--model-repository=/m"]}
 MLSERVER = {"image": "seldonio/mlserver:1.7.1"}
@@ -37,7 +38,7 @@ def container(spec: Json, **ports: int) -> Container:
     return next(iter(containers(pod)))
 
 
-@pytest.mark.parametrize(
+@table(
     ("spec", "ports", "port"),
     [
         (TRITON, {}, 8000),
@@ -120,7 +121,7 @@ def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: s
     assert sources == {"live": "preset triton", "ready": "preset triton", annotated: "annotation"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("spec", "why"),
     [
         (VLLM | {"args": ["m", "--host=127.0.0.1"]}, "loopback"),

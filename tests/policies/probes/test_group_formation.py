@@ -12,6 +12,7 @@ from policies.probes.advice import advise
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import StandardProbes
 from tests.manifests import manifest
+from tests.tables import table
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.config.load import load
@@ -101,7 +102,7 @@ ORPHAN = stateful(SPANS)
 del ORPHAN["metadata"]["ownerReferences"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("pod", "known", "expected"),
     [
         pytest.param(leader_pod(), [lws("LeaderReady")], {"liveness"}, id="LeaderReady"),

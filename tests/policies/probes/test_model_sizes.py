@@ -3,11 +3,12 @@
 import pytest
 
 from policies.probes.model_sizes import Published, heaviest, published
+from tests.tables import table
 
 GB = 10**9
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "size"),
     [
         ("meta-llama/Llama-3.1-70B-Instruct", 140),

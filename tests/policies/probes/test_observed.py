@@ -20,6 +20,7 @@ from policies.probes.rules import startup_kills_slow_start
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import Learning, StandardProbes
 from policies.probes.startup_budget import StartupBudget, budget_of, expected_start, start_of
+from tests.tables import table
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 
@@ -194,7 +195,7 @@ def test_the_place_of_downloads() -> None:
     assert "" not in places
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         None,

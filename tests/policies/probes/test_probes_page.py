@@ -14,6 +14,7 @@ from policies.kube.pods import containers
 from policies.probes.preset import Older, Preset, Protocol, known_presets
 from policies.probes.recognition import version_of
 from policies.probes.serving import recognised
+from tests.tables import table
 from webhook.manifests.documents import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
@@ -49,7 +50,7 @@ def had(older: Older) -> str:
     return f"{paths} only" if paths else "nothing"
 
 
-def table() -> str:
+def written_table() -> str:
     lines = [
         "| server | liveness, readiness | port | usual start | recognised by | versions that were read |",
         "|---|---|---|---|---|---|",
@@ -77,7 +78,7 @@ def instead(preset: Preset) -> str:
 
 def test_the_page_lists_the_servers(request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
-    wanted = BLOCK.sub(lambda found: found[1] + table() + found[2], page)
+    wanted = BLOCK.sub(lambda found: found[1] + written_table() + found[2], page)
     if request.config.getoption("--update-golden", default=False):
         PAGE.write_text(wanted)
     assert PAGE.read_text() == wanted
@@ -120,7 +121,7 @@ def test_only_some_pages_show_a_version(source: str, version: tuple[int, ...] | 
     assert shown_version(source) == version
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@table("name", PRESETS)
 def test_a_preset_is_complete(name: str) -> None:
     preset = PRESETS[name]
     assert (preset.source or "").startswith("https://")
@@ -188,7 +189,7 @@ def test_each_preset_has_a_golden_case() -> None:
     assert set(NUMBERED_OTHERWISE) <= set(PRESETS)
 
 
-@pytest.mark.parametrize(
+@table(
     ("tag", "version"),
     [
         ("v0.9.1", (0, 9, 1)),

@@ -16,6 +16,7 @@ from policies.probes.serving import recognised, serving_containers
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import StandardProbes
 from tests.manifests import manifest
+from tests.tables import table
 from webhook.admission.bounds import allowance, bounded
 
 
@@ -32,7 +33,7 @@ NATIVE: Json = {"restartPolicy": "Always"}
 HEALTH = {"mlchassis.dev/health-path": "/h"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("of", "names"),
     [
         pytest.param(pod(PORT), ["m"], id="port"),
@@ -102,7 +103,7 @@ def test_image_matches(image: str, glob: str, matches: bool) -> None:
 RAY_HEAD = ["bash", "-lc", "--", "ulimit -n 65536; ray start --head --block"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "image", "command"),
     [
         ("vllm", "own", ["vllm", "serve", "m"]),

@@ -25,6 +25,7 @@ from policies.quotas.limit_ranges import amounts, formatted, total
 from policies.quotas.quotas import Pods, covers, pods_of, quota_matches, usage_of
 from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_quota_deadlock
 from tests.manifests import manifest
+from tests.tables import table
 from tests.webhook.kube.filled import filled
 from webhook.manifests.files import ManifestCluster
 from webhook.manifests.overlaid import OverlaidCluster
@@ -118,7 +119,7 @@ CROSSING = [{"podAffinityTerm": {"namespaces": ["other"]}}]
 AFFINITY = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": CROSSING}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("scope", "made", "counts"),
     [
         ("BestEffort", PLAIN, True),

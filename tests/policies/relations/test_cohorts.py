@@ -15,6 +15,7 @@ from policies.kube.objects.queues import ClusterQueue
 from policies.kube.objects.reading import read
 from policies.relations import cohorts
 from policies.relations.cohorts import Quota, greatest_quota
+from tests.tables import table
 
 GPU = "nvidia.com/gpu"
 
@@ -59,7 +60,7 @@ A, B, COUSIN = queue("a", 8), queue("b", 4), queue("b", 6, "else")
 TOP = cohort("top", nominal=5)
 
 
-@pytest.mark.parametrize(
+@table(
     ("queues", "known", "amount", "where"),
     [
         ([queue("a", 8, "")], [], 8, ""),

@@ -19,6 +19,7 @@ from policies.kube.objects.reading import read
 from policies.relations.node_pools import obstacle
 from policies.relations.rules import node_selector_unmatched
 from tests.manifests import manifest
+from tests.tables import table
 from tests.webhook.kube.filled import filled
 
 
@@ -46,7 +47,7 @@ def wanting(*expressions: Json, **spec: Any) -> Json:
 ZONE, TYPE = "topology.kubernetes.io/zone", "karpenter.k8s.aws/instance-family"
 
 
-@pytest.mark.parametrize(
+@table(
     ("demand", "of_pool", "possible"),
     [
         (asked("disk", "In", "nvme"), pool({"disk": "nvme"}), True),

@@ -8,6 +8,7 @@ import pytest
 from policies.core.lives import Life, known_lives
 from policies.core.settings import Model
 from policies.probes.preset import known_presets
+from tests.tables import table
 
 PERMALINK = re.compile(
     r"https://github\.com/[\w.-]+/[\w.-]+/(?:(?:blob|tree)/(?P<version>[\w.-]+)/.+|(?:pull|issues)/\d+(?:#.+)?)"
@@ -42,7 +43,7 @@ def sources(entry: object, at: str) -> Iterator[tuple[str, str]]:
             yield from sources(value, f"{at}[{index}]")
 
 
-@pytest.mark.parametrize("name", sorted(known_presets()))
+@table("name", sorted(known_presets()))
 def test_the_sources_of_a_server_last(name: str) -> None:
     found = list(sources(known_presets()[name], name))
     assert found
@@ -55,9 +56,7 @@ def test_most_facts_are_found() -> None:
     assert {"drain", "cache", "needs", "progress", "load_metrics", "link_variables[0]"} <= names
 
 
-@pytest.mark.parametrize(
-    "life", [life for each in known_lives().values() for life in each], ids=lambda life: life.kind
-)
+@table("life", [life for each in known_lives().values() for life in each])
 def test_the_source_of_a_kind_has_a_version(life: Life) -> None:
     assert MODULE.fullmatch(life.source)
 

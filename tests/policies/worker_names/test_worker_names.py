@@ -26,6 +26,7 @@ from policies.worker_names.workers import (
     existing_pod,
     worker_of,
 )
+from tests.tables import table
 from tests.webhook.worker_names.setting import worker as ray_worker
 from webhook.config.load import load
 from webhook.manifests.documents import load_all
@@ -128,14 +129,13 @@ def test_a_kind_of_the_same_name_in_another_group_is_not_kuberays() -> None:
 # --- the record --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *(None, "", "{", "[]", "null", "[" * 100_000),
         *('{"highest":"x"}', '{"highest":1e999}', '{"highest":-2}', f'{{"highest":{10**60}}}'),
         *('{"reservations":[{"names":["a"]}]}', '{"reservations":7}'),
     ],
-    ids=lambda text: str(text)[:40],
 )
 def test_an_invalid_record_is_an_empty_one(text: str | None) -> None:
     assert AllocationRecord.load(text) == AllocationRecord()

@@ -31,6 +31,7 @@ from tests.puller.errors import refused
 from tests.puller.fakes import FaultStore, tarred
 from tests.puller.storage.fetching import LIMITS, MB, fetch_of, zipped
 from tests.steady import undisturbed
+from tests.tables import table
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -375,7 +376,7 @@ async def test_a_stalled_transfer_ends_the_attempt(
 # --- where a model may come from, and the parts that are shown ----------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("address", "expected"),
     [
         ("169.254.169.254", True),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.kube.group_kinds import GroupKind
+from tests.tables import table
 from webhook.admission import envelope as review
 from webhook.admission.answer_encoding import (
     WARNING_LENGTH,
@@ -55,7 +56,7 @@ def test_a_delete_has_no_object() -> None:
     assert request.old_object == {"kind": "Deployment"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("bad", "sentence"),
     [
         (b"", "not JSON"),

@@ -11,6 +11,7 @@ from policies.core.annotations import CHANGED, EXEMPT
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
+from tests.tables import table
 from webhook.admission import engine
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
@@ -57,7 +58,7 @@ def plain() -> Json:
     return pod
 
 
-@pytest.mark.parametrize(
+@table(
     ("pod", "config", "difference"),
     [
         (made(vllm(), NOW), NOW, None),

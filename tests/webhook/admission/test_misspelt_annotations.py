@@ -12,6 +12,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.probes.serving import HEALTH_ANNOTATIONS
 from tests.manifests import manifest
+from tests.tables import table
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.misspelt_annotations import misspelt_annotations
@@ -37,7 +38,7 @@ def test_the_one_that_is_meant_is_named(written: str, meant: str) -> None:
     assert said == f"annotation {key} is unknown and has no effect; did you mean mlchassis.dev/{meant}?"
 
 
-@pytest.mark.parametrize(
+@table(
     "key",
     [
         *(known.OTHERS),

@@ -10,6 +10,7 @@ from policies.kube.pods import Container, Role
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Recogniser
 from tests.incidents.incidents import answers
+from tests.tables import table
 from webhook.cli.server_manifest import server_manifest
 from webhook.manifests import files
 
@@ -23,7 +24,7 @@ def test_a_manifest_is_reviewed_clean(name: str, tmp_path: Path) -> None:
     assert [each for each in answers(file) if each.effect != "repair"] == []
 
 
-@pytest.mark.parametrize("name", WITH_EXAMPLE)
+@table("name", WITH_EXAMPLE)
 def test_a_manifest_runs_its_server(name: str) -> None:
     text = server_manifest(name, known_presets()[name])
     deployment = next(iter(files.read(["-"], lambda: text))).obj

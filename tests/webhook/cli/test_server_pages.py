@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.probes.preset import known_presets
+from tests.tables import table
 from webhook.cli.explain import explain
 from webhook.cli.server_pages import index_markdown, server_markdown, server_names
 from webhook.errors import UserError
@@ -18,7 +19,7 @@ def test_every_server_but_workers_has_a_page() -> None:
         assert f"({name}.md)" in index_markdown()
 
 
-@pytest.mark.parametrize("name", server_names())
+@table("name", server_names())
 def test_a_page_cites_the_source_of_each_fact(name: str) -> None:
     preset, page = known_presets()[name], server_markdown(name)
     facts = (preset.cache, preset.needs, preset.shared_memory, preset.single_state)

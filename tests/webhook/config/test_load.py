@@ -16,6 +16,7 @@ from policies.core.pydantic_models import validated
 from policies.core.settings import MAX_PROBLEMS, default_settings
 from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
+from tests.tables import table
 from webhook.admission.configuration import Config, Problem
 from webhook.config.keys import keys
 from webhook.config.load import PolicyError, load, models, own_rules, problems_of, rules, schema
@@ -64,7 +65,7 @@ def _models(found: Any) -> list[dict[str, Any]]:
     return own + [definition for value in inner for definition in _models(value)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("files", "said"),
     [
         ({"rule.yaml": ""}, "rule.yaml: unknown key; did you mean rules.yaml?"),

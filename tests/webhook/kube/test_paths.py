@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from tests.tables import table
 from webhook.kube import paths
 from webhook.kube.errors import ApiError
 
@@ -34,7 +35,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@table("part", PARTS)
 def test_other_texts_than_segments_are_refused(part: str) -> None:
     builders: tuple[Callable[[], str], ...] = (
         lambda: paths.group(part),

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import table
 from webhook.cli.output.yaml import dump
 from webhook.manifests import documents
 from webhook.manifests.documents import BadDocument, ManifestLoader, PolicyLoader, load_all, load_policy
@@ -18,7 +19,7 @@ from webhook.manifests.documents import BadDocument, ManifestLoader, PolicyLoade
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "value"),
     [
         ("mode: 0644", 420),
@@ -55,7 +56,7 @@ def nested(inner: str = "", levels: int = 150) -> str:
     return "[" * levels + inner + "]" * levels
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "sentence"),
     [
         ("a: 1\na: 2", "line 2: the key 'a' appears twice"),
@@ -196,7 +197,7 @@ def test_a_policy_has_no_aliases_and_one_document() -> None:
         load_policy("a: 1\n---\nb: 2")
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         *("9e400", "12e4567", "1e3", "0o17", "0x1F", "1_0", ".5", "yes", "~", ""),

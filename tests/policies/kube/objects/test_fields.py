@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import kubernetes.client
 import msgspec
-import pytest
 
 from policies.core.workloads import is_builtin
 from policies.kube.objects.base import IntOrString, Quantity
@@ -20,6 +19,7 @@ from policies.kube.objects.metadata import OwnerReference
 from policies.kube.objects.pods import LocalReference, SecurityContext
 from policies.kube.objects.scaling import AutoscalerSpec, ResourceMetric
 from policies.kube.objects.workloads import DeploymentSpec, RollingUpdateSteps
+from tests.tables import table
 
 MODELS: Final = {
     "HorizontalPodAutoscaler": "V2HorizontalPodAutoscaler",
@@ -90,7 +90,7 @@ def of_struct(path: str, kind: type[msgspec.Struct], model: Any) -> Iterator[str
             yield from differences(at, hints[field.name], names[name])
 
 
-@pytest.mark.parametrize(("name", "model"), BUILT_IN)
+@table(("name", "model"), BUILT_IN)
 def test_fields_are_those_of_the_api(name: str, model: str) -> None:
     assert list(of_struct(name, BY_NAME[name], getattr(kubernetes.client, model))) == []
 
