@@ -272,6 +272,9 @@ class Preset(Model):
         "that runs one of them counts as the image's own",
     )
     programs: tuple[str, ...] = Field(
+    leading_flags: tuple[str, ...] = Field(
+        (), description="flags with a value that may be in front of a command's second word"
+    )
         (),
         description="programs that all its images contain, such as `sh`: a probe may run them",
     )

@@ -121,25 +121,34 @@ class _Command(NamedTuple):
     """The words with which a program begins."""
     flags: Program
     """Its flags, which may be anywhere."""
+    leading: Program
+    """Flags with a value that may be between its first word and the others."""
     preset: str
     order: tuple[int, int]
     """A sort key, the most specific command first: `ray start --head` before `ray start`."""
 
     @classmethod
-    def of(cls, pattern: str, preset: str) -> _Command:
+    def of(cls, pattern: str, preset: str, leading: Program) -> _Command:
         wanted = pattern.split()
         flags = tuple(word for word in wanted if word.startswith("-"))
         words = tuple(word for word in wanted if word not in flags)
-        return cls(words, flags, preset, (-len(words), -len(flags)))
+        return cls(words, flags, leading, preset, (-len(words), -len(flags)))
 
     def begins(self, program: Program) -> bool:
         """Whether a program's words begin with those of the command, and its flags are anywhere."""
-        if program[: len(self.words)] != self.words:
+        if (*program[:1], *self._behind_leading(program))[: len(self.words)] != self.words:
             return False
         if not self.flags:
             return True
         options = ProgramOptions(program)
         return all(options.given((flag,)) for flag in self.flags)
+
+    def _behind_leading(self, program: Program) -> Program:
+        """The words behind the first one and its leading flags: `run` of `flask --app a run`."""
+        at = 1
+        while at < len(program) and program[at].partition("=")[0] in self.leading:
+            at += 1 if "=" in program[at] else 2
+        return program[at:]
 
 
 Ports = tuple[tuple[int, str], ...]
@@ -171,7 +180,7 @@ class Recogniser:
         """The commands without a program."""
         for name, preset in presets.items():
             for pattern in preset.commands:
-                command = _Command.of(pattern, name)
+                command = _Command.of(pattern, name, preset.leading_flags)
                 if pattern.startswith("-"):
                     self._by_flags.append(command)
                 else:

@@ -394,4 +394,9 @@ def test_known_commands(command: list[str], port: str, silence: int) -> None:
 )
 def test_a_port_that_kubelet_cannot_ask(command: list[str]) -> None:
     container = {"name": "a", "image": "acme/api:1", "command": command}
+        (["flask", "--app", "api:create", "-e", ".env", "run", "--host=0.0.0.0"], "5000", 300),
+        (["python3", "-m", "flask", "--app=api", "run", "--host", "0.0.0.0", "-p", "80"], "80", 300),
     assert injected(container, {}) == container
+        ["flask", "--app", "run", "--host=0.0.0.0"],
+        ["flask", "--app", "api", "db", "upgrade"],
+        ["flask", "--app"],
