@@ -228,19 +228,37 @@ def sockets():
     return found
 
 
+# When the list of connections was asked for and had been read, and for how many ms each one has waited.
+READ = [0.0, 0.0, []]
+
+
+def listed():
+    began = time.monotonic()
+    seen = [each for each in sockets() if each[0] != 10]
+    READ[:] = began, time.monotonic(), [each[4] for each in seen if each[3]]
+    return seen
+
+
+def waited(at, since, margin):
+    """How many connections that waited at `at` had waited since the moment `since`, or `margin` ms longer."""
+    return sum(age > (at - since) * 1000 + margin for age in READ[2])
+
+
 def next_in(queue):
     """The connection that is accepted next, the oldest: before, a connection has sent nothing."""
     oldest = max((each[4] for each in queue), default=0)
     return float(min((each[1] for each in queue if each[4] > oldest - 20), default=0))
 
 
-# `done` changes when the server accepts connections of a queue. With a canary, it also changes while clients
-# that keep their connections get answers and go on asking. Without one, a connection is made for that.
+# `done` changes when the server accepts connections of a queue. Of those that came within 20 ms, the last
+# may be taken for the first; then only `waited` shows that the others are accepted. With a canary, `done`
+# also changes while clients that keep their connections get answers and go on asking. Without one, a
+# connection is made for it.
 def connections():
     """What the port's connections show, as `page` does; None if the kernel does not show them."""
     try:
         if PLAN["canaries"]:
-            seen = [each for each in sockets() if each[0] != 10]
+            seen = listed()
             sent = sum(each[6] for each in seen if each[0] == 1 and each[5] < each[4])
             return {"done": next_in([each for each in seen if each[3] and each[4] > 1000]) + sent}
         until, port = time.monotonic() + PAGE, 0
@@ -254,7 +272,7 @@ def connections():
             except socket.timeout:
                 break  # the queue is full
         while True:
-            seen = [each for each in sockets() if each[0] != 10]
+            seen = listed()
             waiting = [each for each in seen if each[3]]
             if port and any(each[2] == port and not each[3] for each in seen):
                 return {"done": time.monotonic()}
@@ -509,6 +527,8 @@ def main():
 
     def keep(seen, armed):
         gauges = [seen.get(kind, 0.0) for kind in KINDS] if seen else known[1:6]
+        if not PLAN["page"]:
+            gauges[1] = waited(READ[1], now, 500)
         write(file, first, *gauges, used, now, armed)
 
     def alive(seen, armed, message):
@@ -526,6 +546,9 @@ def main():
         """Whether something was finished since the previous run, or a step of it."""
         if seen is None or seen["done"] != known[1]:
             return seen is not None
+        if not PLAN["page"]:
+            # The margins are more than reading the list takes. A client that breaks off leaves the list, too.
+            return waited(READ[0], known[7], -500) < known[2] - 2
         running = seen.get("running", 0.0) > 0 and seen.get("churn", 0.0) == known[3]
         return running and seen.get("steps", 0.0) != known[2]
 
