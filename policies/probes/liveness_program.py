@@ -121,7 +121,7 @@ def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
     if progress is None or progress.like is None:
         return progress
     other = settings.table.get(progress.like)
-    return other.progress if other else None
+    return progress.of(other.progress) if other and other.progress else None
 
 
 def blind_because(pod: PodView, container: Container, facts: Facts) -> str | None:
@@ -201,7 +201,9 @@ def can_watch_start(pod: PodView, container: Container, facts: Facts) -> bool:
     settings = facts.settings(StandardProbes)
     server = settings.recogniser.server(container)
     progress = progress_of(server, settings) if server else None
-    if server is None or progress is None or not server.own_image or len(programs(container)) > 1:
+    if server is None or progress is None or not (progress.watches_start and server.own_image):
+        return False
+    if len(programs(container)) > 1:
         return False
     joining = progress.joining_flags
     if any(_in_use(server, joining)) or server.may_have_option(*joining) or _may_have_further_flags(server):
@@ -225,7 +227,7 @@ def _why_not(container: Container, server: Server, progress: Progress) -> str:
     if not progress.image_has_python:
         return "its image has no Python to run the check"
     if server.version and progress.since and server.version < release(progress.since):
-        return f"versions before {progress.since} do not show their progress"
+        return f"the counters of versions before {progress.since} are not known"
     for flag, value in _in_use(server, progress.unless_flags):
         if not _is_harmless(value, progress.harmless_values.get(flag, {})):
             return f"this wasn't tried with {flag}"

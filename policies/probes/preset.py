@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
+
+from msgspec.structs import asdict, replace
 
 from policies.core import data
 from policies.core.settings import Duration, Field, Model
@@ -127,7 +130,7 @@ class Progress(Model):
     """How a program in the container checks that the server finishes work."""
 
     like: str | None = Field(
-        None, description="the preset whose `progress` counts; other fields have no effect"
+        None, description="the preset whose `progress` counts, except for the other fields that are set here"
     )
     connections: bool = Field(
         False,
@@ -193,6 +196,9 @@ class Progress(Model):
         "canary does no harm",
     )
     unless_env: tuple[str, ...] = Field((), description="environment variables with the same effect")
+    watches_start: bool = Field(
+        True, description="whether the check can replace the startupProbe of a start of hours"
+    )
     joining_flags: tuple[str, ...] = Field(
         (), description="flags with which its start may wait for other pods, so only its port shows the start"
     )
@@ -200,6 +206,14 @@ class Progress(Model):
     key_env: tuple[str, ...] = Field((), description="variables that set the API key")
     source: str | None = Field(None, description="the code or documentation that shows it")
     checked: str | None = Field(None, description="the versions that were tried or read")
+
+    def of(self, other: Progress) -> Progress:
+        """That of another preset, with the fields that are set here."""
+        own = {name: value for name, value in asdict(self).items() if value != getattr(_UNSET, name)}
+        return replace(other, **own | {"like": None})
+
+
+_UNSET: Final = Progress()
 
 
 class Drain(Model):
@@ -258,6 +272,9 @@ class Preset(Model):
         "words that begin with `-` match anywhere among the arguments; a command of only such words matches "
         "containers with arguments and without a command. Also matched behind interpreters and launchers",
     )
+    leading_flags: tuple[str, ...] = Field(
+        (), description="flags with a value that may be in front of a command's second word"
+    )
     commands_need_image: bool = Field(
         False, description="whether the commands count only in the preset's images"
     )
@@ -272,9 +289,6 @@ class Preset(Model):
         "that runs one of them counts as the image's own",
     )
     programs: tuple[str, ...] = Field(
-    leading_flags: tuple[str, ...] = Field(
-        (), description="flags with a value that may be in front of a command's second word"
-    )
         (),
         description="programs that all its images contain, such as `sh`: a probe may run them",
     )

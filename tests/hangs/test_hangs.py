@@ -72,7 +72,7 @@ REPLICAS = tuple(zlib.crc32(f"llm-6b7c9d-{n}".encode()) % (LONGEST_JITTER + 1) f
 HUNG = Phase(seconds=7200, answers_after=None, processors=0.0)
 
 
-@pytest.mark.parametrize("server", ["vllm"])
+@pytest.mark.parametrize("server", ["vllm", "nim"])
 def test_ten_replicas_behind_a_hung_service_are_restarted_once(server: str) -> None:
     restarts = [Replay(server, jitter).live((Phase(seconds=300), HUNG)) for jitter in REPLICAS]
     found = [after for after in restarts if after is not None]

@@ -262,7 +262,10 @@ def _hangs(preset: Preset) -> Iterator[str]:
         return
     if progress.like:
         yield f"like [{progress.like}]({progress.like}.md)"
-        return
+        if progress.since is None:
+            return
+        yield f"before {progress.since}, only the endpoint is checked"
+        progress = progress.of(known_presets()[progress.like].progress or progress)
     asked = _code(each.path for each in progress.canaries)
     by = f"work is finished, by `{progress.page}`"
     if progress.connections:
@@ -275,6 +278,8 @@ def _hangs(preset: Preset) -> Iterator[str]:
         known = progress.harmless_values.get(flag, {})
         but = "".join(f", unless its `{field}` is one of {_code(names)}" for field, names in known.items())
         yield f"with `{flag}`, only the endpoint is checked{but}"
+    if progress.unless_env:
+        yield f"with {_code(progress.unless_env)}, only the endpoint is checked"
 
 
 def _scaling(preset: Preset) -> Iterator[str]:
