@@ -25,6 +25,8 @@ HUNG: Final = 100
 DEADLINE: Final = 25
 """Seconds after which the program ends itself."""
 LONGEST_JITTER: Final = 59
+ACCEPTED, WAITING = "accepted", "waiting"
+"""The metrics of a server of the user's own code: connections that it has accepted, and those that wait."""
 LABELS: Final = '{model_name="m"}'
 """The labels of a metric that is named without any."""
 
@@ -112,15 +114,18 @@ class Replay:
         _, _, _, text, *self._arguments = self.probe["exec"]["command"]
         self._code = _definitions(text)
         self._plan = _plan(self._arguments[4])
+        self._done = self._plan["metrics"].get("done", [ACCEPTED])
 
     @property
     def first_done(self) -> str:
         """One of its counters of finished work."""
-        return str(self._plan["metrics"]["done"][0])
+        return str(self._done[0])
 
     @property
     def gauges_of_work(self) -> tuple[str, ...]:
         """Its gauges of requests that wait or are under way, and what shows that requests arrive."""
+        if not self._plan["page"]:
+            return (WAITING,)
         return (*self._plan["metrics"].get("waiting", ()), *self._plan["metrics"].get("arrived", ()))
 
     def live(self, phases: tuple[Phase, ...]) -> float | None:
@@ -143,7 +148,7 @@ class Replay:
         self.now += phase.jump
         if phase.reset:
             self.metrics = dict.fromkeys(self.metrics, 0.0)
-        for name in self._plan["metrics"]["done"]:
+        for name in self._done:
             self.metrics.setdefault(name, 0.0)
         self.metrics.update(phase.values)
 
@@ -167,6 +172,7 @@ class Replay:
             "time": SimpleNamespace(monotonic=lambda: self.now),
             "signal": SimpleNamespace(signal=_nothing, setitimer=_nothing, SIGALRM=0, ITIMER_REAL=0),
             "ask": self._ask,
+            "connections": self._connections,
             "finish": self._finish,
             "memory": lambda subject: subject,
             "read": lambda subject: list(self._files.get(subject, [])),
@@ -180,6 +186,9 @@ class Replay:
         with contextlib.suppress(_Ended):
             names["main"]()
         return self.seen[-1][1]
+
+    def _connections(self) -> dict[str, float]:
+        return {"done": self.metrics[ACCEPTED], "waiting": self.metrics.get(WAITING, 0.0)}
 
     def _finish(self, code: int, message: str) -> None:
         self.seen.append((self.now, code, message))
@@ -200,7 +209,7 @@ class Replay:
         else:
             self._wait(took)
             if body is not None and status == 200 and self._phase.counts:
-                for name in self._plan["metrics"]["done"]:
+                for name in self._done:
                     self.metrics[name] += 1
         if self.now >= self._end:
             self._finish(0, "cannot tell: no time left")

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.hangs.replay import CONTAINERS, LONGEST_JITTER, Case, Phase, Replay, cases, probe_of
+from tests.hangs.replay import (
+    ACCEPTED,
+    CONTAINERS,
+    LONGEST_JITTER,
+    WAITING,
+    Case,
+    Phase,
+    Replay,
+    cases,
+    probe_of,
+)
 
 
 @pytest.mark.parametrize("jitter", [0, LONGEST_JITTER], ids=["impatient pod", "patient pod"])
@@ -80,6 +90,16 @@ def test_ten_replicas_behind_a_hung_service_are_restarted_once(server: str) -> N
     assert 30 <= max(found) - min(found) <= 90, "not all at once"
     again = [Replay(server, jitter).live((HUNG,)) for jitter in REPLICAS]
     assert again == [None] * len(REPLICAS), "a restart did not help, so there is no second one"
+
+
+def test_ten_servers_that_accept_no_connection_are_not_restarted_at_once() -> None:
+    """Their check is armed by its own connection, so it restarts them again if they hang again."""
+    hung = replace(HUNG, values={WAITING: 40.0})
+    for before in (Phase(seconds=300, rates={ACCEPTED: 5}), Phase(seconds=60, rates={ACCEPTED: 5})):
+        restarts = [Replay("uvicorn", jitter).live((before, hung)) for jitter in REPLICAS]
+        found = [after for after in restarts if after is not None]
+        assert len(found) == len(REPLICAS)
+        assert 30 <= max(found) - min(found) <= 90
 
 
 @pytest.mark.parametrize("server", CONTAINERS)

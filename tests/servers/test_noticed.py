@@ -126,7 +126,7 @@ def shipped() -> str:
             {
                 "preset": entry["preset"],
                 "server": entry["server"],
-                "how": "read in its source",
+                "how": "from its source or documentation",
                 "seen": {what: LINK.sub(r"\1", said) for what, said in seen.items()},
             }
         )
