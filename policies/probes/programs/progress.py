@@ -317,6 +317,17 @@ def processes():
         return []
 
 
+def is_code(words):
+    """Whether these are a shell's or Python's that runs the text behind its `-c`, as this program is run."""
+    name = words[0].rpartition("/")[2].rstrip("0123456789.")
+    for word in words[1:] if name in ("python", "sh", "bash", "dash", "ash") else ():
+        if not word.startswith("-"):
+            break
+        if word.endswith("c") and not word.startswith("--"):
+            return True
+    return False
+
+
 def arguments():
     """The processes of the container: the number, an argument and the next one."""
     for name in processes():
@@ -325,7 +336,7 @@ def arguments():
                 words = file.read(1 << 20).decode("utf-8", "replace").split("\0")
         except OSError:
             continue
-        for at, word in enumerate(words[:-1]):
+        for at, word in enumerate(() if is_code(words) else words[:-1]):
             yield name, word, words[at + 1]
 
 

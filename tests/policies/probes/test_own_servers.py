@@ -194,6 +194,31 @@ def test_a_blocked_server_that_passes(ticks: int, armed: bool, silent: float, ku
         assert accepts(kubelet, port).status == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["sh", "-c", "exec gunicorn app:app"], False),
+        (["/bin/bash", "-lc", "gunicorn app:app"], False),
+        (["/usr/bin/python3.11", "-I", "-S", "-c", "import os"], False),
+        (["gunicorn", "-c", "none.py", "app:app"], True),
+        (["/usr/bin/python3", "/usr/bin/gunicorn", "-c", "none.py"], True),
+        (["python", "-u", "-m", "gunicorn", "-c", "none.py"], True),
+        (["sh", "/start.sh", "-c", "none.py"], True),
+    ],
+)
+def test_what_a_shell_runs_is_no_configuration_file(
+    words: list[str], missing: bool, kubelet: Kubelet
+) -> None:
+    """The program itself runs behind `sh -c` and `python3 -c`; gunicorn's `-c` names a file."""
+    (kubelet.folder / "proc" / "1" / "cmdline").write_text("\0".join([*words, ""]))
+    server = kubelet.serve(Server())
+    gunicorn = {**UVICORN, "command": ["gunicorn", "--bind=0.0.0.0:80", "app:app"]}
+    plan = probes_of(gunicorn)["livenessProbe"]["exec"]["command"][8]
+    messages = [kubelet.probe(server.port, armed=True, path="", plan=plan).message for _ in range(2)]
+    assert ("none.py cannot be read" in messages[1]) is missing
+    assert (messages[1] == "it works") is not missing
+
+
 def test_nothing_listens(kubelet: Kubelet) -> None:
     with listener() as (_, port):
         pass
