@@ -272,6 +272,15 @@ def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield at, value
 
 
+class _Selected(Struct, frozen=True):
+    """The workloads that an object selects."""
+
+    nearness: int
+    """Of the nearest one to the object."""
+    by: frozenset[tuple[str, ...]]
+    """Their files."""
+
+
 class ManifestCluster(WholeObjects):
     """The `policies.core.facts.Cluster` of manifests.
 
@@ -285,19 +294,23 @@ class ManifestCluster(WholeObjects):
         *,
         whole: bool = False,
         sources: Sequence[str] = (),
+        among: ManifestCluster | None = None,
     ) -> None:
         """`observed`: the ConfigMap of observed starts. `whole`: whether these are all objects that are
-        applied together. `sources`: the file of each object."""
+        applied together. `sources`: the file of each object. `among`: all objects, if these are a part."""
         self._objects = objects
         self._observed = observed
         self.whole = whole
+        self._among = among or self
         self._files = [Path(source).parts for source in sources]
         self._near: tuple[str, frozenset[int], ManifestCluster] = "", frozenset(), self
 
     def near(self, source: str) -> ManifestCluster:
         """The cluster for the objects of one file. If several files contain versions of an object, as for
         several environments, only the nearest version counts. A Service or budget that selects a workload
-        nearer to it than this file belongs to that one, and so does a queue that such a workload names."""
+        nearer to it than this file belongs to that one. It counts for this file only if it is in the same
+        directory, or one above or below, and selects no workload of this file. A queue belongs to the nearest
+        workload that names it."""
         last_source, last_far, cluster = self._near
         if source != last_source:
             own = Path(source).parts
@@ -305,7 +318,7 @@ class ManifestCluster(WholeObjects):
             far = frozenset(chain(farther, self._of_others(own)))
             if far != last_far:
                 objects = [obj for index, obj in enumerate(self._objects) if index not in far]
-                cluster = ManifestCluster(objects, self._observed, whole=self.whole)
+                cluster = ManifestCluster(objects, self._observed, whole=self.whole, among=self)
             self._near = source, far, cluster
         return cluster
 
@@ -339,14 +352,18 @@ class ManifestCluster(WholeObjects):
 
     def _of_others(self, own: tuple[str, ...]) -> Iterator[int]:
         """The Services, budgets and queues that belong to workloads of other files."""
-        for index, most in self._nearest_selected.items():
-            if _nearness(self._files[index], own) < most:
+        for index, selected in self._selected.items():
+            file = self._files[index]
+            nearness = _nearness(file, own)
+            if nearness >= selected.nearness:
+                continue
+            apart = nearness < min(len(file), len(own)) - 1
+            if apart or own in selected.by or kind_of(self._objects[index]) == LOCAL_QUEUE:
                 yield index
 
     @cached_property
-    def _nearest_selected(self) -> dict[int, int]:
-        """The index of each Service and budget that selects workloads, and of each queue that they name, with
-        the nearness of the nearest."""
+    def _selected(self) -> dict[int, _Selected]:
+        """What each Service and budget selects, and what names each queue, by its index."""
         workloads: dict[str, list[tuple[int, Json]]] = {}
         selectors: list[tuple[int, Json]] = []
         for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
@@ -357,17 +374,18 @@ class ManifestCluster(WholeObjects):
                 workloads.setdefault(_namespace(obj), []).append((index, labels))
             if selector := _selector(obj):
                 selectors.append((index, selector))
-        if len(selectors) * sum(map(len, workloads.values())) > MAX_COMPARED:
+        others = max(sum(map(len, workloads.values())), len(set(self._files)))
+        if len(selectors) * others > MAX_COMPARED:
             return {}
         found = {}
         for index, selector in selectors:
-            near = [
-                _nearness(self._files[index], self._files[other])
+            files = frozenset(
+                self._files[other]
                 for other, labels in workloads.get(_namespace(self._objects[index]), ())
                 if selector.items() <= labels.items()
-            ]
-            if near:
-                found[index] = max(near)
+            )
+            if files:
+                found[index] = _Selected(max(_nearness(self._files[index], each) for each in files), files)
         return found
 
     @cached_property
@@ -429,11 +447,12 @@ class ManifestCluster(WholeObjects):
 
     def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether neither the set nor a controller creates such an object."""
+        every = self._among
         return (
-            self.named(kind, namespace, name) is None
+            every.named(kind, namespace, name) is None
             and (kind, name) not in _IN_EVERY_NAMESPACE
-            and not self._has_operators
-            and self._creatable.isdisjoint((kind.resource, "*"))
+            and not every._has_operators
+            and every._creatable.isdisjoint((kind.resource, "*"))
         )
 
     def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:

@@ -172,6 +172,37 @@ def test_a_service_belongs_to_the_nearest_workload_that_it_selects() -> None:
     assert services(apart, "two/c.yaml") == 0, "another app with the same label"
     by_kind: dict[str, Json] = {"services/a.yaml": service, "deployments/c.yaml": workload}
     assert services(by_kind, "deployments/c.yaml") == 1, "no other workload has the label"
+    other: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}}
+    together: dict[str, Json] = {"k8s/web.yaml": service, "k8s/other.yaml": other}
+    together |= {"k8s/web/web.yaml": workload, "k8s/same-label.yaml": workload}
+    assert services(together, "k8s/other.yaml") == 1, "an app of the same directory may call it"
+    assert services({**together, "k8s/web.yaml": workload, "k8s/web/a.yaml": service}, "k8s/other.yaml") == 1
+    assert services({**together, "apps/b.yaml": other}, "apps/b.yaml") == 0, "another app's directory"
+
+
+def test_an_object_of_another_app_exists() -> None:
+    labels = {"app": "db"}
+    db: Json = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "db", "namespace": "ml"},
+        "spec": {"template": {"metadata": {"labels": labels}}},
+    }
+    service: Json = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "db", "namespace": "ml"},
+        "spec": {"selector": labels},
+    }
+    cluster = ManifestCluster(
+        [NAMESPACE, db, service, {**db, "metadata": {"name": "api", "namespace": "ml"}}],
+        sources=["n.yaml", "db/a.yaml", "db/a.yaml", "api/a.yaml"],
+        whole=True,
+    )
+    near = cluster.near("api/a.yaml")
+    assert not near.listing(Resource.SERVICES)
+    assert not near.lacks(SERVICES, "ml", "db")
+    assert near.lacks(SERVICES, "ml", "database")
 
 
 def test_a_service_may_select_pods_by_the_label_of_a_queue() -> None:
