@@ -28,6 +28,8 @@ SECONDS: Final = 30
 """The longest time to build one directory."""
 _LOGGED: Final = re.compile(r'^E\d.*?\berr="')
 """The start of an error that kubectl logs."""
+_HINT: Final = "Use --debug flag"
+"""The start of the line after an error of helm, which says how to see more of it."""
 _PATHS: Final = ("resources", "bases", "components")
 _PARTS: Final = (
     "patchesStrategicMerge",
@@ -60,7 +62,7 @@ class RenderedSource(Struct, frozen=True):
     file: Path
     """Its kustomization or Chart.yaml."""
     tools: tuple[tuple[str, ...], ...]
-    """The commands that build it, each with another program."""
+    """The commands that build it, each with another program; none if it can't be built alone."""
     parts: frozenset[Path]
     """The files that are no objects: patches, templates, values."""
     files: frozenset[Path]
@@ -71,9 +73,12 @@ class RenderedSource(Struct, frozen=True):
     """Whether it changes its objects, so that they are not judged as they are written."""
 
     def build(self) -> str:
-        """The manifests that it makes; none for a library chart. Raises UserError that says what to pipe."""
-        if not self.tools:
+        """The manifests that it makes; none for a library chart. Raises UserError that says what to pipe, or
+        that this is a component, which only the kustomization that uses it can build."""
+        if not self.tools and self.files == self.parts:
             return ""
+        if not self.tools:
+            raise UserError(f"{self.file}: not reviewed, because no kustomization here uses this component")
         if self.remote:
             raise self._left_out(f"it refers to {self.remote}, and `chassis review` downloads nothing")
         for command in self.tools:
@@ -86,8 +91,7 @@ class RenderedSource(Struct, frozen=True):
             except (OSError, ValueError, subprocess.TimeoutExpired) as error:
                 raise self._left_out(f"{command[0]} failed: {error}") from None
             if done.returncode:
-                said = done.stderr.strip().splitlines() or ["it printed no reason"]
-                raise self._left_out(f"{command[0]} failed: {shortened(_LOGGED.sub('', said[-1]), 200)}")
+                raise self._left_out(f"{command[0]} failed: {_reason(done.stderr)}")
             return done.stdout
         names = " and ".join(command[0] for command in self.tools)
         raise self._left_out(f"{names} {'is' if len(self.tools) == 1 else 'are'} not installed")
@@ -97,6 +101,14 @@ class RenderedSource(Struct, frozen=True):
             f"{self.file}: its rendered result was not reviewed ({why}); render it and pipe it: "
             f"{' '.join(self.tools[0])} | chassis review -"
         )
+
+
+def _reason(printed: str) -> str:
+    """Why a command failed: what it printed from its error on, else its last line."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(_HINT)] or ["it printed no reason"]
+    first = next((at for at, line in enumerate(lines) if line.lower().startswith("error:")), len(lines) - 1)
+    return shortened(_LOGGED.sub("", " ".join(lines[first:])), 200)
 
 
 def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]:
@@ -133,10 +145,13 @@ def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Render
         other for file in found for other in map(kustomization_in, _targets(file, objects[file])) if other
     }
     for file in found:
-        if file in contained or text(objects[file], "kind") == "Component":
+        if file in contained:
             continue
         parts, files, remote, patched = _closure(file)
         root = str(file.parent)
+        if text(objects[file], "kind") == "Component":
+            yield RenderedSource(file, (), parts, files if patched else parts, patched=patched)
+            continue
         tools = (("kubectl", "kustomize", root), ("kustomize", "build", root))
         yield RenderedSource(file, tools, parts, files, remote, patched)
 

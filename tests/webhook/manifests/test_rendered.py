@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -136,11 +137,50 @@ def test_without_building_only_whole_objects_are_read(tree: Path) -> None:
     assert names(tree, build=False) == (["base/api.yaml", "plain/api.yaml"], [])
 
 
-def test_the_reason_of_a_failure_is_shown(tree: Path, tools: Path) -> None:
-    program(tools, "kubectl", "echo first >&2; echo 'no such file: base' >&2; exit 1")
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("first\nno such file: base", "no such file: base"),
+        (
+            "walk.go:75: found symbolic link\nError: chart requires kubeVersion: >= 1.33.0-0\n\n"
+            "Use --debug flag to render out invalid YAML",
+            "Error: chart requires kubeVersion: >= 1.33.0-0",
+        ),
+        (
+            "Error: values don't meet the specifications of the schema(s):\napi:\n- replicas is required",
+            "Error: values don't meet the specifications of the schema(s): api: - replicas is required",
+        ),
+        ("", "it printed no reason"),
+    ],
+)
+def test_the_reason_of_a_failure_is_shown(tree: Path, tools: Path, printed: str, shown: str) -> None:
+    program(tools, "kubectl", f"echo {shlex.quote(printed)} >&2; exit 1")
     program(tools, "helm", "true")
     _, [problem] = names(tree, build=True)
-    assert "(kubectl failed: no such file: base)" in problem
+    assert f"(kubectl failed: {shown});" in problem
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("component", "read", "said"),
+    [
+        ("patches: [{path: patch.yaml}]", ["used.yaml", "whole.yaml"], 0),
+        ("resources: [whole.yaml]", ["patch.yaml", "used.yaml", "whole.yaml"], 0),
+        ("resources: [whole.yaml]\npatches: [{path: patch.yaml}]", ["used.yaml"], 1),
+    ],
+)
+@pytest.mark.parametrize("build", [True, False])
+def test_the_patch_of_an_unused_component_is_no_object(
+    tmp_path: Path, component: str, read: list[str], said: int, build: bool
+) -> None:
+    files = {"kustomization.yaml": f"kind: Component\n{component}\n", "patch.yaml": PATCH}
+    root = put(tmp_path / "gpu", {**files, "whole.yaml": DEPLOYMENT, "used.yaml": DEPLOYMENT})
+    if not build:
+        read, said = sorted({*read, "whole.yaml"}), 0
+    found, problems = names(root, build=build)
+    assert found == read
+    said_of_it = [each for each in problems if "no kustomization here uses this component" in each]
+    assert len(said_of_it) == len(problems) == said
 
 
 @pytest.mark.parametrize("address", ["https://example.org/base.yaml", "github.com/a/b//c?ref=v1"])
