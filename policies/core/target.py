@@ -201,17 +201,16 @@ def pod_templates(
     workload = workloads.get(kind)
     if workload is None:
         return ()
-    made = _templates(obj, (), workload, workloads, MAX_EMBEDDED)
-    graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
-    found = tuple(_with_given_fields(each, graphs) for each in made)
-    if workload.completed_by is None:
-        return found
-    if find is not None:
+    found = tuple(_templates(obj, (), workload, workloads, MAX_EMBEDDED))
+    if find is not None and workload.completed_by is not None:
         base = base_of(obj, workload, namespace, find)
         pods = completed(obj, workload, base) if base is not None else []
         replaced_at = {path for each in pods for path in each.replaces}
         rest = (each for each in found if each.path not in replaced_at)
         found = (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
+    if not workload.accepts_all(obj):
+        graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
+        found = tuple(_with_given_fields(each, graphs) for each in found)
     if workload.completed_by is Completion.SERVING_RUNTIME:
         found = tuple(_with_own_readiness(obj, each) for each in found)
     return found

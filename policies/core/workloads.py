@@ -12,6 +12,7 @@ from policies.core import data
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
 
 KSERVE_CONTAINER: Final = "kserve-container"
 """The container that KServe creates from a predictor's model and a ServingRuntime."""
@@ -224,7 +225,8 @@ class Workload(Model):
         "`chassis fix` does not write them, and the pods get them at their admission",
     )
     accepts_with: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="annotations with values with which it refuses none"
+        default_factory=dict,
+        description="annotations with values with which it refuses none and the operator gives nothing",
     )
     versions: tuple[str, ...] = Field((), description="the API versions that the paths were checked against")
     source: str = Field("", description="where the paths are from")
@@ -233,6 +235,11 @@ class Workload(Model):
     @property
     def gk(self) -> GroupKind:
         return GroupKind(self.api_group, self.kind)
+
+    def accepts_all(self, obj: Json) -> bool:
+        """Whether an object's annotations exclude `refuses` and `gives`: KServe without Knative."""
+        annotations = annotations_of(obj) if self.accepts_with else {}
+        return any(annotations.get(key) in values for key, values in self.accepts_with.items())
 
     @property
     def whole(self) -> bool:

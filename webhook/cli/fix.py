@@ -28,7 +28,6 @@ from policies.core.mode import Mode
 from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced
-from policies.kube.metadata import annotations_of
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
 from webhook.admission.json_patch import diff, same, steps_of
@@ -255,10 +254,7 @@ def fixed_object(
 def _accepted(obj: Json, final: Json, config: Config) -> Json:
     """The object with the added fields that the API of its kind accepts in it; the pods get the others."""
     workload = config.workloads.get(kind_of(obj))
-    if workload is None or not workload.refuses:
-        return final
-    annotations = annotations_of(obj)
-    if any(annotations.get(key) in values for key, values in workload.accepts_with.items()):
+    if workload is None or not workload.refuses or workload.accepts_all(obj):
         return final
     accepted = [
         each for each in diff(obj, final) if not set(steps_of(each["path"])).intersection(workload.refuses)

@@ -10,7 +10,7 @@ import pytest
 from policies.core.coverage import Reading
 from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, pod_templates
-from policies.kube.json import Json, dig, replaced
+from policies.kube.json import Json, dig, maps, replaced
 from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
 from webhook.manifests.files import ManifestCluster
 
@@ -69,7 +69,8 @@ def test_a_predictor_is_merged_over_its_runtime() -> None:
         minReplicas=1,
     )
     (template,) = templates(judged, runtime(livenessProbe=HAZARD))
-    pod, (server, exporter) = template.pod, template.spec["containers"]
+    pod = template.unprojected  # without what Knative gives
+    server, exporter = maps(pod, "spec", "containers")
     assert exporter == {"name": "exporter", "image": "example.org/exporter:1"}
     assert server == {
         "name": "kserve-container",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.kube.json import Json, maps
+from policies.kube.json import Json, mapping, maps
 from tests.policies.core.reviews import decided
 
 CONTAINER = {"image": "vllm/vllm-openai:v0.11.0", "ports": [{"containerPort": 8000}]}
@@ -51,3 +51,27 @@ def test_the_preview_leaves_out_what_knative_gives() -> None:
         ["livenessProbe"],
         [],
     ]
+
+
+SERVICE = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "llm"}}
+RUNTIME = {"apiVersion": "serving.kserve.io/v1alpha1", "kind": "ServingRuntime", "metadata": {"name": "llm"}}
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (None, {"livenessProbe"}),
+        ("Serverless", {"livenessProbe"}),
+        ("Knative", {"livenessProbe"}),
+        ("Standard", {"livenessProbe", "preStop"}),
+        ("RawDeployment", {"livenessProbe", "preStop"}),
+    ],
+)
+def test_pods_of_kserve_get_knatives_hook_unless_it_works_without_knative(
+    mode: str | None, expected: set[str]
+) -> None:
+    spec = {"containers": [{**CONTAINER, "name": "kserve-container"}]}
+    annotations = {} if mode is None else {"serving.kserve.io/deploymentMode": mode}
+    for obj, of in ((SERVICE, {"predictor": spec}), (RUNTIME, spec)):
+        metadata = {**mapping(obj, "metadata"), "annotations": annotations}
+        assert added({**obj, "metadata": metadata, "spec": of}) == expected
