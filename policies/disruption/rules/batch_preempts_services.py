@@ -6,6 +6,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import known_lives
+from policies.jobs.jobs import is_hook
 from policies.kube.group_kinds import PRIORITY_CLASS
 from policies.kube.objects.limits import PriorityClass
 
@@ -24,7 +25,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 "Set preemptionPolicy of the default class to Never, or set its value to 0.",
             )
         return
-    if target.has_controller or facts.namespace in _NAMESPACES:
+    if target.has_controller or facts.namespace in _NAMESPACES or is_hook(target.obj):
         return
     for template in target.templates:
         name = template.typed.spec.priority_class_name

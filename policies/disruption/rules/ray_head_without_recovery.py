@@ -27,9 +27,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if head is not None:
         at = head.path.partition(".headGroupSpec")[0]
         loses = (
-            "the service is down"
+            "the service is down until they have loaded everything again"
             if target.kind == RAY_SERVICE
-            else "the service is down until they have loaded everything again"
+            else "every running job is lost"
         )
         yield Finding(
             f"{at}.gcsFaultToleranceOptions",

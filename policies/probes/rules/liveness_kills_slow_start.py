@@ -32,6 +32,8 @@ _NOTEBOOK: Final = GroupKind("kubeflow.org", "Notebook")
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|npu|gaudi|mig-|neuron)")
 _HUB: Final = re.compile(r"[A-Za-z0-9][\w-]*/[\w-][\w.-]*")
 """A model of a hub: BAAI/bge-m3."""
+_ADDRESS: Final = re.compile(r"UR[LI]|ENDPOINT|API_BASE|HOST|ADDR|SERVER")
+"""In names of variables with the address of another server."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -107,8 +109,20 @@ def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
         return True
     if any(map(_requests_accelerators, (each.typed for each in probe.template.containers(Role.MAIN)))):
         return False  # that one loads the model, and this one downloads it or reports about it
-    models = (each.value for each in typed.env if each.value and "MODEL" in each.name.upper())
-    return any(map(_HUB.fullmatch, models)) or (server is None and has_a_model(probe.container))
+    return _names_a_model(typed) or (server is None and has_a_model(probe.container))
+
+
+def _names_a_model(container: ContainerSpec) -> bool:
+    """Whether a variable names a model of a hub, and none with the same first words has the address of the
+    server that runs it: `LLM_MODEL` next to `LLM_SERVER_URL`."""
+    found = [_ADDRESS.search(each.name.upper()) for each in container.env]
+    served = {each.string[: each.start()] for each in found if each is not None and each.start()}
+    for each in container.env:
+        subject, names_model, _ = each.name.upper().partition("MODEL")
+        remote = not served.isdisjoint((subject, f"{subject}MODEL_"))
+        if names_model and not remote and each.value and _HUB.fullmatch(each.value):
+            return True
+    return False
 
 
 def _requests_accelerators(container: ContainerSpec) -> bool:

@@ -6,6 +6,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.probe import LIVENESS, READINESS, ContainerProbe, probes
+from policies.probes.serving import recognised
 
 _PASS: Final = frozenset({"true", ":", "echo", "printf", "exit"})
 """Programs that succeed; `exit` with 0 or without a number."""
@@ -15,12 +16,14 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS):
         if probe.typed.exec is None or not always_passes(probe):
             continue
+        may_get_one = recognised(probe.container, facts) is not None
         then = "never restarted" if probe.field == LIVENESS else "ready as soon as its container runs"
         yield Finding(
             probe.at("exec.command"),
             f"The {probe.name} runs {' '.join(probe.typed.exec.command)[:60]}, which always succeeds. The "
             f"server is {then}, no matter what happens.",
-            "Check a health endpoint of the server, or remove the probe so that the webhook can add one.",
+            "Check a health endpoint of the server"
+            + (", or remove the probe so that the webhook can add one." if may_get_one else "."),
         )
 
 
