@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from policies.core.facts import Facts
+from policies.core.listing import Listing
 from policies.core.lives import runs_in
 from policies.core.pod_view import PodView
+from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target, pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
@@ -320,20 +322,48 @@ def used_by_other_manifests(
     """The amounts that the other workloads of the manifests use at least, and whether this one is the last
     of them by kind and name."""
     workloads = facts.objects(Replicated)
-    used: dict[str, Decimal] = {}
-    own, last = (target.kind.kind, target.name), True
     if workloads is None or len(workloads) > MAX_WORKLOADS:
-        return used, last
-    for obj, workload in zip(workloads.listing, workloads, strict=True):
-        identity = (workload.kind, workload.name)
-        count = minimum_of(workload, facts)
-        if identity == own or not count or not _has_containers(workload):
-            continue
-        pods = pods_of(PodView(mapping(obj, "spec", "template")), count, facts)
-        if pods is not None and covers(quota, pods):
-            used = _sum((used, pods.usage))
-            last = last and identity < own
-    return used, last
+        return {}, True
+    counted = workloads.listing.derive(_Manifests).counted_by(quota, facts)
+    own = target.kind.kind, target.name
+    return _sum(usage for identity, usage in counted.items() if identity != own), all(
+        identity <= own for identity in counted
+    )
+
+
+_Identity: TypeAlias = tuple[str, str]
+"""Kind and name of a workload."""
+
+
+class _Manifests:
+    """The pods of the workloads of a listing, read once for all reviews and quotas."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._workloads = listing.objects(Replicated)
+        self._read_with: tuple[Listing | None, ...] = ()
+        self._pods: list[tuple[_Identity, Pods]] = []
+        self._counted: dict[int, tuple[ResourceQuota, dict[_Identity, Amounts]]] = {}
+
+    def counted_by(self, quota: ResourceQuota, facts: Facts) -> dict[_Identity, Amounts]:
+        """What the pods of each workload use that the quota counts."""
+        others = facts.listing(Resource.LIMIT_RANGES), facts.listing(Resource.AUTOSCALERS)
+        if others != self._read_with:
+            self._read_with, self._pods, self._counted = others, list(self._read(facts)), {}
+        if id(quota) not in self._counted:  # the quota is kept, so that no other one gets the same id
+            found: dict[_Identity, Amounts] = {}
+            for identity, pods in self._pods:
+                if covers(quota, pods):
+                    found[identity] = _sum((found.get(identity, {}), pods.usage))
+            self._counted[id(quota)] = quota, found
+        return self._counted[id(quota)][1]
+
+    def _read(self, facts: Facts) -> Iterator[tuple[_Identity, Pods]]:
+        for obj, workload in zip(self._workloads.listing, self._workloads, strict=True):
+            count = minimum_of(workload, facts)
+            if count and _has_containers(workload):
+                pods = pods_of(PodView(mapping(obj, "spec", "template")), count, facts)
+                if pods is not None:
+                    yield (workload.kind, workload.name), pods
 
 
 def used_by_other_groups(target: Target, quota: ResourceQuota, facts: Facts) -> dict[str, Amounts]:

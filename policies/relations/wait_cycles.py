@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from policies.commands import StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.dns import ResolvedService, resolve
-from policies.core.facts import BY_NAME, Cluster
+from policies.core.facts import BY_NAME, NO_OBJECTS, Cluster
 from policies.core.finding import Certainty
-from policies.core.listing import is_manifest
+from policies.core.listing import Listing, is_manifest
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads, selects
 from policies.core.target import Target, pod_templates
@@ -191,12 +191,13 @@ class _Search:
 
     def _providers(self, found: ResolvedService) -> list[Waiter]:
         """The workloads behind a Service: it answers if one of them is ready."""
-        listing = self._cluster.listing(Resource.WORKLOADS, found.namespace)
+        listing = self._cluster.listing(Resource.WORKLOADS, found.namespace) or NO_OBJECTS
+        waiters = listing.derive(_Waiters)
         providers: list[Waiter] = []
         if found.namespace == self._start.namespace and selects(found.service, self._labels):
             providers.append(self._start)
         for obj in selected_workloads(found.service, listing):
-            waiter = _waiter(obj, found.namespace)
+            waiter = waiters.of(obj, found.namespace)
             if waiter.identity != self._start.identity:
                 providers.append(waiter)
             if len(providers) > MAX_WAITERS:
@@ -252,6 +253,21 @@ def _needs_ready_pod(found: ResolvedService, link: Link) -> bool:
     return not publishes or link.relation is Relation.WAITS
 
 
+class _Waiters:
+    """The workloads of a listing as waiters, each read once for all reviews."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing  # keeps the objects, so that no other one gets the same id
+        self._read: dict[int, Waiter] = {}
+
+    def of(self, obj: Json, namespace: str) -> Waiter:
+        """An object of the listing."""
+        found = self._read.get(id(obj))
+        if found is None:
+            found = self._read[id(obj)] = _waiter(obj, namespace)
+        return found
+
+
 def _waiter(obj: Json, namespace: str) -> Waiter:
     """A workload of a listing, from a watch cache or from a manifest."""
     cached = obj.get(CACHED_LINKS)
@@ -265,5 +281,10 @@ def _waiter(obj: Json, namespace: str) -> Waiter:
 def in_listing(waiter: Waiter, cluster: Cluster) -> Waiter | None:
     """The same workload as it is in the listing."""
     listing = cluster.listing(Resource.WORKLOADS, waiter.namespace)
-    named = listing.by(BY_NAME)[waiter.name] if listing else ()
-    return next((_waiter(obj, waiter.namespace) for obj in named if text(obj, "kind") == waiter.kind), None)
+    if not listing:
+        return None
+    waiters = listing.derive(_Waiters)
+    named = listing.by(BY_NAME)[waiter.name]
+    return next(
+        (waiters.of(obj, waiter.namespace) for obj in named if text(obj, "kind") == waiter.kind), None
+    )

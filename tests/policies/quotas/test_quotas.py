@@ -21,6 +21,7 @@ from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.objects.limits import ResourceQuota
 from policies.kube.objects.reading import read
+from policies.quotas import quotas
 from policies.quotas.limit_ranges import amounts, formatted, total
 from policies.quotas.quotas import Pods, covers, pods_of, quota_matches, usage_of
 from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_quota_deadlock
@@ -269,3 +270,34 @@ def test_its_own_pods_are_not_other_pods() -> None:
     only = ManifestCluster([written])
     assert found(OverlaidCluster(only, filled(written, used, ranges))) == []
     assert found(OverlaidCluster(only, filled(used, ranges))) == ["spec.replicas"], "it is new there"
+
+
+def test_other_manifests_are_read_once_for_all_reviews(monkeypatch: pytest.MonkeyPatch) -> None:
+    def workload(name: str) -> Json:
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+        template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
+        spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
+        metadata = {"name": name, "namespace": "ml"}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+    def quota(name: str, cpu: str) -> Json:
+        metadata = {"name": name, "namespace": "ml"}
+        spec = {"hard": {"requests.cpu": cpu}}
+        return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": spec}
+
+    workloads = [workload(f"w{number}") for number in range(9)]
+    cluster = ManifestCluster([*workloads, quota("small", "8"), quota("large", "9")])
+    read: list[int] = []
+
+    def counted(view: PodView, count: int, facts: Facts) -> Pods | None:
+        read.append(count)
+        return pods_of(view, count, facts)
+
+    monkeypatch.setattr(quotas, "pods_of", counted)
+    found = []
+    for obj in workloads:
+        kind = kind_of(obj)
+        target = Target(obj, kind, pod_templates(obj, WORKLOADS))
+        found += [*quota_exceeded.RULE.check(target, Facts("ml", cluster))]
+    assert [each.path for each in found] == ["spec.replicas"], "the last one does not fit in the small quota"
+    assert len(read) <= 2 * len(workloads), "each one for its own review, and once for the others"
