@@ -151,7 +151,7 @@ def plan_in(probe: object) -> Json:
     """What the program in a probe knows of its server; empty for other programs."""
     try:
         return mapping(json.loads(text(dig(probe, "exec", "command"), 8)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

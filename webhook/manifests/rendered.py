@@ -225,7 +225,10 @@ def _at(file: Path, written: str) -> Path:
 
 def kustomization_in(directory: Path) -> Path | None:
     """The file of kustomize in a directory, if there is one."""
-    return next((file for name in KUSTOMIZATIONS if (file := directory / name).is_file()), None)
+    try:
+        return next((file for name in KUSTOMIZATIONS if (file := directory / name).is_file()), None)
+    except OSError:  # a name that is too long
+        return None
 
 
 # --- both ------------------------------------------------------------------------------------------

@@ -194,6 +194,13 @@ def test_nothing_is_downloaded(tmp_path: Path, tools: Path, address: str) -> Non
     assert f"refers to {address}, and `chassis review` downloads nothing" in problem
 
 
+@pytest.mark.parametrize("name", ["a" * 5000, "a/" * 20_000, "a\\0b", "../" * 3000])
+def test_no_name_of_a_target_is_too_strange(tmp_path: Path, name: str) -> None:
+    content = f'resources: ["{name}"]\ncomponents: ["{name}"]\npatches: [{{path: "{name}"}}]\n'
+    root = put(tmp_path / "app", {"kustomization.yaml": content, "a.yaml": DEPLOYMENT})
+    assert names(root, build=False) == (["a.yaml"], [])
+
+
 def test_every_way_to_name_a_part(tmp_path: Path) -> None:
     root = put(
         tmp_path,
