@@ -125,10 +125,11 @@ def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]
 
 
 def _charts(directory: Path, flags: Iterable[str]) -> Iterator[RenderedSource]:
-    found = sorted(file.parent for file in _visible(directory, (CHART,)))
-    for root in found:
-        if any(root != other and root.is_relative_to(other) for other in found):
+    last: Path | None = None
+    for root in sorted(file.parent for file in _visible(directory, (CHART,))):
+        if last is not None and root.is_relative_to(last):  # in this order it follows the chart around it
             continue
+        last = root
         files = frozenset(file for file in root.rglob("*") if file.is_file())
         command = ("helm", "template", "release", str(root), *flags)
         library = text(_loaded(root / CHART), "type") == "library"

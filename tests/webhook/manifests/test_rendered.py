@@ -121,6 +121,15 @@ def test_what_a_kustomization_changes_is_not_judged_as_it_is_written(
     assert names(root, build=True)[0] == read
 
 
+def test_a_chart_in_another_one_is_a_part_of_it(tmp_path: Path) -> None:
+    chart = "name: a\nversion: 0.1.0\n"
+    inside = ("a/charts/b/charts/c", "a/charts/d", "a/x")
+    outside = ("a", "a-b", "a.b/charts/e", "b/a", "ab")
+    put(tmp_path, {f"{folder}/Chart.yaml": chart for folder in (*inside, *outside)})
+    found = [str(source.file.parent.relative_to(tmp_path)) for source in sources(tmp_path)]
+    assert sorted(found) == sorted(outside)
+
+
 def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tools, "kubectl", f"echo '{DEPLOYMENT}'")
     monkeypatch.setattr(module, "MOST_BUILDS", 1)
