@@ -214,10 +214,11 @@ def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def free_port() -> Iterator[int]:
+    """A port on which nothing listens: it is held, so that no test next to this one gets it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 # --- liveness ------------------------------------------------------------------------------------
