@@ -145,10 +145,13 @@ def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Render
     contained = {
         other for file in found for other in map(kustomization_in, _targets(file, objects[file])) if other
     }
-    for file in found:
-        if file in contained:
+    reached: set[Path] = set()
+    # Those that only contain each other come last: kubectl says which.
+    for file in sorted(found, key=contained.__contains__):
+        if file in contained and file in reached:
             continue
         parts, files, remote, patched = _closure(file)
+        reached |= parts
         root = str(file.parent)
         if text(objects[file], "kind") == "Component":
             yield RenderedSource(file, (), parts, files if patched else parts, patched=patched)

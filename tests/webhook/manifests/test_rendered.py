@@ -130,6 +130,24 @@ def test_a_chart_in_another_one_is_a_part_of_it(tmp_path: Path) -> None:
     assert sorted(found) == sorted(outside)
 
 
+def test_kustomizations_that_contain_each_other_are_named(tmp_path: Path, tools: Path) -> None:
+    program(tools, "kubectl", "echo 'error: cycle detected' >&2; exit 1")
+    patched = "patches: [{path: patch.yaml}]\n"
+    files = {
+        "a/kustomization.yaml": f"resources: [../b]\n{patched}",
+        "b/kustomization.yaml": "resources: [../a]\n",
+        "c/kustomization.yaml": f"resources: [.]\n{patched}",
+    }
+    root = put(tmp_path / "all", {**files, "a/patch.yaml": PATCH, "c/patch.yaml": PATCH, "d.yaml": PATCH})
+    read, problems = names(root, build=True)
+    assert read == ["d.yaml"]
+    assert [each.partition(":")[0].rpartition("all/")[2] for each in problems] == [
+        "a/kustomization.yaml",
+        "c/kustomization.yaml",
+    ]
+    assert all("(kubectl failed: error: cycle detected)" in each for each in problems)
+
+
 def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tools, "kubectl", f"echo '{DEPLOYMENT}'")
     monkeypatch.setattr(module, "MOST_BUILDS", 1)
