@@ -17,9 +17,7 @@ MAX_SHOWN = 300
 """Characters of a case in the report of its failure."""
 
 
-def table(
-    names: str | tuple[str, ...], cases: Iterable[Any]
-) -> Callable[[Callable[..., None]], Callable[[], None]]:
+def table(names: str | tuple[str, ...], cases: Iterable[Any]) -> Decorated:
     """As `pytest.mark.parametrize` for a test without fixtures. Every case that fails is reported."""
     arguments = names.replace(",", " ").split() if isinstance(names, str) else names
     rows = list(cases)
