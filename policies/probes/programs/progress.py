@@ -318,13 +318,15 @@ def processes():
 
 
 def is_code(words):
-    """Whether these are a shell's or Python's that runs the text behind its `-c`, as this program is run."""
-    name = words[0].rpartition("/")[2].rstrip("0123456789.")
-    for word in words[1:] if name in ("python", "sh", "bash", "dash", "ash") else ():
-        if not word.startswith("-"):
-            break
-        if word.endswith("c") and not word.startswith("--"):
-            return True
+    """Whether a shell or Python runs the text behind its `-c`, as this program; also behind `tini --`."""
+    interpreter = False
+    for word in words:
+        if interpreter and word.startswith("-"):
+            if word.endswith("c") and not word.startswith("--"):
+                return True
+        else:
+            name = word.rpartition("/")[2].rstrip("0123456789.")
+            interpreter = name in ("python", "sh", "bash", "dash", "ash")
     return False
 
 
