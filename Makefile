@@ -136,8 +136,8 @@ ON_TWO_NODES := --tx '2*popen//python=$(BIN)/python -m tests.e2e.node $(BIN)/pyt
   --dist loadfile --no-loadscope-reorder
 
 .PHONY: realnode
-realnode: binaries images ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages)
-	@$(BIN)/pytest -m realnode -q tests/realnode $(ON_TWO_NODES) $(ARGS)
+realnode: binaries images ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages; ARGS="-m scheduled": those that CI has no time for)
+	@$(BIN)/pytest -m "realnode and not scheduled" -q tests/realnode $(ON_TWO_NODES) $(ARGS)
 
 .PHONY: evidence
 evidence: binaries images ## write docs/evidence.md from a run on a real node

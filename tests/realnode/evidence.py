@@ -22,7 +22,7 @@ from policies.core.contracts import Family, Rule
 from tests.e2e.install import REPOSITORY
 from tests.realnode import picture
 from tests.realnode.experiments import AT_ONCE, EXPERIMENTS, Experiment
-from tests.realnode.formats import seconds, share
+from tests.realnode.formats import seconds, share, times
 from webhook.cli import explain
 
 DIRECTORY = "CHASSIS_EVIDENCE"
@@ -30,7 +30,7 @@ PAGE = REPOSITORY / "docs" / "evidence.md"
 TEMPLATE = Path(__file__).with_name("evidence.md")
 PICTURES = REPOSITORY / "docs" / "evidence"
 FIGURES = PICTURES / "figures.json"
-NOT_EXPERIMENTS = ("conditions", "under_fire", "puller")
+NOT_EXPERIMENTS = ("conditions", "own_servers", "under_fire", "puller")
 """Figures of other shapes."""
 REACTIONS = {"refuses": "refused; ", "warns": "warned about; ", "": ""}
 
@@ -56,6 +56,10 @@ def page(found: dict[str, Any]) -> str:
         f"| {name} | {it['creates']} | {it['lost']} | {it['refused']} | {it['unmutated']} |\n"
         for name, it in found["under_fire"].items()
     )
+    own_servers = "".join(
+        f"| {name} | {' | '.join(map(_reaction_to_outage, arms.values()))} |\n"
+        for name, arms in found["own_servers"].items()
+    )
     pulled = "".join(f"| {name} | {seconds(took)} |\n" for name, took in found["puller"].items())
     return TEMPLATE.read_text().format(
         conditions=_conditions(**found["conditions"]),
@@ -69,6 +73,7 @@ def page(found: dict[str, Any]) -> str:
         again=share(outage["with"]["again"]),
         end_with=share(outage["with"]["at the end"]),
         end_without=share(outage["without"]["at the end"]),
+        own_servers=own_servers,
         deadlock="".join(rule_rows(Family.DEADLOCK, found)),
         cascade="".join(rule_rows(Family.CASCADE, found)),
         others="".join(
@@ -105,6 +110,16 @@ def rule_rows(family: Family, found: dict[str, Any]) -> Iterator[str]:
 def _link(rule: Rule) -> str:
     """A rule's name, to be linked to and linked to its own page."""
     return f'<a id="{rule.id}"></a>[{rule.id}](rules/{rule.id}.md)'
+
+
+def _reaction_to_outage(figures: dict[str, Any]) -> str:
+    """What liveness did to a user's own server under overload, and when it hung."""
+    overload = f"{times(figures['honest'])} by overload; " if figures["honest"] else ""
+    if figures["restarted"] is not None:
+        return f"{overload}restarted after {seconds(figures['restarted'])}"
+    if figures["again"] is not None:
+        return f"{overload}serves again after {seconds(figures['again'])}"
+    return f"{overload}not noticed"
 
 
 def _cells(experiment: Experiment, figures: dict[str, Any]) -> str:

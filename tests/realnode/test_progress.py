@@ -143,6 +143,9 @@ def test_the_probe_in_containers_of_every_kind(node: RealNode, keyed: str) -> No
     seen = {name: restarts(node, keyed, name) for name in pods}
     assert seen["hung"] >= 1
     assert "a request gets no answer" in messages["hung"]
+    described = node.kubectl("-n", keyed, "describe", "pod", "hung").stdout
+    assert "mlchassis liveness, at " in described, "the reason outlives the container, without any right"
+    assert "it showed: done " in described
     assert {name: times for name, times in seen.items() if name != "hung"} == dict.fromkeys(
         pods.keys() - {"hung"}, 0
     )

@@ -115,15 +115,21 @@ class Traffic(Steady):
 
 
 def overload(
-    address: str, clients: int, path: str = "/predict", seconds: float = 0, timeout: float = 30
+    address: str,
+    clients: int,
+    path: str = "/predict",
+    seconds: float = 0,
+    timeout: float = 30,
+    port: int = 80,
 ) -> None:
     """So many clients at once, each again and again for so many seconds, at least one time."""
 
     def one() -> None:
         ends = time.monotonic() + seconds
-        ask(address, 80, path, timeout)
+        ask(address, port, path, timeout)
         while time.monotonic() < ends:
-            ask(address, 80, path, timeout)
+            if not ask(address, port, path, timeout):
+                time.sleep(0.1)  # it may be refused at once
 
     with ThreadPoolExecutor(clients) as pool:
         for _ in range(clients):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,12 +23,15 @@ from pathlib import Path
 import pytest
 
 from policies.probes.liveness_program import program
+from tests.e2e.node import images
 from tests.servers.server import probes_of
 from tests.venvs import built
 
 pytestmark = pytest.mark.servers
 
-REQUIRES = ("gunicorn==27.0.1", "uvicorn==0.54.0", "hypercorn==0.18.0", "fastapi==0.165.0")
+API = images.CONTEXTS / "own-server"
+"""The API, which also runs on a real node: tests/realnode/test_own_servers.py."""
+REQUIRES = tuple((API / "requirements.txt").read_text().split())
 NEWEST = "2026-11-20"
 FASTER = 10
 """The program's own times are divided by this."""
@@ -36,45 +40,6 @@ SILENCE, PERIOD, FAILURES = 5, 1.0, 4
 PATIENCE = 40
 """Seconds after which a hang counts as not noticed: more than three times what any check needs."""
 
-ASGI = """
-import threading, time
-from fastapi import FastAPI
-app, hung = FastAPI(), threading.Event()
-
-def work(body):
-    if body.get("hang"):
-        hung.set()
-    if hung.is_set():
-        threading.Event().wait()
-    time.sleep(body.get("seconds", 0))
-    return {}
-
-@app.get("/health")
-async def health():
-    return {}
-
-@app.post("/thread")
-def thread(body: dict):
-    return work(body)
-
-@app.post("/loop")
-async def loop(body: dict):
-    return work(body)
-"""
-WSGI = """
-import json, threading, time
-hung = threading.Event()
-
-def app(environ, start_response):
-    body = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
-    if body.get("hang"):
-        hung.set()
-    if hung.is_set() and environ["PATH_INFO"] != "/health":
-        threading.Event().wait()
-    time.sleep(body.get("seconds", 0))
-    start_response("200 OK", [("Content-Type", "application/json")])
-    return [b"{}"]
-"""
 COMMANDS = {
     "uvicorn": "uvicorn asgi:app --host 127.0.0.1 --port {port}",
     "hypercorn": "hypercorn asgi:app --bind 127.0.0.1:{port}",
@@ -92,18 +57,17 @@ def binaries() -> Path:
 @contextmanager
 def running(name: str, binaries: Path, folder: Path) -> Iterator[tuple[int, int]]:
     """The server's port and process group."""
-    (folder / "asgi.py").write_text(ASGI)
-    (folder / "wsgi.py").write_text(WSGI)
+    api = shutil.copytree(API, folder / "api")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     executable, *arguments = COMMANDS[name].format(port=port).split()
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
-            [binaries / executable, *arguments], cwd=folder, stdout=log, stderr=log, start_new_session=True
+            [binaries / executable, *arguments], cwd=api, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        while ask(port, "/health", None, 5) != 200:
+        while ask(port, "/health", 5) != 200:
             assert server.poll() is None, (folder / "log").read_text()
             time.sleep(0.1)
         yield port, server.pid
@@ -112,13 +76,9 @@ def running(name: str, binaries: Path, folder: Path) -> Iterator[tuple[int, int]
         server.wait()
 
 
-def ask(port: int, path: str, body: dict[str, object] | None, seconds: float) -> int | None:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"}
-    )
+def ask(port: int, path: str, seconds: float) -> int | None:
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=seconds) as answer:
             return int(answer.status)
     except OSError:
         return None
@@ -127,8 +87,9 @@ def ask(port: int, path: str, body: dict[str, object] | None, seconds: float) ->
 class Check:
     """The injected program, with shorter times."""
 
-    def __init__(self, port: int, group: int, folder: Path, canary: str | None) -> None:
-        container = {"name": "a", "image": "a", "command": ["uvicorn", "a:b", "--host=::", f"--port={port}"]}
+    def __init__(self, server: str, port: int, group: int, folder: Path, canary: str | None) -> None:
+        words = COMMANDS[server].format(port=port).replace("127.0.0.1", "0.0.0.0").split()
+        container = {"name": "a", "image": "a", "command": words}
         command = probes_of(container)["livenessProbe"]["exec"]["command"]
         plan = json.loads(command[8]) | {"silence": SILENCE, "canaries": [[canary, "{}"]] if canary else []}
         text, times = program(), ", ".join(str(each / FASTER) for each in (25, 10, 5, 8))
@@ -169,9 +130,9 @@ def restarted(check: Check, seconds: float) -> bool:
     return False
 
 
-def send(port: int, path: str, clients: int, **body: object) -> None:
-    for _ in range(clients):
-        threading.Thread(target=ask, args=(port, path, body, 300), daemon=True).start()
+def hang(port: int, path: str, calls: int) -> None:
+    for _ in range(calls):
+        threading.Thread(target=ask, args=(port, f"{path}?hang=1", 300), daemon=True).start()
 
 
 @pytest.mark.parametrize(
@@ -180,8 +141,8 @@ def send(port: int, path: str, clients: int, **body: object) -> None:
         ("uvicorn", "/loop", 1, True, True, True),
         ("hypercorn", "/loop", 1, True, True, True),
         ("uvicorn", "/thread", 100, False, False, True),
-        ("gunicorn", "/", 1, True, True, True),
-        ("gunicorn with threads", "/", 2, True, False, True),
+        ("gunicorn", "/predict", 1, True, True, True),
+        ("gunicorn with threads", "/predict", 2, True, False, True),
     ],
 )
 def test_a_hang_is_noticed(
@@ -198,27 +159,27 @@ def test_a_hang_is_noticed(
     with running(server, binaries, tmp_path) as (port, group):
         (first := tmp_path / "accepts").mkdir()
         (second := tmp_path / "canary").mkdir()
-        checks = Check(port, group, first, None), Check(port, group, second, path)
+        checks = Check(server, port, group, first, None), Check(server, port, group, second, path)
         for _ in range(3):
             assert all(check() for check in checks)
-        send(port, path, calls, hang=True)
+        hang(port, path, calls)
         time.sleep(1)
-        assert (ask(port, "/health", None, 5) != 200) is health
+        assert (ask(port, "/health", 5) != 200) is health
         assert restarted(checks[0], PATIENCE) is accepts
         assert restarted(checks[1], PATIENCE) is canary
 
 
 def test_gunicorn_replaces_a_worker_that_hangs(binaries: Path, tmp_path: Path) -> None:
     with running("gunicorn with a timeout", binaries, tmp_path) as (port, _):
-        send(port, "/", 1, hang=True)
+        hang(port, "/predict", 1)
         end = time.monotonic() + 60
-        while ask(port, "/", {}, 1) != 200:
+        while ask(port, "/predict", 1) != 200:
             assert time.monotonic() < end
 
 
 @pytest.mark.parametrize(
     ("server", "path", "clients", "seconds"),
-    [("gunicorn", "/", 40, 0.5), ("uvicorn", "/thread", 400, 0.5), ("uvicorn", "/loop", 40, 0.05)],
+    [("gunicorn", "/predict", 40, 0.5), ("uvicorn", "/thread", 400, 0.5), ("uvicorn", "/loop", 40, 0.05)],
 )
 def test_overload_restarts_nothing(
     server: str, path: str, clients: int, seconds: float, binaries: Path, tmp_path: Path
@@ -231,20 +192,20 @@ def test_overload_restarts_nothing(
     with running(server, binaries, tmp_path) as (port, group):
         (first := tmp_path / "accepts").mkdir()
         (second := tmp_path / "canary").mkdir()
-        checks = Check(port, group, first, None), Check(port, group, second, path)
+        checks = Check(server, port, group, first, None), Check(server, port, group, second, path)
         for _ in range(3):
             assert all(check() for check in checks)
         ended = threading.Event()
 
         def client() -> None:
             while not ended.is_set():
-                ask(port, path, {"seconds": seconds}, 60)
+                ask(port, f"{path}?seconds={seconds}", 60)
 
         for _ in range(clients):
             threading.Thread(target=client, daemon=True).start()
         try:
             time.sleep(2)
-            health = ask(port, "/health", None, 1)
+            health = ask(port, "/health", 1)
             assert path == "/thread" or health is None, "a plain check of its health fails under this load"
             assert not restarted(checks[0], 20)
             assert not restarted(checks[1], 20)

@@ -33,6 +33,7 @@ SANDBOX = "mlchassis.dev/sandbox:1"
 TRITON = "nvcr.io/nvidia/tritonserver:24.08-py3"
 PROXY = "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.11.0"
 MLSERVER = "seldonio/mlserver:1.7.1"
+OWN_SERVER = "registry.example/own-server:1"
 CERTIFICATES = "/etc/ssl/certs"
 NOTHING: Mapping[str, str] = {}
 KEPT_STORES = 3
@@ -86,6 +87,7 @@ def everything() -> list[Image]:
         Image(ModelPuller().image, REPOSITORY, target="puller"),
         *(Image(name, CONTEXTS / "model-server") for name in ("docker.io/" + VLLM, TRITON, PROXY, UNKNOWN)),
         Image("docker.io/" + MLSERVER, CONTEXTS / "mlserver"),
+        Image(OWN_SERVER, CONTEXTS / "own-server"),
     ]
 
 
