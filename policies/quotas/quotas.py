@@ -27,6 +27,7 @@ from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
 from policies.kube.objects.metadata import Object, Requirement
 from policies.kube.objects.placement import PodAffinity
 from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.reading import WrongTypeError
 from policies.kube.objects.workloads import NO_STATUS, Replicated
 from policies.kube.pods import Container
 from policies.quotas.limit_ranges import (
@@ -60,6 +61,8 @@ _LISTED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET)
 REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
 MAX_WORKLOADS: Final = 500
 """Maximum number of workloads whose usage is added up."""
+_GROUP: Final = 2
+"""The fewest pods that wait for each other."""
 _MAX_GROUPS: Final = 50
 """Maximum number of groups of one kind that each group is compared with."""
 
@@ -376,15 +379,28 @@ def used_by_other_groups(target: Target, quota: ResourceQuota, facts: Facts) -> 
     for workload in (each for each in known_workloads() if each.group):
         for obj in islice(cluster.every(workload.gk, facts.namespace), _MAX_GROUPS):
             other = Target(obj, workload.gk, pod_templates(obj, {workload.gk: workload}))
-            run = next(runs_in(obj), None)
-            if (other.kind, other.name) == (target.kind, target.name) or run is None or not run.creates_pods:
+            if (other.kind, other.name) == (target.kind, target.name):
                 continue
-            counts = pods_in_group(other)
-            pods = [pods_of(each.view, counts.get(each.path, 0), facts) for each in other.templates]
-            counted = [each for each in pods if each is not None and covers(quota, each)]
-            if sum(counts.values()) > 1 and len(counted) == len(pods):
-                found[f"{other.kind.kind} {other.name}"] = _sum(each.usage for each in counted)
+            try:
+                usage = _of_group(other, quota, facts)
+            except WrongTypeError:
+                continue  # its own review says so
+            if usage:
+                found[f"{other.kind.kind} {other.name}"] = usage
     return found
+
+
+def _of_group(group: Target, quota: ResourceQuota, facts: Facts) -> Amounts:
+    """What the quota counts of a group that starts at once; nothing if it counts only a part of the pods."""
+    run = next(runs_in(group.obj), None)
+    if run is None or not run.creates_pods:
+        return {}
+    counts = pods_in_group(group)
+    pods = [pods_of(each.view, counts.get(each.path, 0), facts) for each in group.templates]
+    counted = [each for each in pods if each is not None and covers(quota, each)]
+    if sum(counts.values()) < _GROUP or len(counted) < len(pods):
+        return {}
+    return _sum(each.usage for each in counted)
 
 
 def _sum(usages: Iterable[Amounts]) -> dict[str, Decimal]:

@@ -28,7 +28,7 @@ from policies.kube.objects.devices import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from policies.kube.objects.reading import read
+from policies.kube.objects.reading import read, readable
 
 OFFER: Final = "offer"
 """The key of the `Offer` that a watch cache stores of a ResourceSlice in place of its devices."""
@@ -200,8 +200,9 @@ def _requests(kind: GroupKind, name: str, facts: Facts) -> tuple[DeviceRequest, 
 
 def requests_of_claim(name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
     """The requests of a ResourceClaim; empty if unknown: a running webhook does not watch claims."""
-    claim = facts.whole.named(_CLAIM, facts.namespace, name) if facts.whole else None
-    return () if claim is None else read(claim, ResourceClaim).spec.devices.requests
+    found = facts.whole.named(_CLAIM, facts.namespace, name) if facts.whole else None
+    claim = None if found is None else readable(found, ResourceClaim)
+    return () if claim is None else claim.spec.devices.requests
 
 
 def driver_of(device_class: str, facts: Facts) -> str:

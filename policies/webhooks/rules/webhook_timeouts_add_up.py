@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.facts import WholeObjects
-from policies.core.listing import Listing
 from policies.kube.group_kinds import MUTATING_WEBHOOKS
+from policies.kube.objects.reading import readable
 from policies.kube.objects.webhooks import Webhook, WebhookConfiguration
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_resource
 
@@ -31,12 +31,12 @@ class _Wait(Struct, frozen=True):
 
 def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.cluster
-    known = Listing(
-        [*cluster.every(MUTATING_WEBHOOKS, "")] if isinstance(cluster, WholeObjects) else [target.obj]
-    )
+    known = cluster.every(MUTATING_WEBHOOKS, "") if isinstance(cluster, WholeObjects) else [target.obj]
+    read = (readable(obj, WebhookConfiguration) for obj in known)
     waits = [
         _Wait(webhook.timeout, configuration.name, index, webhook.name)
-        for configuration in known.objects(WebhookConfiguration)
+        for configuration in read
+        if configuration is not None
         for index, webhook in enumerate(configuration.webhooks)
         if not configuration.fails_closed(webhook) and _reviews_pods(webhook, facts)
     ]

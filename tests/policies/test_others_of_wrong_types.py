@@ -1,0 +1,55 @@
+"""Another object with a value of the wrong type ends no rule: its own review says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from policies.core.annotations import POLICY_LABEL
+from policies.core.contracts import Rule
+from policies.kube.json import Json, replaced
+from policies.kube.metadata import labels_of
+from tests.policies.test_rules import FILES, Case, all_rules, findings
+
+DEPTH = 4
+"""Of a value in its object; the types of deeper ones are read by the same models."""
+
+
+def paths(obj: Json, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The paths of the values in an object."""
+    inside = obj.items() if isinstance(obj, dict) else enumerate(obj) if isinstance(obj, list) else ()
+    for key, value in inside:
+        path = (*above, key)
+        if path[0] not in ("apiVersion", "kind"):
+            yield path
+        if len(path) < DEPTH:
+            yield from paths(value, path)
+
+
+def with_wrong(obj: Json, path: tuple[str | int, ...]) -> Json:
+    """A copy with a value of another type at a path."""
+    changed: Any = deepcopy(obj)
+    inner = changed
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = "a" if isinstance(inner[path[-1]], dict | list) else {"a": "b"}
+    made: Json = changed
+    return made
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_no_rule_raises(rule: Rule) -> None:
+    for file in (path for path in FILES if path.match(f"{rule.id}/bad-*.yaml")):
+        obj, *others = Case.read(file).objects
+        if rule.id != "policy-config-invalid":  # the first other ConfigMap of a case is its policy
+            others.append(replaced(obj, ("metadata", "name"), "another"))
+        for number, other in enumerate(others):
+            if labels_of(other).get(POLICY_LABEL):
+                continue  # the policy of the case
+            for path in paths(other):
+                changed = [*others[:number], with_wrong(other, path), *others[number + 1 :]]
+                target, facts = Case((obj, *changed), frozenset()).situation()
+                findings(rule, target, facts)
