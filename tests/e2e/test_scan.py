@@ -68,6 +68,7 @@ def scan(control_plane: ControlPlane, capsys: pytest.CaptureFixture[str], tmp_pa
 
     def run(*argv: str, kubeconfig: Path | None = None, policy: str | None = None) -> Answer:
         arguments = ["--kubeconfig", str(kubeconfig or control_plane.kubeconfig)]
+        (tmp_path / "rules.yaml").touch()
         arguments += ["--policy", policy or str(tmp_path)]
         status = cli.main(["scan", *arguments, *argv])
         return Answer(status, *capsys.readouterr())
