@@ -24,6 +24,7 @@ from policies.core.resources import Resource
 from policies.core.services import selected_workloads, selects
 from policies.core.target import Target, pod_templates
 from policies.core.workloads import known_workloads
+from policies.kube.cache import Cache
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.relations.links import Link, Relation, blocking_links
@@ -192,12 +193,11 @@ class _Search:
     def _providers(self, found: ResolvedService) -> list[Waiter]:
         """The workloads behind a Service: it answers if one of them is ready."""
         listing = self._cluster.listing(Resource.WORKLOADS, found.namespace) or NO_OBJECTS
-        waiters = listing.derive(_Waiters)
         providers: list[Waiter] = []
         if found.namespace == self._start.namespace and selects(found.service, self._labels):
             providers.append(self._start)
         for obj in selected_workloads(found.service, listing):
-            waiter = waiters.of(obj, found.namespace)
+            waiter = _read_once(obj, found.namespace, listing)
             if waiter.identity != self._start.identity:
                 providers.append(waiter)
             if len(providers) > MAX_WAITERS:
@@ -253,19 +253,14 @@ def _needs_ready_pod(found: ResolvedService, link: Link) -> bool:
     return not publishes or link.relation is Relation.WAITS
 
 
-class _Waiters:
-    """The workloads of a listing as waiters, each read once for all reviews."""
+def _read_once(obj: Json, namespace: str, listing: Listing) -> Waiter:
+    """A workload of a listing as a waiter, read once for all reviews. The listing keeps the object, and so
+    the id."""
+    return listing.derive(_cache).once_for(id(obj), _waiter, obj, namespace)
 
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing  # keeps the objects, so that no other one gets the same id
-        self._read: dict[int, Waiter] = {}
 
-    def of(self, obj: Json, namespace: str) -> Waiter:
-        """An object of the listing."""
-        found = self._read.get(id(obj))
-        if found is None:
-            found = self._read[id(obj)] = _waiter(obj, namespace)
-        return found
+def _cache(_: Listing) -> Cache:
+    return Cache()
 
 
 def _waiter(obj: Json, namespace: str) -> Waiter:
@@ -283,8 +278,5 @@ def in_listing(waiter: Waiter, cluster: Cluster) -> Waiter | None:
     listing = cluster.listing(Resource.WORKLOADS, waiter.namespace)
     if not listing:
         return None
-    waiters = listing.derive(_Waiters)
-    named = listing.by(BY_NAME)[waiter.name]
-    return next(
-        (waiters.of(obj, waiter.namespace) for obj in named if text(obj, "kind") == waiter.kind), None
-    )
+    same = (obj for obj in listing.by(BY_NAME)[waiter.name] if text(obj, "kind") == waiter.kind)
+    return next((_read_once(obj, waiter.namespace, listing) for obj in same), None)

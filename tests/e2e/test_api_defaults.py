@@ -18,7 +18,7 @@ from policies.core.finding import Certainty
 from policies.kube.json import Json, mapping
 from tests.e2e.api import Api, ApiError
 from tests.e2e.controlplane import ControlPlane
-from tests.policies.test_rules import FILES, Case, found
+from tests.policies.test_rules import Case, cases_of, found
 from webhook.config.load import rules
 
 pytestmark = pytest.mark.e2e
@@ -33,19 +33,18 @@ MAY: Final = {
 
 
 def test_the_api_servers_defaults_change_no_finding(control_plane: ControlPlane, bare: str) -> None:
-    cases = [(path, Case.read(path)) for path in FILES if path.suffix == ".yaml"]
-    served = _served(control_plane.api, {_kind(case.objects[0]) for _, case in cases})
+    cases = [(rule, name, case) for rule in rules().values() for name, case in cases_of(rule)]
+    served = _served(control_plane.api, {_kind(case.objects[0]) for *_, case in cases})
     compared, different = 0, dict[str, object]()
-    for path, case in cases:
+    for rule, name, case in cases:
         obj = case.objects[0]
         stored = _stored(control_plane.api, obj, bare) if _kind(obj) in served else None
         if stored is None:
             continue
         compared += 1
-        rule = rules()[path.parent.name]
         before, after = _places(rule, case), _places(rule, Case((stored, *case.objects[1:]), frozenset()))
         if before != after:
-            different.setdefault(rule.id, (path.name, before, after))
+            different.setdefault(rule.id, (name, before, after))
     assert compared > 1_000
     assert {each: different[each] for each in different.keys() - MAY.keys()} == {}
     assert different.keys() == MAY.keys(), "a reason is no longer needed"

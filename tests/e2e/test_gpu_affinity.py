@@ -95,7 +95,7 @@ def mixed(control_plane: ControlPlane, chassis: Chassis) -> Iterator[Cluster]:
     try:
         with chassis.policy_restored():
             control_plane.apply(chassis.policy_with(gpu_affinity=POOL))
-            # Live once a pod for the pool's product is let in and one for more than any pool has is not.
+            # The pools are in force when a pod that requests more than any pool has is refused.
             chassis.process.wait_until(lambda: _is_refused(cluster, pod("probe", 16)))
             yield cluster
     finally:

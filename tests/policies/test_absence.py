@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import pytest
@@ -18,9 +18,8 @@ from policies.core.facts import NO_OBJECTS, Cluster
 from policies.core.finding import Certainty, Finding
 from policies.core.listing import Listing
 from policies.core.resources import Resource
-from tests.policies.test_rules import FILES, Case, findings
+from tests.policies.test_rules import Case, cases_of, findings
 from webhook.config.load import rules
-from webhook.manifests import files
 
 TOGETHER: Final = {
     Resource.SERVICES,
@@ -64,19 +63,13 @@ def places(rule: Rule, case: Case, cluster: Cluster) -> set[str]:
     return {finding.path for finding in judged(rule, case, cluster)}
 
 
-def cases_of(rule: Rule) -> Iterator[tuple[str, Case, Cluster]]:
-    for path in FILES:
-        if path.parent.name == rule.id and path.suffix == ".yaml":
-            case = Case.read(path)
-            yield path.name, case, files.ManifestCluster(case.objects, whole=True)
-
-
 @pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
 def test_what_is_not_there_yet_is_no_fact(rule: Rule) -> None:
     empty, unknown = dict.fromkeys(TOGETHER, NO_OBJECTS), dict.fromkeys(TOGETHER)
     by_absence = [
         (name, place)
-        for name, case, known in cases_of(rule)
+        for name, case in cases_of(rule)
+        for known in [case.cluster()]
         for place in places(rule, case, Caches(known, empty)) - places(rule, case, Caches(known, unknown))
     ]
     if rule.id not in MAY:
@@ -86,7 +79,8 @@ def test_what_is_not_there_yet_is_no_fact(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
 def test_what_is_not_known_makes_nothing_certain(rule: Rule) -> None:
     by_ignorance = []
-    for name, case, known in cases_of(rule):
+    for name, case in cases_of(rule):
+        known = case.cluster()
         everything = Caches(known, {})
         found = places(rule, case, everything)
         for resource in everything.read:
@@ -100,8 +94,6 @@ def test_what_is_not_known_makes_nothing_certain(rule: Rule) -> None:
 
 def test_the_laws_notice_a_rule_that_breaks_them() -> None:
     rule = rules()["init-wait-unbounded"]
-    [(_, case, known)] = [
-        each for each in cases_of(rule) if each[0] == "bad-service-that-does-not-exist.yaml"
-    ]
-    empty, unknown = (Caches(known, {Resource.SERVICES: value}) for value in (NO_OBJECTS, None))
+    case = dict(cases_of(rule))["bad-service-that-does-not-exist.yaml"]
+    empty, unknown = (Caches(case.cluster(), {Resource.SERVICES: value}) for value in (NO_OBJECTS, None))
     assert judged(rule, case, empty) - judged(rule, case, unknown)

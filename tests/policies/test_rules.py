@@ -14,7 +14,7 @@ after the mutating policies. Further documents are the known objects of the clus
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,14 +64,17 @@ class Case:
     def of(cls, snippet: str) -> Case:
         return cls(tuple(d.obj for d in files.read(["-"], lambda: snippet)), frozenset())
 
+    def cluster(self) -> Cluster:
+        """What is known: all objects of the case."""
+        return files.ManifestCluster(self.objects, whole=True)
+
     def situation(self, cluster: Cluster | None = None) -> tuple[Target, Facts]:
         """What the engine would hand to a rule. `cluster`: instead of the objects of the case."""
         obj, *rest = self.objects
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
         config = load(mapping(policy[0], "data") if policy else {})
         request = files.Document("case", 0, obj).request()
-        known = cluster or files.ManifestCluster(self.objects, whole=True)
-        context = Context.of(obj, request.namespace, config, known)
+        context = Context.of(obj, request.namespace, config, cluster or self.cluster())
         projection = project(obj, pod_templates(obj, config.workloads), context)
         assert projection.crashes == ()
         return projection.target, context.facts
@@ -90,6 +93,11 @@ def found(rule: Rule, case: Case) -> list[Finding]:
 
 
 FILES = sorted(CASES.glob("**/rules/*/*"))
+
+
+def cases_of(rule: Rule) -> Iterator[tuple[str, Case]]:
+    """The name and the case of each file of a rule, bad and good."""
+    return ((path.name, Case.read(path)) for kind in ("bad", "good") for path in cases(kind, rule))
 
 
 def cases(kind: str, rule: Rule) -> list[Path]:

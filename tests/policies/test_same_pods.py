@@ -11,7 +11,7 @@ import pytest
 
 from policies.core.contracts import Rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
-from tests.policies.test_rules import FILES, Case, found
+from tests.policies.test_rules import Case, cases_of, found
 from webhook.config.load import rules
 
 MAY: Final = {
@@ -32,16 +32,13 @@ ABOUT_PODS: Final = [each for each in rules().values() if each.kinds is None or 
 @pytest.mark.parametrize("rule", ABOUT_PODS, ids=lambda rule: rule.id)
 def test_a_rollout_is_judged_like_a_deployment(rule: Rule) -> None:
     different = []
-    for path in FILES:
-        if path.parent.name != rule.id or path.suffix != ".yaml":
-            continue
-        case = Case.read(path)
+    for name, case in cases_of(rule):
         first, *others = case.objects
         if kind_of(first) != DEPLOYMENT:
             continue
         rollout = {**first, "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
         if _of_pods(rule, case) != _of_pods(rule, Case((rollout, *others), frozenset())):
-            different.append(path.name)
+            different.append(name)
     if rule.id in MAY:
         assert different, "a reason is no longer needed"
     else:

@@ -38,24 +38,22 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
     from policies.kube.group_kinds import kind_of
     from policies.kube.metadata import labels_of
-    from puller.mounted import linked
     from webhook.config.keys import as_text, keys
     from webhook.config.load import models
-    from webhook.config.source import read_directory
+    from webhook.config.source import EmptyDirectoryError, read_policy
     from webhook.manifests.files import read
 
     path = Path(where)
     try:
         if where != "-" and path.is_dir():
-            files = read_directory(path)
-            if not files and not linked(path):  # a mounted ConfigMap may be empty on purpose
-                raise UserError(
-                    f"{where}: the directory has no file of a policy. A policy has a file for each key, "
-                    "such as rules.yaml or standard-probes.yaml"
-                )
-            return files
+            return read_policy(path)
         if path.name in models():
             return {path.name: as_text(path.read_bytes())}
+    except EmptyDirectoryError:
+        raise UserError(
+            f"{where}: the directory has no file of a policy. A policy has a file for each key, such as "
+            "rules.yaml or standard-probes.yaml"
+        ) from None
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
     documents = read([where], stdin, lenient=True)

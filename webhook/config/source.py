@@ -167,12 +167,23 @@ class PolicyDirectory:
             policy.offer(await asyncio.to_thread(self._read), str(self._path))
 
     def _read(self) -> dict[str, str]:
-        files = read_directory(self._path)
-        if not files and not linked(self._path):
-            # A mounted ConfigMap may be empty on purpose. This may be a missing mount, or files that somebody
-            # is about to write.
-            raise FileNotFoundError(f"{self._path} is empty")
-        return files
+        return read_policy(self._path)
+
+
+class EmptyDirectoryError(FileNotFoundError):
+    """A directory without a file of a policy, which is no mounted ConfigMap."""
+
+
+def read_policy(path: Path) -> dict[str, str]:
+    """`read_directory`, for a directory that must have a policy.
+
+    A mounted ConfigMap may be empty on purpose. Another directory raises EmptyDirectoryError: a mount may be
+    missing, the path may be wrong, or somebody is about to write the files.
+    """
+    files = read_directory(path)
+    if not files and not linked(path):
+        raise EmptyDirectoryError(f"{path} is empty")
+    return files
 
 
 def read_directory(path: Path) -> dict[str, str]:

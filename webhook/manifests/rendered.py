@@ -29,7 +29,7 @@ SECONDS: Final = 30
 _LOGGED: Final = re.compile(r'^E\d.*?\berr="')
 """The start of an error that kubectl logs."""
 _HINT: Final = "Use --debug flag"
-"""The start of the line after an error of helm, which says how to see more of it."""
+"""The start of the line that helm prints after an error: it says how to see more."""
 _PATHS: Final = ("resources", "bases", "components")
 _PARTS: Final = (
     "patchesStrategicMerge",
@@ -62,7 +62,7 @@ class RenderedSource(Struct, frozen=True):
     file: Path
     """Its kustomization or Chart.yaml."""
     tools: tuple[tuple[str, ...], ...]
-    """The commands that build it, each with another program; none if it can't be built alone."""
+    """Commands of different programs, each of which builds it; empty if it can't be built alone."""
     parts: frozenset[Path]
     """The files that are no objects: patches, templates, values."""
     files: frozenset[Path]
@@ -73,8 +73,11 @@ class RenderedSource(Struct, frozen=True):
     """Whether it changes its objects, so that they are not judged as they are written."""
 
     def build(self) -> str:
-        """The manifests that it makes; none for a library chart. Raises UserError that says what to pipe, or
-        that this is a component, which only the kustomization that uses it can build."""
+        """The manifests that it makes; empty for a library chart.
+
+        UserError if it can't be built: the message says what to pipe, or that this is a component, which only
+        the kustomization that uses it can build.
+        """
         if not self.tools and self.files == self.parts:
             return ""
         if not self.tools:
@@ -146,7 +149,7 @@ def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[Render
         other for file in found for other in map(kustomization_in, _targets(file, objects[file])) if other
     }
     reached: set[Path] = set()
-    # Those that only contain each other come last: kubectl says which.
+    # Kustomizations that contain each other come last. The error of kubectl names them.
     for file in sorted(found, key=contained.__contains__):
         if file in contained and file in reached:
             continue

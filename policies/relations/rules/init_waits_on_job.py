@@ -13,10 +13,12 @@ from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DEPLOYMENT, JOB, STATEFUL_SET
 from policies.kube.images import image_matches
-from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.json import Json, text
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.reading import WrongTypeError, read
+from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.reading import readable
+from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container, Role
 from policies.relations.order import Phase, argo_position, helm_position
 
@@ -92,10 +94,9 @@ def _late_migrations(
 
 def _words(workload: Json) -> str:
     """The words of all commands of a workload's pods."""
-    pod = mapping(workload, "spec", "template", "spec")
-    containers = (*maps(pod, "initContainers"), *maps(pod, "containers"))
-    words = (strings(each, key) for each in containers for key in ("command", "args"))
-    return " ".join(" ".join(each) for each in words)
+    found = readable(workload, Replicated)
+    pod = PodSpec() if found is None else found.spec.template.spec
+    return " ".join(word for each in (*pod.init_containers, *pod.containers) for word in each.argv)
 
 
 _HINT_LOST: Final = (
@@ -107,10 +108,7 @@ _HINT_LATE: Final = "Make the Job a hook that runs earlier (pre-install, PreSync
 
 def _job(name: str, namespace: str, cluster: WholeObjects) -> Job | None:
     found = cluster.named(JOB, namespace, name)
-    try:
-        return None if found is None else read(found, Job)
-    except WrongTypeError:
-        return None  # its own review says so
+    return None if found is None else readable(found, Job)
 
 
 def _lost(job: Job, *, completes: bool) -> str:

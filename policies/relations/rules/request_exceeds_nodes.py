@@ -22,10 +22,10 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes() if not settings.pools else None
-    if not nodes or len(nodes) > MAX_NODES or facts.cluster_objects(NodePool):
-        return  # Karpenter makes a node for the pod
-    if facts.is_unread(NodePool):
+    if not nodes or len(nodes) > MAX_NODES:
         return
+    if facts.cluster_objects(NodePool) or facts.is_unread(NodePool):
+        return  # Karpenter makes a node for the pod
     largest = nodes.derive(_largest)
     for template in target.templates:
         if template.typed.spec.node_name or placement(template.view, facts) is not None:

@@ -82,8 +82,11 @@ def _by_name(target: Target, template: PodTemplate, facts: Facts) -> Findings:
         name, main = service.name, next(iter(template.containers(Role.MAIN)), None)
         if main is None:
             return
-        sure = selects_only(service, target, facts) is Certainty.CERTAIN and not _is_added_to(template)
-        sure = sure and not facts.is_unread(Replicated)
+        sure = (
+            selects_only(service, target, facts) is Certainty.CERTAIN
+            and not facts.is_unread(Replicated)
+            and not _is_added_to(template)
+        )
         known = sorted(filter(None, _names(template)))
         names = f"; they have {listed(known[:4])}" if known else ""
         yield Finding(

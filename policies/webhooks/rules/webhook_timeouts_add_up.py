@@ -7,7 +7,6 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import MUTATING_WEBHOOKS
 from policies.kube.objects.reading import readable
 from policies.kube.objects.webhooks import Webhook, WebhookConfiguration
@@ -30,8 +29,7 @@ class _Wait(Struct, frozen=True):
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    cluster = facts.cluster
-    known = cluster.every(MUTATING_WEBHOOKS, "") if isinstance(cluster, WholeObjects) else [target.obj]
+    known = [target.obj] if facts.whole is None else facts.whole.every(MUTATING_WEBHOOKS, "")
     read = (readable(obj, WebhookConfiguration) for obj in known)
     waits = [
         _Wait(webhook.timeout, configuration.name, index, webhook.name)
