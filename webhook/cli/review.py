@@ -9,6 +9,7 @@ from pathlib import Path
 
 from policies.core.facts import Cluster
 from webhook.cli import flags
+from webhook.cli.named_objects import NamedObjects
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output.show import show
 from webhook.cli.reviewing import Subject, review_documents
@@ -115,7 +116,15 @@ def run(args: argparse.Namespace) -> int:
     # On a terminal the reviews themselves show the progress.
     watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"
-    reviews = review_documents(watch(documents), config, cluster, args.operation, old, quiet=quiet)
+    reviews = review_documents(
+        watch(documents),
+        config,
+        cluster,
+        args.operation,
+        old,
+        quiet=quiet,
+        among=NamedObjects(documents),
+    )
     status = show(reviews, Subject(", ".join(paths), policy, config, cluster, time.time(), not_read), args)
     if problems:
         sys.stdout.flush()

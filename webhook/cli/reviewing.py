@@ -24,6 +24,7 @@ from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.review import Context, Review
 from webhook.cli.history import Figures
+from webhook.cli.named_objects import NamedObjects
 from webhook.manifests.api_fields import field_problems
 from webhook.manifests.files import Document, ManifestCluster
 from webhook.manifests.positions import Lines
@@ -86,6 +87,8 @@ class Reviewed(Struct, frozen=True):
     request: Request
     quiet: bool = False
     """Whether an unknown kind is only counted."""
+    among: NamedObjects | None = None
+    """All objects of the input, if they are known before the review."""
 
     @property
     def final(self) -> Json:
@@ -111,6 +114,10 @@ class Reviewed(Struct, frozen=True):
         object."""
         lines = self.lines(path)
         return f"{self.document.source}:{lines.first}" if lines else self.document.source
+
+    def others(self, result: Result) -> list[Document]:
+        """The other objects of the input that a finding names."""
+        return [] if self.among is None else self.among.others(self.document, result.finding.message)
 
     @property
     def warnings(self) -> list[Result]:
@@ -179,8 +186,10 @@ def review_documents(
     old: Iterable[Document] = (),
     *,
     quiet: bool = False,
+    among: NamedObjects | None = None,
 ) -> Iterator[Reviewed]:
-    """The decision about each document, one by one. `quiet`: unknown kinds are only counted."""
+    """The decision about each document, one by one. `quiet`: unknown kinds are only counted. `among`: the
+    objects that findings may name."""
     before = {document.identity: document.obj for document in old}
     for document in documents:
         earlier = before.get(document.identity) if operation == "UPDATE" else None
@@ -190,7 +199,7 @@ def review_documents(
         decision = decide(Review(request, config, facts))
         if notes := list(_notes(document, config)):
             decision = replace(decision, notes=(*notes, *decision.notes))
-        yield Reviewed(document, decision, request, quiet)
+        yield Reviewed(document, decision, request, quiet, among)
 
 
 def _notes(document: Document, config: Config) -> Iterator[str]:

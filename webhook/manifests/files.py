@@ -95,6 +95,11 @@ class Document(Struct, frozen=True):
         """
         return None if self.origin is None else self.origin.lines(named(judged or self.obj, path))
 
+    @property
+    def start(self) -> str:
+        """The file and first line of the object, such as `deploy/api.yaml:12`; the source without a text."""
+        return self.source if self.origin is None else f"{self.source}:{self.origin.first_line}"
+
     def request(self, operation: str = "CREATE", old: Json | None = None) -> Request:
         """The admission request of applying this document."""
         return Request(

@@ -365,7 +365,7 @@ def test_json_keeps_audited_and_exempted_findings(chassis: Chassis, files: Path)
     allowed, audited = review("hazard.yaml", "--profile", "observe")
     assert allowed
     assert (audited[RULE]["mode"], audited[RULE]["exempted"]) == ("audit", None)
-    assert set(audited[RULE]) == {"rule", "mode", "path", "message", "hint", "exempted"}
+    assert set(audited[RULE]) == {"rule", "mode", "path", "message", "hint", "exempted", "others"}
     allowed, exempted = review("exempt.yaml")
     assert allowed
     assert exempted[RULE]["exempted"] == "test"

@@ -51,6 +51,7 @@ def record(review: Reviewed) -> Json:
                 "message": result.finding.message,
                 "hint": result.finding.hint,
                 "exempted": result.exempted,
+                "others": [identity(other) for other in review.others(result)],
             }
             for result in decision.results
         ],

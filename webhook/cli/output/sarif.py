@@ -25,6 +25,7 @@ from webhook.cli import explain
 from webhook.cli.output.plain import as_json
 from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import rules
+from webhook.manifests.files import Document
 from webhook.version import version
 
 _LEVELS: Final[Mapping[Mode, str]] = {
@@ -105,6 +106,8 @@ def _result(review: Reviewed, result: Result, ids: Mapping[str, int], seen: Coun
         "locations": [_location(review, finding.path)],
         "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
     }
+    if others := review.others(result):
+        entry["relatedLocations"] = [_related(number, other) for number, other in enumerate(others, 1)]
     if result.exempted is not None:
         entry["suppressions"] = [{"kind": "inSource", "justification": result.exempted}]
     return entry
@@ -121,7 +124,7 @@ def _fingerprint(review: Reviewed, result: Result) -> str:
 
 
 def _location(review: Reviewed, path: str) -> Json:
-    physical: Json = {"artifactLocation": _artifact(review)}
+    physical: Json = {"artifactLocation": _artifact(review.document)}
     if lines := review.lines(path):
         physical["region"] = {"startLine": lines.first, "endLine": lines.last if lines.exact else lines.first}
     return {
@@ -130,10 +133,19 @@ def _location(review: Reviewed, path: str) -> Json:
     }
 
 
-def _artifact(review: Reviewed) -> Json:
+def _related(number: int, other: Document) -> Json:
+    """Where another object of a finding is."""
+    name = f"{other.identity[0].kind} {other.name}"
+    physical: Json = {"artifactLocation": _artifact(other)}
+    if other.origin is not None:
+        physical["region"] = {"startLine": other.origin.first_line}
+    return {"id": number, "message": {"text": name}, "physicalLocation": physical}
+
+
+def _artifact(document: Document) -> Json:
     """The file, relative to the working directory if it was named so; the cluster of a running object."""
-    source = review.document.source
-    if review.document.origin is None:
+    source = document.source
+    if document.origin is None:
         return {"uri": quote(source)}
     if Path(source).is_absolute():
         return {"uri": Path(source).as_uri()}

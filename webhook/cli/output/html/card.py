@@ -19,6 +19,7 @@ from policies.kube.names import shortened
 from webhook.admission import messages
 from webhook.admission.decision import Decision, Result
 from webhook.admission.json_patch import diff, steps_of
+from webhook.cli.named_objects import named_in
 from webhook.cli.output.html.timeline import timelines
 from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewing import Reviewed
@@ -94,6 +95,7 @@ def _finding(result: Result, review: Reviewed, strict: Decision, written: Origin
         "path": finding.path,
         "message": finding.message,
         "hint": finding.hint,
+        "names": list(named_in(finding.message)),
         "line": first if review.document.origin else None,
         "start": start,
         "marked": [first, last],

@@ -24,7 +24,7 @@
     const content = JSON.parse(data.textContent);
     const card = make("div", { class: "card" });
     for (const note of content.notes ?? []) card.append(make("p", { class: "note" }, note));
-    for (const each of content.findings ?? []) card.append(finding(each));
+    for (const each of content.findings ?? []) card.append(finding(each, details));
     for (const sentence of content.would ?? []) card.append(make("p", { class: "note" }, sentence));
     if (content.diff) card.append(make("h4", {}, "What the policies inject"), diff(content.diff));
     for (const each of content.probes ?? []) card.append(timeline(each));
@@ -32,7 +32,7 @@
     details.append(card);
   };
 
-  const finding = (each) => {
+  const finding = (each, details) => {
     const outcome = each.exempted === undefined ? each.mode : "exempted";
     const head = make("h4", {},
       make("span", { class: `st ${outcome}` }, make("span", { "aria-hidden": "true" }, SIGNS[outcome]), ` ${VERBS[outcome] ?? outcome}`), " ",
@@ -40,6 +40,8 @@
       each.strict ? make("span", { class: "tag strict" }, "refuses under strict") : "");
     const block = make("section", { class: "finding" }, head, make("p", {}, each.message));
     if (each.hint) block.append(make("p", {}, make("strong", {}, "Fix: "), each.hint));
+    const others = each.names.map(([kind, name]) => rowOf(details, kind, name)).filter((row) => row !== null);
+    if (others.length) block.append(between(details, others, each.rule));
     if (each.ratcheted) block.append(make("p", {}, make("strong", {}, "Not refused: "), `${each.ratcheted}.`));
     if (each.exempted !== undefined) block.append(make("p", {}, make("strong", {}, "Exempted: "), each.exempted));
     const rows = each.rows.map((row, index) => {
@@ -54,6 +56,31 @@
     block.append(make("figure", {}, make("figcaption", {}, make("code", {}, each.path), each.line === null ? "" : ` · line ${each.line}`), code));
     return block;
   };
+
+  // The row of another object that a finding names: in the same namespace, or without one. With several, none is meant.
+  const rowOf = (details, kind, name) => {
+    const own = details.closest("section.ns").dataset.ns;
+    const rows = [...document.querySelectorAll(`.w[data-k="${CSS.escape(kind)}"][data-n="${CSS.escape(name)}"]`)]
+      .filter((row) => row !== details && [own, ""].includes(row.closest("section.ns").dataset.ns));
+    return rows.length === 1 ? rows[0] : null;
+  };
+
+  const BOX = 250, HIGH = 44, GAP = 12;
+
+  // An object, and those that a finding about it names, with a line to each.
+  const between = (details, others, rule) => {
+    const height = others.length * (HIGH + GAP) - GAP, middle = (height - HIGH) / 2;
+    const svg = draw("svg", { class: "between", viewBox: `0 0 ${2 * BOX + 140} ${height}`, role: "img", "aria-label": `${rule} is about ${[details, ...others].map((row) => `${row.dataset.k} ${row.dataset.n}`).join(" and ")}` });
+    others.forEach((row, index) => svg.append(draw("path", { d: `M${BOX} ${middle + HIGH / 2} L${BOX + 140} ${index * (HIGH + GAP) + HIGH / 2}` })));
+    svg.append(box(details, 0, middle));
+    others.forEach((row, index) => svg.append(draw("a", { href: `#${row.id}` }, box(row, BOX + 140, index * (HIGH + GAP)))));
+    return make("div", { class: "scroll" }, svg);
+  };
+
+  const box = (row, x, y) => draw("g", {},
+    draw("rect", { x: x + 1, y: y + 1, width: BOX - 2, height: HIGH - 2, rx: 6 }),
+    draw("text", { x: x + 12, y: y + 18, class: "kind" }, row.dataset.k),
+    draw("text", { x: x + 12, y: y + 34 }, row.dataset.n.length > 32 ? `${row.dataset.n.slice(0, 31)}…` : row.dataset.n));
 
   const diff = (rows) => {
     const lines = rows.map(([sign, text, why]) => {
