@@ -17,7 +17,7 @@ from policies.core.facts import Cluster
 from tests.calls import Trip, trip
 from webhook.config.load import load
 from webhook.config.source import LivePolicy
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.journal import Journal
 from webhook.server.metrics import Metrics

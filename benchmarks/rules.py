@@ -20,7 +20,8 @@ from tests.manifests import manifest
 from webhook.admission.projection import project
 from webhook.admission.review import Context
 from webhook.config.load import load, rules
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 SIZE = 15_000
 """Bytes of the Deployment as JSON, at the least."""

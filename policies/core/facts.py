@@ -12,7 +12,7 @@ from policies.core.listing import Listing, Objects, ObjectT, TypedIndex
 from policies.core.pod_view import PodView, PodViews
 from policies.core.resources import Resource, resource_of
 from policies.core.settings import SettingsLookup, default_settings
-from policies.kube.cache import Cache
+from policies.kube.cache import Cache, lazy
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.objects.config import Namespace
@@ -32,6 +32,11 @@ class Cluster(Protocol):
 
 class WholeObjects(Cluster):
     """A cluster with whole objects, as files and a scan have; the webhook's caches keep only some fields."""
+
+    @lazy
+    def cache(self) -> Cache:
+        """Values that depend on what `every` returns."""
+        return Cache()
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         """The object of a kind, a namespace (empty: not namespaced) and a name; None if it is unknown."""

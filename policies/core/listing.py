@@ -183,26 +183,27 @@ class Objects(Generic[ObjectT]):
         return len(self.listing)
 
     def __iter__(self) -> Iterator[ObjectT]:
-        return map(self._typed, self.listing)
+        return map(self.typed, self.listing)
 
     def by(self, index: TypedIndex[ObjectT, K], key: K) -> Iterator[ObjectT]:
         """The objects with a key."""
-        return map(self._typed, self.listing.by(index)[key])
+        return map(self.typed, self.listing.by(index)[key])
 
     def one(self, index: TypedIndex[ObjectT, K], key: K) -> ObjectT | None:
         """The object with a key; see `Groups.one`."""
         found = self.listing.by(index).one(key)
-        return None if found is None else self._typed(found)
+        return None if found is None else self.typed(found)
 
     def named(self, name: str) -> ObjectT | None:
         found = self.listing.by(BY_NAME).one(name)
-        return None if found is None else self._typed(found)
+        return None if found is None else self.typed(found)
 
     def all_named(self, name: str) -> Iterator[ObjectT]:
         """The objects of a name: of several kinds, or several in files."""
-        return map(self._typed, self.listing.by(BY_NAME)[name])
+        return map(self.typed, self.listing.by(BY_NAME)[name])
 
-    def _typed(self, obj: Json) -> ObjectT:
+    def typed(self, obj: Json) -> ObjectT:
+        """An object of the listing as the type."""
         known = self._known.get(id(obj))  # the listing keeps the object, so no other one gets its id
         if known is None:
             known = self._known[id(obj)] = read(obj, self._kind)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Final
 
 from msgspec import Struct
@@ -128,14 +128,19 @@ def _has_others(service: Service, target: Target, facts: Facts) -> bool:
 
 def selected_workloads(service: Service, workloads: Listing | None) -> Iterator[Json]:
     """The workloads, or pods, whose pods a Service selects."""
-    labels = service.spec.selector.items()
-    if not workloads or not labels:
-        return
+    if workloads and service.spec.selector:
+        for workload in with_labels(service.spec.selector, workloads):
+            if selects(service, labels_of(_pod_of(workload))):
+                yield workload
+
+
+def with_labels(selector: Mapping[str, str], workloads: Listing) -> Iterable[Json]:
+    """All workloads whose pods have these labels, and a few others."""
+    if not selector:
+        return workloads
     by_label = workloads.by(BY_LABEL)
     # Each label of the selector has all selected workloads; the rarest one has the fewest others.
-    for workload in min((by_label[str(label)] for label in labels), key=len):
-        if selects(service, labels_of(_pod_of(workload))):
-            yield workload
+    return min((by_label[str(label)] for label in selector.items()), key=len)
 
 
 def _pod_of(workload: Json) -> Json:
@@ -195,11 +200,17 @@ def _is_port_name(name: str) -> bool:
     return _PORT_NAME.fullmatch(name) is not None and not name.replace("-", "").isdigit()
 
 
-def _label_of_named(service: Service) -> Iterator[str]:
-    selector = service.spec.selector
-    if selector and named_ports(service):
-        yield str(next(iter(selector.items())))
+def _first_label(service: Service) -> Iterator[str]:
+    yield from map(str, islice(service.spec.selector.items(), 1))
 
 
-BY_NAMED_PORT: Final = TypedIndex(Service, _label_of_named)
-"""The Services that send to named ports, by one label of their selectors."""
+BY_FIRST_LABEL: Final = TypedIndex(Service, _first_label)
+"""The Services by one label of their selectors."""
+
+
+def selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
+    """The Services of the namespace that select pods with these labels."""
+    services = facts.objects(Service)
+    if services:
+        for label in map(str, labels.items()):
+            yield from (each for each in services.by(BY_FIRST_LABEL, label) if selects(each, labels))

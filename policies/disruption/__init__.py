@@ -4,6 +4,7 @@
 |---|---|
 | which fields are added | `disruption_guard` |
 | how a server ends | `drains` |
+| which budgets select which pods | `budgets` |
 | who keeps state | `single_state` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,

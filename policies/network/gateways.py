@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -73,9 +75,24 @@ class Routed(Struct, frozen=True):
     is_default: bool
 
 
-def routed(cluster: WholeObjects, namespace: str, own: Backends) -> Iterator[Routed]:
+def routed(cluster: WholeObjects, namespace: str, own: Backends) -> list[Routed]:
     """Those of some Services and InferencePools of a namespace to which a route with a known time limit
     leads."""
+    known = cluster.cache.once_for(namespace, _by_backend, cluster, namespace)
+    names = (*(f"{_SERVICE} {each}" for each in own.services), *(f"{_POOL} {each}" for each in own.pools))
+    found = sorted(chain.from_iterable(known.get(name, ()) for name in names), key=itemgetter(0))
+    return [each for _, each in found]
+
+
+def _by_backend(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[int, Routed]]]:
+    """What routes lead to, each with its position, by the backend."""
+    found: dict[str, list[tuple[int, Routed]]] = {}
+    for position, each in enumerate(_routed(cluster, namespace)):
+        found.setdefault(each.backend, []).append((position, each))
+    return found
+
+
+def _routed(cluster: WholeObjects, namespace: str) -> Iterator[Routed]:
     for gateway in _gateways():
         kind = type_of(gateway.group_kind)
         if any(any(cluster.every(GroupKind.parse(each), namespace)) for each in gateway.policies):
@@ -92,8 +109,7 @@ def routed(cluster: WholeObjects, namespace: str, own: Backends) -> Iterator[Rou
                 limited = limit if gateway.whole else set_by_user
                 time = gateway.default if limited is None else limited
                 backend = _followed(reference, cluster, namespace)
-                names = own.pools if backend.kind == _POOL else own.services
-                if time and backend.name in names:
+                if time:
                     yield Routed(gateway, name, f"{backend.kind} {backend.name}", time, limited is None)
 
 

@@ -329,13 +329,22 @@ def used_by_other_manifests(
         return {}, True
     counted = workloads.listing.derive(_Manifests).counted_by(quota, facts)
     own = target.kind.kind, target.name
-    return _sum(usage for identity, usage in counted.items() if identity != own), all(
-        identity <= own for identity in counted
-    )
+    ours = counted.by_workload.get(own, {})
+    others = {name: amount - ours.get(name, 0) for name, amount in counted.total.items()}
+    return {name: amount for name, amount in others.items() if amount}, counted.last <= own
 
 
 _Identity: TypeAlias = tuple[str, str]
 """Kind and name of a workload."""
+
+
+class _Counted(Struct, frozen=True):
+    """What a quota counts of the pods of workloads."""
+
+    by_workload: dict[_Identity, Amounts]
+    total: Amounts
+    last: _Identity
+    """The last workload by kind and name."""
 
 
 class _Manifests:
@@ -345,9 +354,9 @@ class _Manifests:
         self._workloads = listing.objects(Replicated)
         self._read_with: tuple[Listing | None, ...] = ()
         self._pods: list[tuple[_Identity, Pods]] = []
-        self._counted: dict[int, tuple[ResourceQuota, dict[_Identity, Amounts]]] = {}
+        self._counted: dict[int, tuple[ResourceQuota, _Counted]] = {}
 
-    def counted_by(self, quota: ResourceQuota, facts: Facts) -> dict[_Identity, Amounts]:
+    def counted_by(self, quota: ResourceQuota, facts: Facts) -> _Counted:
         """What the pods of each workload use that the quota counts."""
         others = facts.listing(Resource.LIMIT_RANGES), facts.listing(Resource.AUTOSCALERS)
         if others != self._read_with:
@@ -357,7 +366,10 @@ class _Manifests:
             for identity, pods in self._pods:
                 if covers(quota, pods):
                     found[identity] = _sum((found.get(identity, {}), pods.usage))
-            self._counted[id(quota)] = quota, found
+            self._counted[id(quota)] = (
+                quota,
+                _Counted(found, _sum(found.values()), max(found, default=("", ""))),
+            )
         return self._counted[id(quota)][1]
 
     def _read(self, facts: Facts) -> Iterator[tuple[_Identity, Pods]]:

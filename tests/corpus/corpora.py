@@ -31,7 +31,8 @@ from webhook.admission.review import Context, Review
 from webhook.cli import reviewing
 from webhook.config.load import load
 from webhook.errors import UserError
-from webhook.manifests.files import SUFFIXES, Document, ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import SUFFIXES, Document, read
 
 PROBES = {"startupProbe": "startup", "readinessProbe": "readiness", "livenessProbe": "liveness"}
 

@@ -11,6 +11,7 @@ from webhook.admission import engine
 from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.manifests import files
+from webhook.manifests.cluster import ManifestCluster
 
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.yaml"))
 
@@ -20,7 +21,7 @@ SOUND = sorted((Path(__file__).parent / "sound").glob("*.yaml"))
 def test_a_sound_spec_has_no_findings(path: Path, profile: Profile) -> None:
     documents = files.read([str(path)])
     config = load({"rules.yaml": f"profile: {profile}"})
-    cluster = files.ManifestCluster([document.obj for document in documents])
+    cluster = ManifestCluster([document.obj for document in documents])
     said = []
     for document in documents:
         decision = engine.decide(Review(document.request(), config, cluster))

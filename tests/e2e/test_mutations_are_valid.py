@@ -32,7 +32,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.json_patch import same
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -23,7 +23,8 @@ from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.cli.reviewing import Reviewed
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 
 ROOT: Final = Path(__file__).parent
 AREAS: Final = {"servers": "Model servers", "training": "Training and batch jobs"}

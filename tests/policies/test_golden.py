@@ -30,8 +30,8 @@ from webhook.admission.json_patch import diff, same
 from webhook.admission.messages import place_of
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
+from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.documents import load_all
-from webhook.manifests.files import ManifestCluster
 
 HERE = Path(__file__).parent
 CASES = sorted(

@@ -23,7 +23,8 @@ from tests.policies import test_golden, test_rules
 from tests.policies.injection import objections
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("examples", "tests/corpus/sound", "tests/policies")

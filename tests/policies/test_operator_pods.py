@@ -20,7 +20,8 @@ from tests.manifests import manifest
 from webhook.admission.engine import mutate
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 MODELS: Json = manifest(
     "ConfigMap",

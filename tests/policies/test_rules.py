@@ -33,6 +33,7 @@ from webhook.admission.projection import project
 from webhook.admission.review import Context
 from webhook.config.load import load, rules
 from webhook.manifests import files
+from webhook.manifests.cluster import ManifestCluster
 
 CASES = Path(__file__).parent.parent
 EXPECT = re.compile(r"^# expect: (\S+) (\w+)\n#   (.+)\n#   (.+)\n", re.MULTILINE)
@@ -66,7 +67,7 @@ class Case:
 
     def cluster(self) -> Cluster:
         """What is known: all objects of the case."""
-        return files.ManifestCluster(self.objects, whole=True)
+        return ManifestCluster(self.objects, whole=True)
 
     def situation(self, cluster: Cluster | None = None) -> tuple[Target, Facts]:
         """What the engine would hand to a rule. `cluster`: instead of the objects of the case."""

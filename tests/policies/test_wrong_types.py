@@ -15,7 +15,8 @@ from webhook.admission.engine import decide
 from webhook.admission.json_patch import diff, steps_of
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, read
 
 JUNK: tuple[Any, ...] = (True, "x", 7, 0.5, [], [None], {}, "")
 CONFIG = load({})

@@ -18,7 +18,8 @@ from policies.core import data
 from tests.manifests import manifest
 from webhook.cli.reviewing import review_documents
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 HERE: Final = Path(__file__).parent
 VERIFIED: Final = HERE / "verified.yaml"

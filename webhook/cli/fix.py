@@ -38,7 +38,8 @@ from webhook.cli.reviewing import Reviewed, review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited
 from webhook.config.load import rules
 from webhook.errors import UserError
-from webhook.manifests.files import Document, ManifestCluster, parse, read_all
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, parse, read_all
 
 _Fix: TypeAlias = tuple[str, str]
 """A finding to fix: its rule, and the path of its field by the names of containers."""

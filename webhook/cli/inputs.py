@@ -22,7 +22,8 @@ from webhook.cli.flags import CURRENT_CONTEXT
 from webhook.cli.named_policy import policy_of, read_policy
 from webhook.cli.reviewing import Reviewed, review_documents
 from webhook.errors import UserError
-from webhook.manifests.files import Document, ManifestCluster, read_all
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, read_all
 from webhook.manifests.overlaid import OverlaidCluster
 
 

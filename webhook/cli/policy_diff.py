@@ -37,7 +37,8 @@ from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError
-from webhook.manifests.files import ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 
 Pair: TypeAlias = "tuple[Reviewed, Reviewed]"
 """The reviews of one object under the old and the new policy."""

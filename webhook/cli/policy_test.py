@@ -35,8 +35,9 @@ from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
+from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.documents import BadDocument, load_all
-from webhook.manifests.files import Document, ManifestCluster, read
+from webhook.manifests.files import Document, read
 
 FILE: Final = "chassis-test.yaml"
 """The name of the files with tests in a directory."""

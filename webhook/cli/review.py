@@ -15,7 +15,8 @@ from webhook.cli.output.show import show
 from webhook.cli.reviewing import Subject, review_documents
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
-from webhook.manifests.files import ManifestCluster, is_complete, is_whole, observed_in, read, read_all
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import is_complete, is_whole, observed_in, read, read_all
 from webhook.manifests.rendered import kustomization_in
 
 

@@ -26,7 +26,8 @@ from webhook.admission.review import Context, Review
 from webhook.cli.history import Figures
 from webhook.cli.named_objects import NamedObjects
 from webhook.manifests.api_fields import field_problems
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 from webhook.manifests.positions import Lines
 
 MAX_FIELD_PROBLEMS: Final = 5

@@ -49,7 +49,8 @@ from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection, served
 from webhook.kube.errors import ApiError
-from webhook.manifests.files import Document, ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, read
 
 _SHORT_NAMES: Final = {
     "po": "pods",

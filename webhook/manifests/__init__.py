@@ -3,7 +3,9 @@
 | question | module |
 |---|---|
 | how YAML and JSON become plain values | `documents` |
-| which files are read, and how their objects replace a cluster | `files` |
+| which files are read | `files` |
+| how their objects replace a cluster | `cluster` |
+| which objects of other files count for a file | `nearest` |
 | what a cluster is after manifests are applied | `overlaid` |
 | on which lines a field is | `positions` |
 

@@ -1,47 +1,24 @@
-"""Manifests instead of a cluster: reading files, and objects as the facts that rules need."""
+"""The objects of files, directories and standard input."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import chain, takewhile
-from operator import eq
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.core.facts import NO_OBJECTS, WholeObjects
-from policies.core.listing import Listing
-from policies.core.resources import Resource, resource_kinds
-from policies.core.scaled_objects import autoscaler_of_scaled_object
-from policies.core.suggestions import closest
 from policies.kube.field_paths import named
 from policies.kube.group_kinds import (
-    AUTOSCALER,
-    CLAIM,
     CONFIG_MAP,
-    CUSTOM_RESOURCE_DEFINITION,
-    DEPLOYMENT,
-    DISRUPTION_BUDGET,
-    LOCAL_QUEUE,
-    NAMESPACE,
-    POD,
-    REPLICATION_CONTROLLER,
-    SCALED_OBJECT,
-    SECRET,
-    SERVICE,
-    STATEFUL_SET,
     GroupKind,
     kind_of,
 )
-from policies.kube.json import Json, mapping, maps, strings, text
-from policies.kube.metadata import controller, labels_of
-from policies.kube.objects.queues import QUEUE_NAME
-from policies.probes.observed import OBSERVED, trimmed
+from policies.kube.json import Json, text
+from policies.probes.observed import OBSERVED
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.manifests.documents import BadDocument, load_all
@@ -277,254 +254,6 @@ def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield at, value
 
 
-class _Selected(Struct, frozen=True):
-    """The workloads that an object selects."""
-
-    nearness: int
-    """Of the nearest one to the object."""
-    by: frozenset[tuple[str, ...]]
-    """Their files."""
-
-
-class ManifestCluster(WholeObjects):
-    """The `policies.core.facts.Cluster` of manifests.
-
-    A resource without an object among the manifests is unknown, not empty: they are a part of a cluster.
-    """
-
-    def __init__(
-        self,
-        objects: Sequence[Json],
-        observed: Json | None = None,
-        *,
-        whole: bool = False,
-        sources: Sequence[str] = (),
-        among: ManifestCluster | None = None,
-    ) -> None:
-        """`observed`: the ConfigMap of observed starts. `whole`: whether these are all objects that are
-        applied together. `sources`: the file of each object. `among`: all objects, if these are a part."""
-        self._objects = objects
-        self._observed = observed
-        self.whole = whole
-        self._among = among or self
-        self._files = [Path(source).parts for source in sources]
-        self._near: tuple[str, frozenset[int], ManifestCluster] = "", frozenset(), self
-
-    def near(self, source: str) -> ManifestCluster:
-        """The cluster for the objects of one file. If several files contain versions of an object, as for
-        several environments, only the nearest version counts. A Service or budget that selects a workload
-        nearer to it than this file belongs to that one. It counts for this file only if it is in the same
-        directory, or one above or below, and selects no workload of this file. A queue belongs to the nearest
-        workload that names it."""
-        last_source, last_far, cluster = self._near
-        if source != last_source:
-            own = Path(source).parts
-            farther = chain.from_iterable(self._farther(versions, own) for versions in self._versions)
-            far = frozenset(chain(farther, self._of_others(own)))
-            if far != last_far:
-                objects = [obj for index, obj in enumerate(self._objects) if index not in far]
-                cluster = ManifestCluster(objects, self._observed, whole=self.whole, among=self)
-            self._near = source, far, cluster
-        return cluster
-
-    @cached_property
-    def _versions(self) -> list[list[int]]:
-        """The indices of the versions of each object with several."""
-        found: dict[tuple[GroupKind, str, str], list[int]] = {}
-        for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
-            kind = kind_of(obj)
-            if _ESSENTIAL.get(kind, "") in mapping(obj, "spec"):
-                key = (kind, _namespace(obj), text(obj, "metadata", "name"))
-                if kind in (AUTOSCALER, SCALED_OBJECT):  # in several files, they are alternatives
-                    scaled = mapping(obj, "spec", "scaleTargetRef")
-                    key = AUTOSCALER, key[1], f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
-                found.setdefault(key, []).append(index)
-        several = [versions for versions in found.values() if len(versions) > 1]
-        compared = len(set(self._files)) * sum(map(len, several))
-        return several if compared <= MAX_COMPARED else []
-
-    def _farther(self, versions: list[int], own: tuple[str, ...]) -> Iterator[int]:
-        """The versions that do not count for a file, and duplicates."""
-        nearness = [_nearness(own, self._files[index]) for index in versions]
-        most = max(nearness)
-        nearest: list[Json] = []
-        for index, near in zip(versions, nearness, strict=True):
-            obj = self._objects[index]
-            if near < most or (self._files[index] != own and obj in nearest):
-                yield index
-            else:
-                nearest.append(obj)
-
-    def _of_others(self, own: tuple[str, ...]) -> Iterator[int]:
-        """The Services, budgets and queues that belong to workloads of other files."""
-        for index, selected in self._selected.items():
-            file = self._files[index]
-            nearness = _nearness(file, own)
-            if nearness >= selected.nearness:
-                continue
-            apart = nearness < min(len(file), len(own)) - 1
-            if apart or own in selected.by or kind_of(self._objects[index]) == LOCAL_QUEUE:
-                yield index
-
-    @cached_property
-    def _selected(self) -> dict[int, _Selected]:
-        """What each Service and budget selects, and what names each queue, by its index."""
-        workloads: dict[str, list[tuple[int, Json]]] = {}
-        selectors: list[tuple[int, Json]] = []
-        for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
-            labels = mapping(obj, *(_LABELS[-2:] if kind_of(obj) == POD else _LABELS))
-            if queue := labels_of(obj).get(QUEUE_NAME):
-                labels = {**labels, QUEUE_NAME: queue}
-            if labels:
-                workloads.setdefault(_namespace(obj), []).append((index, labels))
-            if selector := _selector(obj):
-                selectors.append((index, selector))
-        others = max(sum(map(len, workloads.values())), len(set(self._files)))
-        if len(selectors) * others > MAX_COMPARED:
-            return {}
-        found = {}
-        for index, selector in selectors:
-            files = frozenset(
-                self._files[other]
-                for other, labels in workloads.get(_namespace(self._objects[index]), ())
-                if selector.items() <= labels.items()
-            )
-            if files:
-                found[index] = _Selected(max(_nearness(self._files[index], each) for each in files), files)
-        return found
-
-    @cached_property
-    def _known(self) -> dict[tuple[Resource, str | None], Listing]:
-        by_kind = {known.group_kind: known for known in resource_kinds()}
-        found: dict[tuple[Resource, str | None], list[Json]] = {}
-        for obj in chain(self._objects, _autoscalers(self._objects)):
-            known = by_kind.get(kind_of(obj))
-            if known is None or not text(obj, "metadata", "name") or not known.includes(obj):
-                continue
-            if known.problem(obj):
-                continue  # its own review says so
-            found.setdefault((known.resource, None), []).append(obj)
-            if known.namespaced:
-                found.setdefault((known.resource, _namespace(obj)), []).append(obj)
-        return {key: Listing(objects) for key, objects in found.items()}
-
-    @cached_property
-    def _named(self) -> dict[tuple[GroupKind, str], dict[str, Json]]:
-        """The objects by kind and namespace, then by name."""
-        found: dict[tuple[GroupKind, str], dict[str, Json]] = {}
-        for obj in self._objects:
-            found.setdefault((kind_of(obj), _namespace(obj)), {})[text(obj, "metadata", "name")] = obj
-        return found
-
-    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        return self._named.get((kind, namespace or "default"), {}).get(name)
-
-    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
-        if namespace is None:
-            return [obj for obj in self._objects if kind_of(obj) == kind]
-        return self._named.get((kind, namespace or "default"), {}).values()
-
-    def other_pods(self, namespace: str) -> Listing:
-        return self._others.get(namespace or "default", NO_OBJECTS)
-
-    @cached_property
-    def _others(self) -> dict[str, Listing]:
-        found: dict[str, list[Json]] = {}
-        for obj in self._objects:
-            stays = kind_of(obj) == REPLICATION_CONTROLLER or (
-                kind_of(obj) == POD and text(obj, "spec", "restartPolicy") in ("", "Always")
-            )
-            if stays and controller(obj) is None:
-                found.setdefault(_namespace(obj), []).append(obj)
-        return {namespace: Listing(objects) for namespace, objects in found.items()}
-
-    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        """True only if the set creates the namespace, so that it is empty before.
-
-        Secrets are often not in files. Scripts create ConfigMaps with kubectl, so a ConfigMap is missing only
-        if the set has one with a similar name.
-        """
-        if not self.whole or self.named(NAMESPACE, "", namespace) is None or kind == SECRET:
-            return False
-        if not self.leaves_out(kind, namespace, name):
-            return False
-        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), _SIMILAR))
-
-    def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        """Whether neither the set nor a controller creates such an object."""
-        every = self._among
-        return (
-            every.named(kind, namespace, name) is None
-            and (kind, name) not in _IN_EVERY_NAMESPACE
-            and not every._has_operators
-            and every._creatable.isdisjoint((kind.resource, "*"))
-        )
-
-    def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
-        return self.whole and self.leaves_out(kind, namespace, name)
-
-    @cached_property
-    def _has_operators(self) -> bool:
-        kinds = {kind for kind, _ in self._named}
-        return CUSTOM_RESOURCE_DEFINITION in kinds or any(kind.group not in _BUILT_IN for kind in kinds)
-
-    @cached_property
-    def _creatable(self) -> frozenset[str]:
-        """The resources that roles of the set may create, or that StatefulSets create."""
-        return frozenset(chain.from_iterable(map(_created_by, self._objects)))
-
-    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        if resource is Resource.OBSERVED:
-            return self._starts.get(namespace or "", NO_OBJECTS) if self._observed is not None else None
-        if (resource, None) not in self._known:
-            return None
-        return self._known.get((resource, namespace), NO_OBJECTS)
-
-    @cached_property
-    def _starts(self) -> dict[str, Listing]:
-        data = mapping(self._observed, "data").items()
-        found = ((namespace, trimmed(namespace, value)) for namespace, value in data)
-        return {namespace: Listing([starts]) for namespace, starts in found if starts}
-
-
-_ESSENTIAL: Final = {
-    **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
-    **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
-    CLAIM: "accessModes",
-    GroupKind("", "ResourceQuota"): "hard",
-    GroupKind("", "LimitRange"): "limits",
-    LOCAL_QUEUE: "clusterQueue",
-    GroupKind("kueue.x-k8s.io", "ClusterQueue"): "resourceGroups",
-}
-"""Kinds with versions in several files, and a field that is absent in a patch."""
-_LABELS: Final = ("spec", "template", "metadata", "labels")
-_SELECTORS: Final = {SERVICE: ("spec", "selector"), DISRUPTION_BUDGET: ("spec", "selector", "matchLabels")}
-MAX_COMPARED: Final = 5_000_000
-"""Comparisons of versions and files (about 8 s); with more, all versions count."""
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
-_BUILT_IN: Final = frozenset(
-    {
-        *("", "admissionregistration.k8s.io", "apps", "autoscaling", "batch", "coordination.k8s.io"),
-        *("networking.k8s.io", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io"),
-    }
-)
-"""API groups of Kubernetes whose objects cause no Services, claims or ConfigMaps."""
-_IN_EVERY_NAMESPACE: Final = frozenset(
-    (CONFIG_MAP, name)
-    for name in ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt", "linkerd-config")
-)
-"""Objects that controllers create in every namespace."""
-
-
-def _created_by(obj: Json) -> Iterator[str]:
-    for rule in maps(obj, "rules"):
-        if not {"create", "*"}.isdisjoint(strings(rule, "verbs")):
-            yield from strings(rule, "resources")
-    if maps(obj, "spec", "volumeClaimTemplates"):
-        yield CLAIM.resource
-
-
 def is_whole(paths: Sequence[str], problems: Sequence[UserError]) -> bool:
     """Whether the input is complete and has all objects that are applied together: directories or a
     stream."""
@@ -546,28 +275,3 @@ def observed_in(path: str) -> Json:
         if kind_of(document.obj) == CONFIG_MAP and document.name == OBSERVED:
             return document.obj
     raise UserError(f"{path}: there is no ConfigMap {OBSERVED} in it")
-
-
-def _selector(obj: Json) -> Json:
-    """The labels by which a Service or a budget selects pods, or workloads name a queue; else empty."""
-    if kind_of(obj) == LOCAL_QUEUE:
-        return {QUEUE_NAME: text(obj, "metadata", "name")}
-    return mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
-
-
-def _namespace(obj: Json) -> str:
-    return text(obj, "metadata", "namespace") or "default"
-
-
-def _nearness(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """The number of equal parts at the start of two paths."""
-    return sum(takewhile(bool, map(eq, one, other)))
-
-
-def _autoscalers(objects: Iterable[Json]) -> Iterator[Json]:
-    """The autoscalers that KEDA creates for ScaledObjects."""
-    for obj in objects:
-        if kind_of(obj) == SCALED_OBJECT and text(obj, "metadata", "name"):
-            made = autoscaler_of_scaled_object(obj)
-            if made is not None:
-                yield made

@@ -16,7 +16,7 @@ from policies.core.resources import Resource, resource_kinds
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced, text
 from policies.relations.wait_cycles import CACHED_LINKS
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 
 class OverlaidCluster(WholeObjects):

@@ -40,7 +40,8 @@ from webhook.kube.leader_election import Uptime
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
 from webhook.kube.reflector import Reflector
-from webhook.manifests.files import ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
 from webhook.server import pki

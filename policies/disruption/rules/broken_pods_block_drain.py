@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.disruption.budgets import workloads_of
 from policies.disruption.single_state import starts_slowly
 from policies.kube.group_kinds import DISRUPTION_BUDGET
 from policies.kube.json import mapping
 from policies.kube.objects.scaling import PodDisruptionBudget
-from policies.kube.objects.workloads import Replicated
 
 _ALWAYS = "AlwaysAllow"
 
 
 def check(target: Target, facts: Facts) -> Findings:
     budget = target.read(PodDisruptionBudget)
-    selector, workloads = budget.spec.selector, facts.objects(Replicated)
-    if selector is None or budget.spec.unhealthy_pod_eviction_policy == _ALWAYS or workloads is None:
+    selector = budget.spec.selector
+    if selector is None or budget.spec.unhealthy_pod_eviction_policy == _ALWAYS:
         return
-    for obj, workload in zip(workloads.listing, workloads, strict=True):
-        if workload.kind != "Deployment" or not selector.matches(workload.spec.template.metadata.labels):
+    for obj, workload in workloads_of(selector, facts):
+        if workload.kind != "Deployment":
             continue  # a store's pod that recovers its data must not be evicted
         if starts_slowly(facts.view(mapping(obj, "spec", "template")), facts):
             yield Finding(

@@ -8,8 +8,8 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.groups import LWS_NAME, RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
-from policies.core.listing import TypedIndex
 from policies.core.scaled_objects import autoscaler_of_scaled_object
+from policies.disruption.budgets import budgets_of, workloads_of
 from policies.kube.group_kinds import (
     AUTOSCALER,
     CRON_JOB,
@@ -102,11 +102,7 @@ def _too_few_replicas(selector: LabelSelector, least: IntOrString, facts: Facts)
     if _is_long(selector):
         return
     # By name, since manifests may contain an object more than once.
-    by_name = {
-        (workload.kind, workload.name): workload
-        for workload in facts.objects(Replicated) or ()
-        if _selects(selector, workload)
-    }
+    by_name = {(workload.kind, workload.name): workload for _, workload in workloads_of(selector, facts)}
     selected = list(by_name.values())
     replicas = sum(minimum_of(workload, facts) for workload in selected)
     if not _blocks(least, replicas):
@@ -216,14 +212,10 @@ def _blocked_by(labels: Mapping[str, str], replicas: int, facts: Facts) -> Itera
 def _selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[_Guard]:
     """The budgets that select pods with these labels. A minAvailable of 100% has its finding at the
     budget."""
-    budgets = facts.objects(PodDisruptionBudget)
-    if not budgets:
-        return
-    for label in (None, *labels.items()):
-        for budget in sorted(budgets.by(_BY_LABEL, label), key=lambda each: each.name):
-            selector, least = budget.spec.selector, budget.spec.min_available
-            if selector is not None and least is not None and not _is_all(least) and selector.matches(labels):
-                yield budget, selector, least
+    for budget in budgets_of(labels, facts):
+        selector, least = budget.spec.selector, budget.spec.min_available
+        if selector is not None and least is not None and not _is_all(least):
+            yield budget, selector, least
 
 
 def _groups(target: Target, facts: Facts) -> Findings:
@@ -357,26 +349,9 @@ def _existed(target: Target, least: IntOrString, facts: Facts) -> bool:
     )
 
 
-def _label_of(budget: PodDisruptionBudget) -> Iterator[tuple[str, str] | None]:
-    """One label of a budget's selector; None if it has no labels."""
-    selector = budget.spec.selector
-    yield next(iter(selector.match_labels.items()), None) if selector is not None else None
-
-
-_BY_LABEL: Final = TypedIndex(PodDisruptionBudget, _label_of)
-
-
 def _is_only_selected(kind: str, name: str, selector: LabelSelector, facts: Facts) -> bool:
     """Whether a budget selects no other workload than the one of a kind and name."""
-    return not any(
-        _selects(selector, other)
-        for other in facts.objects(Replicated) or ()
-        if (other.kind, other.name) != (kind, name)
-    )
-
-
-def _selects(selector: LabelSelector, workload: Replicated) -> bool:
-    return selector.matches(workload.spec.template.metadata.labels)
+    return all((other.kind, other.name) == (kind, name) for _, other in workloads_of(selector, facts))
 
 
 def _pods_of_jobs(target: Target, facts: Facts) -> Findings:
@@ -384,10 +359,8 @@ def _pods_of_jobs(target: Target, facts: Facts) -> Findings:
     subresource: it then allows no eviction (`failSafe` in disruption.go of Kubernetes 1.36)."""
     for template in target.templates:
         labels = template.typed.metadata.labels
-        for budget in sorted(facts.objects(PodDisruptionBudget) or (), key=lambda each: each.name):
+        for budget in budgets_of(labels, facts):
             spec = budget.spec
-            if not budget.selects(labels):
-                continue
             field = "maxUnavailable" if spec.max_unavailable is not None else "a percentage of minAvailable"
             if spec.max_unavailable is not None or isinstance(spec.min_available, str):
                 yield Finding(

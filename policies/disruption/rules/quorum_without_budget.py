@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.settings import Field, Model
+from policies.disruption.budgets import budgets_of
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.images import image_matches
 from policies.kube.objects.scaling import PodDisruptionBudget
@@ -31,7 +32,7 @@ class Quorum(Model):
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    members, budgets = minimum_replicas(target, facts), facts.objects(PodDisruptionBudget)
+    members = minimum_replicas(target, facts)
     if members < _LEAST:
         return
     tolerated = (members - 1) // 2
@@ -39,8 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
         store = next(_stores(template), None)
         if store is None:
             continue
-        labels = template.typed.metadata.labels
-        own = [each for each in budgets or () if each.selects(labels)]
+        own = list(budgets_of(template.typed.metadata.labels, facts))
         if not own and facts.whole is None:
             continue  # the next object that is applied may be the budget
         allowed = min((_allowed(each, members) for each in own), default=members)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.disruption.budgets import budgets_of
 from policies.disruption.single_state import may_run_alone, starts_slowly
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
@@ -42,9 +43,8 @@ def _is_guarded(target: Target, facts: Facts) -> bool:
     """Whether a PodDisruptionBudget selects the pods or may do so: at admission, the next object may."""
     if facts.whole is None:
         return True
-    budgets = facts.objects(PodDisruptionBudget)
     labels = target.read(Replicated).spec.template.metadata.labels
-    return budgets is None or any(each.selects(labels) for each in budgets)
+    return facts.objects(PodDisruptionBudget) is None or any(budgets_of(labels, facts))
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))

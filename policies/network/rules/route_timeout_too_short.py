@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.inference_pools import pools_of
-from policies.core.services import selects
+from policies.core.services import selecting
 from policies.kube.json import text
-from policies.kube.objects.services import Service
 from policies.kube.pods import Role
 from policies.network.gateways import Backends, routed
 from policies.probes.serving import recognised
@@ -41,9 +40,8 @@ def check(target: Target, facts: Facts) -> Findings:
 def _backends(template: PodTemplate, facts: Facts) -> Backends:
     """The Services and InferencePools that select the pods of a template."""
     labels = template.typed.metadata.labels
-    services = facts.objects(Service) or ()
     return Backends(
-        frozenset(each.name for each in services if selects(each, labels)),
+        frozenset(each.name for each in selecting(labels, facts)),
         frozenset(text(pool, "metadata", "name") for pool in pools_of(labels, facts)),
     )
 

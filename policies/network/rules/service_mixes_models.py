@@ -8,6 +8,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.pod_view import PodView
+from policies.core.services import selecting
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import mapping
 from policies.kube.objects.services import Service
@@ -44,10 +45,8 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _services(target: Target, labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
     """The Services with another name than the workload's that send requests to its pods."""
-    for service in facts.objects(Service) or ():
-        selector = service.spec.selector
-        balanced = service.spec.cluster_ip != "None" and service.name != target.name
-        if selector and balanced and selector.items() <= labels.items():
+    for service in selecting(labels, facts):
+        if service.spec.cluster_ip != "None" and service.name != target.name:
             yield service
 
 

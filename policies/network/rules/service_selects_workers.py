@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.groups import LWS_NAME
+from policies.core.services import selecting, selects
 from policies.kube.group_kinds import LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.objects.pods import PodTemplateSpec
-from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import LeaderWorkerSet
 from policies.kube.pods import Role
 from policies.probes.recognition import GroupRole, Server
@@ -32,11 +32,10 @@ class _Group(Struct, frozen=True):
 
 def check(target: Target, facts: Facts) -> Findings:
     for group in _groups(target, facts):
-        for service in facts.objects(Service) or ():
-            selector, spec = service.spec.selector, service.spec
-            if not selector or spec.cluster_ip == "None" or spec.type == "ExternalName":
-                continue
-            if selector.items() <= group.labels.items() and selector.items() <= group.first.items():
+        for service in selecting(group.labels, facts):
+            spec = service.spec
+            headless = spec.cluster_ip == "None" or spec.type == "ExternalName"
+            if not headless and selects(service, group.first):
                 yield Finding(
                     group.path,
                     f"Service {service.name} also selects the workers, but only the leader serves. "

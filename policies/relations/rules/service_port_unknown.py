@@ -9,11 +9,10 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.inference_pools import pools_of, target_ports
-from policies.core.services import BY_NAMED_PORT, named_ports, selects, selects_only
+from policies.core.services import named_ports, selecting, selects_only
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.names import listed
-from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Role
 from policies.probes.health import served_port
@@ -54,11 +53,10 @@ def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
 def _senders(target: Target, template: PodTemplate, facts: Facts, port: int) -> Iterator[str]:
     """The Services and InferencePools that send requests for the pods to a port."""
     labels = template.typed.metadata.labels
-    for service in facts.objects(Service) or ():
+    for service in selecting(labels, facts):
         numbers = (each.port if each.target_port is None else each.target_port for each in service.spec.ports)
         headless = service.spec.cluster_ip == "None" or service.spec.type == "ExternalName"
-        sends = port in numbers and not headless and selects(service, labels)
-        if sends and selects_only(service, target, facts) is not None:
+        if port in numbers and not headless and selects_only(service, target, facts) is not None:
             yield f"Service {service.name}"
     for pool in pools_of(labels, facts):
         if port in target_ports(pool):
@@ -66,17 +64,11 @@ def _senders(target: Target, template: PodTemplate, facts: Facts, port: int) -> 
 
 
 def _by_name(target: Target, template: PodTemplate, facts: Facts) -> Findings:
-    services = facts.objects(Service)
-    if not services:
-        return
-    labels = template.typed.metadata.labels
     found = (
         (service, port)
-        for label in map(str, labels.items())
-        for service in services.by(BY_NAMED_PORT, label)
+        for service in selecting(template.typed.metadata.labels, facts)
         for port in named_ports(service)
-        if port not in _names(template)
-        if selects(service, labels) and selects_only(service, target, facts) is not None
+        if port not in _names(template) and selects_only(service, target, facts) is not None
     )
     for service, port in islice(found, _MAX):
         name, main = service.name, next(iter(template.containers(Role.MAIN)), None)

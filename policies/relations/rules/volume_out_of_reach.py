@@ -103,10 +103,10 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
     for path, claim in _claims_of(template, facts):
         if claim.spec.access_modes != (_ONE_NODE,):
             continue
-        for other in workloads:
+        for other in workloads.by(_BY_CLAIM, claim.name):
             if (other.kind, other.name) == (target.kind.kind, target.name) or not minimum_of(other, facts):
                 continue
-            apart = _apart(pod, other, claim, facts) if _mounts(other, claim.name) else ""
+            apart = _apart(pod, other, claim, facts)
             if apart:
                 yield Finding(
                     path,
@@ -118,9 +118,13 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
                 return
 
 
-def _mounts(workload: Replicated, claim: str) -> bool:
+def _claims_mounted(workload: Replicated) -> Iterator[str]:
     sources = (each.persistent_volume_claim for each in workload.spec.template.spec.volumes)
-    return any(each is not None and each.claim_name == claim for each in sources)
+    yield from dict.fromkeys(each.claim_name for each in sources if each is not None)
+
+
+_BY_CLAIM: Final = TypedIndex(Replicated, _claims_mounted)
+"""The workloads by each claim that their pods mount."""
 
 
 def _apart(pod: PodSpec, other: Replicated, claim: PersistentVolumeClaim, facts: Facts) -> str:

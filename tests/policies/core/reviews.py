@@ -11,7 +11,8 @@ from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 STANDARD = load({})

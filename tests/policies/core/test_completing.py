@@ -12,7 +12,7 @@ from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, pod_templates
 from policies.kube.json import Json, dig, maps, replaced
 from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 
 def obj(api: str, kind: str, name: str, spec: Json, namespace: str = "ml") -> Json:

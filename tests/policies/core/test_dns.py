@@ -11,14 +11,14 @@ from policies.core.target import PodTemplate, pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.tables import table
-from webhook.manifests import files
+from webhook.manifests.cluster import ManifestCluster
 
 
 def service(name: str, namespace: str = "ml", **spec: Any) -> Json:
     return manifest("Service", name, spec, namespace=namespace)
 
 
-CLUSTER = files.ManifestCluster(
+CLUSTER = ManifestCluster(
     [
         service("db", clusterIP="10.0.0.7"),
         service("ring", clusterIP="None"),
@@ -69,7 +69,7 @@ CLUSTER = files.ManifestCluster(
 def test_a_name_resolves_to_its_service(host: str, found: tuple[str, str, str] | None) -> None:
     service = resolve(host, "ml", CLUSTER)
     assert (service and (service.namespace, service.name, service.pod)) == found
-    assert resolve(host, "ml", files.ManifestCluster([])) is None
+    assert resolve(host, "ml", ManifestCluster([])) is None
 
 
 def template(container: Json | None = None, **spec: Any) -> PodTemplate:

@@ -23,7 +23,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.projection import project
 from webhook.admission.review import Context
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 RULES = registry.rules().values()
 

@@ -11,7 +11,8 @@ from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 WORKLOADS = {each.gk: each for each in known_workloads()}
 GUARD = "karpenter.sh/do-not-disrupt"

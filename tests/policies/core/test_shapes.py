@@ -16,7 +16,8 @@ from webhook.admission import messages
 from webhook.admission.engine import mutate
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 from webhook.server.metrics import MAX_UNREAD_KINDS, Metrics
 
 HAZARD: Json = {"httpGet": {"path": "/live", "port": 8080}, "failureThreshold": 1, "periodSeconds": 1}

@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.tables import table
 from tests.webhook.kube.filled import filled
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.overlaid import OverlaidCluster
 
 BUDGET = manifest(

@@ -16,7 +16,8 @@ from tests.tables import table
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 LEADER: Json = {
     "name": "vllm",

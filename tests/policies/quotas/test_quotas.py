@@ -28,7 +28,7 @@ from policies.quotas.rules import limit_range_conflict, quota_exceeded, rollout_
 from tests.manifests import manifest
 from tests.tables import table
 from tests.webhook.kube.filled import filled
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.overlaid import OverlaidCluster
 
 WORKLOADS = {each.gk: each for each in known_workloads()}

@@ -20,7 +20,7 @@ from policies.relations.devices import (
 )
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 
 def resource_slice(node: str, devices: int, *, driver: str = "gpu.example", pool: Json | None = None) -> Json:

@@ -9,7 +9,8 @@ from policies.relations import wait_cycles
 from tests.policies.core.reviews import STANDARD
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 COUNT = 7
 

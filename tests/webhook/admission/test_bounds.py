@@ -20,7 +20,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 CONFIG = load({})
 NOWHERE = ManifestCluster([])

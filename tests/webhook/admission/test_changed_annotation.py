@@ -17,7 +17,8 @@ from webhook.admission.changed_annotation import MAX_LENGTH, Changed, annotated
 from webhook.admission.engine import decide, mutate
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 CLUSTER = ManifestCluster(
     [

@@ -14,7 +14,8 @@ from webhook.admission.envelope import Request
 from webhook.admission.messages import warnings_of
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 CLUSTER = ManifestCluster(
     [

@@ -32,7 +32,8 @@ from webhook.admission.envelope import Request
 from webhook.admission.review import Review
 from webhook.admission.scope import in_scope
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 
 class Label(Settings):

@@ -18,7 +18,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.missed import Difference, excluded, is_current, missed, runs
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 NOW = load({"rules.yaml": "profile: standard\n"})
 SAME = load({"rules.yaml": "profile: standard\nmodes: {}\n"})

@@ -16,7 +16,8 @@ from tests.webhook.cli.scanned import Chassis
 from webhook.cli import fix
 from webhook.cli.reviewing import review_documents
 from webhook.config.load import load, rules
-from webhook.manifests.files import ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NODE = """

@@ -27,7 +27,8 @@ from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewing import Reviewed, Subject, review_documents
 from webhook.config.load import load
-from webhook.manifests.files import Document, ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, read
 from webhook.manifests.positions import Lines, Origin
 
 HOSTILE = "</script><script>document.title='owned'</script><!--\"'&"

@@ -12,7 +12,8 @@ from tests.webhook.cli.test_formats import junit_schema, of_sarif
 from webhook.cli.output import policyreport
 from webhook.cli.reviewing import review_documents
 from webhook.config.load import load
-from webhook.manifests.files import ManifestCluster, read
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 
 UNREAD = """\
 apiVersion: v1

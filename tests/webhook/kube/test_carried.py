@@ -14,16 +14,16 @@ from policies.core.facts import BY_NAME, Facts
 from policies.core.listing import Groups, Index, InheritedIndices, Listing
 from policies.core.resources import Resource
 from policies.core.settings import default_settings
-from policies.disruption.rules import drain_blocked_by_pdb
+from policies.disruption import budgets
 from policies.kube.json import Json
 from policies.rollouts import rollouts
 from webhook.kube.caches import ClusterCache, Store
 
 INDICES: dict[Resource, tuple[Index[Any], ...]] = {
-    Resource.SERVICES: (BY_NAME, dns.BY_VARIABLE, dns.BY_ADDRESS, services.BY_NAMED_PORT),
+    Resource.SERVICES: (BY_NAME, dns.BY_VARIABLE, dns.BY_ADDRESS, services.BY_FIRST_LABEL),
     Resource.CLAIMS: (BY_NAME,),
     Resource.WORKLOADS: (services.BY_LABEL,),
-    Resource.BUDGETS: (drain_blocked_by_pdb._BY_LABEL,),
+    Resource.BUDGETS: (budgets.BY_LABEL,),
     Resource.AUTOSCALERS: (rollouts._BY_TARGET,),
     Resource.NODES: (known_facts._BY_KUBELET, BY_NAME),
 }

@@ -12,7 +12,8 @@ from webhook.cli.main import main
 from webhook.errors import UserError
 from webhook.kube.caches import ClusterCache, ObservedStarts
 from webhook.kube.errors import ApiError
-from webhook.manifests.files import ManifestCluster, observed_in
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import observed_in
 
 
 def observed(**data: object) -> Json:

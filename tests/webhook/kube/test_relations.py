@@ -15,7 +15,7 @@ from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cycle_thro
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled, stores_of
 from webhook.kube.caches import ClusterCache
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 
 WORKLOADS = {each.gk: each for each in known_workloads()}
 

@@ -11,8 +11,9 @@ from policies.kube.group_kinds import SERVICE as SERVICES
 from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.errors import UserError
-from webhook.manifests import files as module
-from webhook.manifests.files import ManifestCluster, read, read_all
+from webhook.manifests import nearest as module
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read, read_all
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: ml}\n"

@@ -12,7 +12,7 @@ from tests.steady import pass_over
 from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, worker
 from webhook.admission.answer_encoding import Response
 from webhook.admission.configuration import Config
-from webhook.manifests.files import ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
 from webhook.worker_names import endpoint as names
 from webhook.worker_names.cluster import LiveWorkers
 from webhook.worker_names.endpoint import Listed, NameMetrics, Namer

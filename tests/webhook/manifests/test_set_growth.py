@@ -1,0 +1,125 @@
+"""The work for a set of manifests grows no faster than the set, counted in calls: on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.calls import calls
+from webhook.cli.reviewing import review_documents
+from webhook.config.load import load
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, parse
+
+FEW, MANY = 12, 96
+STEEPEST = 1.1
+"""The exponent: 1 is linear."""
+
+APPLICATION = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app-N}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: app-N}}
+  template:
+    metadata: {labels: {app: app-N, part-of: all}}
+    spec:
+      containers:
+      - name: server
+        image: vllm/vllm-openai:v0.11.0
+        args: [--model, Qwen/Qwen2.5-0.5B]
+        env: [{name: BACKEND, value: "http://app-1"}]
+        ports: [{containerPort: 8000, name: http}]
+        readinessProbe: {httpGet: {path: /health, port: http}}
+        volumeMounts: [{name: models, mountPath: /models}]
+      volumes: [{name: models, persistentVolumeClaim: {claimName: models-N}}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: models-N}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 10Gi}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app-N}
+spec: {selector: {app: app-N}, ports: [{port: 80, targetPort: http}]}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: app-N}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: app-N}}}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: app-N}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: app-N}
+  minReplicas: 2
+  maxReplicas: 4
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: app-N}
+spec: {parentRefs: [{name: gateway}], rules: [{backendRefs: [{name: app-N, port: 80}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: app-N}
+spec:
+  ingressClassName: nginx
+  rules: [{http: {paths: [{path: /N, backend: {service: {name: app-N, port: {number: 80}}}}]}}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: job-N}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: train, image: pytorch/pytorch, args: [torchrun, train.py]}]
+"""
+ONCE = """\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gateway}
+spec: {gatewayClassName: eg}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: quota}
+spec: {hard: {count/pods: "100000", requests.storage: 1Pi}}
+"""
+
+
+def documents(number: int, *, files: bool) -> Iterator[Document]:
+    """So many applications, in one file or in a directory each."""
+    yield from parse("all.yaml", ONCE)
+    for each in range(number):
+        yield from parse(f"{each}/app.yaml" if files else "all.yaml", APPLICATION.replace("-N", f"-{each}"))
+
+
+def work(number: int, *, files: bool) -> int:
+    """The calls that a review of so many applications takes."""
+    found, config = list(documents(number, files=files)), load({})
+
+    def review() -> None:
+        sources = [str(Path(each.source)) for each in found]
+        cluster = ManifestCluster([each.obj for each in found], whole=True, sources=sources)
+        assert sum(1 for _ in review_documents(found, config, cluster)) == len(found)
+
+    return calls(review)
+
+
+def test_a_file_of_many_applications() -> None:
+    work(1, files=False)  # data that is read once, such as the table of presets
+    least, most = work(FEW, files=False), work(MANY, files=False)
+    assert math.log(most / least) / math.log(MANY / FEW) <= STEEPEST, (least, most)
+
+
+def test_many_applications_with_a_directory_each() -> None:
+    work(1, files=True)
+    least, most = work(FEW, files=True), work(MANY, files=True)
+    assert math.log(most / least) / math.log(MANY / FEW) <= STEEPEST, (least, most)

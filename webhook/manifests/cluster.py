@@ -1,0 +1,265 @@
+"""Manifests instead of a cluster: the objects of files as the facts that rules need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Final
+
+from policies.core.facts import NO_OBJECTS, WholeObjects
+from policies.core.listing import Listing
+from policies.core.resources import Resource, resource_kinds
+from policies.core.scaled_objects import autoscaler_of_scaled_object
+from policies.core.suggestions import closest
+from policies.kube.cache import Cache
+from policies.kube.group_kinds import (
+    AUTOSCALER,
+    CLAIM,
+    CONFIG_MAP,
+    CUSTOM_RESOURCE_DEFINITION,
+    NAMESPACE,
+    POD,
+    REPLICATION_CONTROLLER,
+    SCALED_OBJECT,
+    SECRET,
+    GroupKind,
+    kind_of,
+)
+from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.metadata import controller
+from policies.probes.observed import trimmed
+from webhook.manifests.nearest import Nearest, namespace_of
+
+
+class ManifestCluster(WholeObjects):
+    """The `policies.core.facts.Cluster` of manifests.
+
+    A resource without an object among the manifests is unknown, not empty: they are a part of a cluster.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[Json],
+        observed: Json | None = None,
+        *,
+        whole: bool = False,
+        sources: Iterable[str] = (),
+    ) -> None:
+        """`observed`: the ConfigMap of observed starts. `whole`: whether these are all objects that are
+        applied together. `sources`: the file of each object."""
+        self.objects = objects
+        self._observed = observed
+        self.whole = whole
+        self._nearest = Nearest(objects, sources)
+        self._near: tuple[str, frozenset[int], WholeObjects] = "", frozenset(), self
+
+    def near(self, source: str) -> WholeObjects:
+        """The cluster for the objects of one file; see `Nearest.hidden_from`."""
+        last_source, last_hidden, cluster = self._near
+        if source != last_source:
+            hidden = self._nearest.hidden_from(source)
+            if hidden != last_hidden:
+                cluster = NearCluster(self, hidden) if hidden else self
+            self._near = source, hidden, cluster
+        return cluster
+
+    @cached_property
+    def kinds(self) -> list[GroupKind]:
+        """The kind of each object."""
+        return list(map(kind_of, self.objects))
+
+    @cached_property
+    def _known(self) -> dict[tuple[Resource, str | None], Listing]:
+        by_kind = {known.group_kind: known for known in resource_kinds()}
+        found: dict[tuple[Resource, str | None], list[Json]] = {}
+        for obj in chain(self.objects, self.autoscalers.values()):
+            known = by_kind.get(kind_of(obj))
+            if known is None or not text(obj, "metadata", "name") or not known.includes(obj):
+                continue
+            if known.problem(obj):
+                continue  # its own review says so
+            found.setdefault((known.resource, None), []).append(obj)
+            if known.namespaced:
+                found.setdefault((known.resource, namespace_of(obj)), []).append(obj)
+        return {key: Listing(objects) for key, objects in found.items()}
+
+    @cached_property
+    def autoscalers(self) -> dict[int, Json]:
+        """The autoscalers that KEDA creates for ScaledObjects, by the index of these."""
+        made = {
+            index: autoscaler_of_scaled_object(obj)
+            for index, obj in enumerate(self.objects)
+            if kind_of(obj) == SCALED_OBJECT and text(obj, "metadata", "name")
+        }
+        return {index: obj for index, obj in made.items() if obj is not None}
+
+    @cached_property
+    def _named(self) -> dict[tuple[GroupKind, str], dict[str, list[Json]]]:
+        """The objects by kind and namespace, then by name."""
+        found: dict[tuple[GroupKind, str], dict[str, list[Json]]] = {}
+        for obj in self.objects:
+            by_name = found.setdefault((kind_of(obj), namespace_of(obj)), {})
+            by_name.setdefault(text(obj, "metadata", "name"), []).append(obj)
+        return found
+
+    def versions(self, kind: GroupKind, namespace: str, name: str) -> Sequence[Json]:
+        """The objects of a name: several files may contain one each."""
+        return self._named.get((kind, namespace or "default"), {}).get(name, ())
+
+    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        found = self.versions(kind, namespace, name)
+        return found[-1] if found else None
+
+    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
+        if namespace is None:
+            return [obj for obj, own in zip(self.objects, self.kinds, strict=True) if own == kind]
+        return [found[-1] for found in self._named.get((kind, namespace or "default"), {}).values()]
+
+    def other_pods(self, namespace: str) -> Listing:
+        return self._others.get(namespace or "default", NO_OBJECTS)
+
+    @cached_property
+    def _others(self) -> dict[str, Listing]:
+        found: dict[str, list[Json]] = {}
+        for obj in self.objects:
+            stays = kind_of(obj) == REPLICATION_CONTROLLER or (
+                kind_of(obj) == POD and text(obj, "spec", "restartPolicy") in ("", "Always")
+            )
+            if stays and controller(obj) is None:
+                found.setdefault(namespace_of(obj), []).append(obj)
+        return {namespace: Listing(objects) for namespace, objects in found.items()}
+
+    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """True only if the set creates the namespace, so that it is empty before.
+
+        Secrets are often not in files. Scripts create ConfigMaps with kubectl, so a ConfigMap is missing only
+        if the set has one with a similar name.
+        """
+        if not self.whole or self.named(NAMESPACE, "", namespace) is None or kind == SECRET:
+            return False
+        if not self.leaves_out(kind, namespace, name):
+            return False
+        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), _SIMILAR))
+
+    def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """Whether neither the set nor a controller creates such an object."""
+        return (
+            self.named(kind, namespace, name) is None
+            and (kind, name) not in _IN_EVERY_NAMESPACE
+            and not self._has_operators
+            and self._creatable.isdisjoint((kind.resource, "*"))
+        )
+
+    def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        return self.whole and self.leaves_out(kind, namespace, name)
+
+    @cached_property
+    def _has_operators(self) -> bool:
+        kinds = {kind for kind, _ in self._named}
+        return CUSTOM_RESOURCE_DEFINITION in kinds or any(kind.group not in _BUILT_IN for kind in kinds)
+
+    @cached_property
+    def _creatable(self) -> frozenset[str]:
+        """The resources that roles of the set may create, or that StatefulSets create."""
+        return frozenset(chain.from_iterable(map(_created_by, self.objects)))
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        if resource is Resource.OBSERVED:
+            return self._starts.get(namespace or "", NO_OBJECTS) if self._observed is not None else None
+        if (resource, None) not in self._known:
+            return None
+        return self._known.get((resource, namespace), NO_OBJECTS)
+
+    @cached_property
+    def _starts(self) -> dict[str, Listing]:
+        data = mapping(self._observed, "data").items()
+        found = ((namespace, trimmed(namespace, value)) for namespace, value in data)
+        return {namespace: Listing([starts]) for namespace, starts in found if starts}
+
+
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
+_BUILT_IN: Final = frozenset(
+    {
+        *("", "admissionregistration.k8s.io", "apps", "autoscaling", "batch", "coordination.k8s.io"),
+        *("networking.k8s.io", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io"),
+    }
+)
+"""API groups of Kubernetes whose objects cause no Services, claims or ConfigMaps."""
+_IN_EVERY_NAMESPACE: Final = frozenset(
+    (CONFIG_MAP, name)
+    for name in ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt", "linkerd-config")
+)
+"""Objects that controllers create in every namespace."""
+
+
+def _created_by(obj: Json) -> Iterator[str]:
+    for rule in maps(obj, "rules"):
+        if not {"create", "*"}.isdisjoint(strings(rule, "verbs")):
+            yield from strings(rule, "resources")
+    if maps(obj, "spec", "volumeClaimTemplates"):
+        yield CLAIM.resource
+
+
+class NearCluster(WholeObjects):
+    """The objects of a set of manifests that count for one of its files.
+
+    Only Services, budgets, queues and objects with versions are hidden, so all files share the other
+    listings: a set has as many files as objects.
+    """
+
+    def __init__(self, among: ManifestCluster, hidden: Collection[int]) -> None:
+        """`hidden`: the indices of the objects that do not count."""
+        self._among = among
+        self._hidden = {
+            id(obj)
+            for index in hidden
+            for obj in (among.objects[index], among.autoscalers.get(index))
+            if obj is not None
+        }
+        kinds = {among.kinds[index] for index in hidden}
+        kinds |= {AUTOSCALER} if SCALED_OBJECT in kinds else set()
+        self._filtered = {known.resource for known in resource_kinds() if known.group_kind in kinds}
+        self._listings: dict[tuple[Resource, str | None], Listing] = {}
+
+    @property
+    def cache(self) -> Cache:
+        """Values of kinds that are never hidden."""
+        return self._among.cache
+
+    def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        found = self._among.versions(kind, namespace, name)
+        return next((obj for obj in reversed(found) if id(obj) not in self._hidden), None)
+
+    def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
+        every = self._among.every(kind, namespace)
+        found = (
+            [obj]
+            if namespace is None
+            else self._among.versions(kind, namespace, text(obj, "metadata", "name"))
+            for obj in every
+        )
+        shown = ([obj for obj in versions if id(obj) not in self._hidden] for versions in found)
+        return [versions[-1] for versions in shown if versions]
+
+    def other_pods(self, namespace: str) -> Listing:
+        return self._among.other_pods(namespace)
+
+    def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        return self._among.lacks(kind, namespace, name)
+
+    def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        return self._among.makes_no(kind, namespace, name)
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        if resource not in self._filtered:
+            return self._among.listing(resource, namespace)
+        return self._shown(resource, namespace) if self._shown(resource, None) else None
+
+    def _shown(self, resource: Resource, namespace: str | None) -> Listing:
+        key = (resource, namespace)
+        if key not in self._listings:
+            every = self._among.listing(resource, namespace) or ()
+            self._listings[key] = Listing(obj for obj in every if id(obj) not in self._hidden)
+        return self._listings[key]

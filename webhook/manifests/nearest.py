@@ -1,0 +1,187 @@
+"""Which objects of several files count for one of these files.
+
+Files of one directory tree may describe several environments, applications or tutorials. Law: of several
+readings none is assumed, and an object counts for a file unless another file is certainly nearer to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import takewhile
+from operator import eq
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from policies.kube.group_kinds import (
+    AUTOSCALER,
+    CLAIM,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    LOCAL_QUEUE,
+    POD,
+    SCALED_OBJECT,
+    SERVICE,
+    STATEFUL_SET,
+    GroupKind,
+    kind_of,
+)
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import labels_of
+from policies.kube.objects.queues import QUEUE_NAME
+
+Parts: TypeAlias = tuple[str, ...]
+"""The directories of a file, and its name."""
+
+_ESSENTIAL: Final = {
+    **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
+    **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
+    CLAIM: "accessModes",
+    GroupKind("", "ResourceQuota"): "hard",
+    GroupKind("", "LimitRange"): "limits",
+    LOCAL_QUEUE: "clusterQueue",
+    GroupKind("kueue.x-k8s.io", "ClusterQueue"): "resourceGroups",
+}
+"""Kinds with versions in several files, and a field that is absent in a patch."""
+_LABELS: Final = ("spec", "template", "metadata", "labels")
+_SELECTORS: Final = {SERVICE: ("spec", "selector"), DISRUPTION_BUDGET: ("spec", "selector", "matchLabels")}
+MAX_COMPARED: Final = 5_000_000
+"""Comparisons of versions and files, or of selectors and workloads (about 8 s); with more, all count."""
+
+
+class _Selected(Struct, frozen=True):
+    """The workloads that an object selects."""
+
+    nearness: int
+    """Of the nearest one to the object."""
+    by: frozenset[Parts]
+    """Their files."""
+
+
+class _Selectors(Struct, frozen=True):
+    """The Services, budgets and queues that workloads of other files may be nearer to."""
+
+    selected: dict[int, _Selected]
+    """What each of them selects, by its index."""
+    as_near: dict[Parts, list[int]]
+    """Those for which each file below a path is as near as the nearest workload."""
+    within: dict[Parts, list[int]]
+    """Those in a directory."""
+    below: dict[Parts, list[int]]
+    """Those in directories below a directory."""
+
+
+class Nearest:
+    """The objects that do not count for a file: farther versions of an object of which another file has its
+    own, and what belongs to workloads of other files."""
+
+    def __init__(self, objects: Sequence[Json], sources: Iterable[str]) -> None:
+        """`sources`: the file of each object; empty if the files are unknown."""
+        self._objects = objects
+        self._files = [Path(source).parts for source in sources]
+
+    def hidden_from(self, source: str) -> frozenset[int]:
+        """The indices of the objects that do not count for a file.
+
+        If several files contain versions of an object, as for several environments, only the nearest version
+        counts. A Service or budget that selects a workload nearer to it than this file belongs to that one.
+        It counts for this file only if it is in the same directory, or one above or below, and selects no
+        workload of this file. A queue belongs to the nearest workload that names it.
+        """
+        own = Path(source).parts
+        farther = (index for versions in self._versions for index in self._farther(versions, own))
+        return frozenset((*farther, *(self._selectors.selected.keys() - self._shared(own))))
+
+    @cached_property
+    def _versions(self) -> list[list[int]]:
+        """The indices of the versions of each object with several."""
+        found: dict[tuple[GroupKind, str, str], list[int]] = {}
+        for index, (obj, _) in enumerate(zip(self._objects, self._files, strict=False)):
+            kind = kind_of(obj)
+            if _ESSENTIAL.get(kind, "") in mapping(obj, "spec"):
+                key = (kind, namespace_of(obj), text(obj, "metadata", "name"))
+                if kind in (AUTOSCALER, SCALED_OBJECT):  # in several files, they are alternatives
+                    scaled = mapping(obj, "spec", "scaleTargetRef")
+                    key = AUTOSCALER, key[1], f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
+                found.setdefault(key, []).append(index)
+        several = [versions for versions in found.values() if len(versions) > 1]
+        compared = len(set(self._files)) * sum(map(len, several))
+        return several if compared <= MAX_COMPARED else []
+
+    def _farther(self, versions: list[int], own: Parts) -> Iterator[int]:
+        """The versions that do not count for a file, and duplicates."""
+        nearness = [_nearness(own, self._files[index]) for index in versions]
+        most = max(nearness)
+        nearest: list[Json] = []
+        for index, near in zip(versions, nearness, strict=True):
+            obj = self._objects[index]
+            if near < most or (self._files[index] != own and obj in nearest):
+                yield index
+            else:
+                nearest.append(obj)
+
+    def _shared(self, own: Parts) -> Iterator[int]:
+        """The Services, budgets and queues that count for a file."""
+        known = self._selectors
+        for length in range(len(own) + 1):
+            yield from known.as_near.get(own[:length], ())
+        around = [known.within.get(own[:length], ()) for length in range(len(own))]
+        for index in (*known.below.get(own[:-1], ()), *(each for found in around for each in found)):
+            if own not in known.selected[index].by and kind_of(self._objects[index]) != LOCAL_QUEUE:
+                yield index
+
+    @cached_property
+    def _selectors(self) -> _Selectors:
+        found = _Selectors(self._select(), {}, {}, {})
+        for index, selected in found.selected.items():
+            file = self._files[index]
+            found.as_near.setdefault(file[: selected.nearness], []).append(index)
+            found.within.setdefault(file[:-1], []).append(index)
+            for length in range(len(file) - 1):
+                found.below.setdefault(file[:length], []).append(index)
+        return found
+
+    def _select(self) -> dict[int, _Selected]:
+        """What each Service and budget selects, and what names each queue, by its index."""
+        by_label: dict[tuple[str, object, object], list[tuple[Parts, Json]]] = {}
+        selectors: list[tuple[int, Parts, Json]] = []
+        for index, (obj, file) in enumerate(zip(self._objects, self._files, strict=False)):
+            labels = mapping(obj, *(_LABELS[-2:] if kind_of(obj) == POD else _LABELS))
+            if queue := labels_of(obj).get(QUEUE_NAME):
+                labels = {**labels, QUEUE_NAME: queue}
+            for key, value in labels.items():
+                by_label.setdefault((namespace_of(obj), key, str(value)), []).append((file, labels))
+            if selector := _selector(obj):
+                selectors.append((index, file, selector))
+        found = {}
+        compared = 0
+        for index, file, selector in selectors:
+            namespace = namespace_of(self._objects[index])
+            # Each label of the selector has all selected workloads; the rarest one has the fewest others.
+            every = (by_label.get((namespace, key, str(value)), []) for key, value in selector.items())
+            candidates = min(every, key=len)
+            compared += len(candidates)
+            if compared > MAX_COMPARED:
+                return {}
+            files = frozenset(of for of, labels in candidates if selector.items() <= labels.items())
+            if files:
+                found[index] = _Selected(max(_nearness(file, each) for each in files), files)
+        return found
+
+
+def namespace_of(obj: Json) -> str:
+    return text(obj, "metadata", "namespace") or "default"
+
+
+def _selector(obj: Json) -> Json:
+    """The labels by which a Service or a budget selects pods, or workloads name a queue; else empty."""
+    if kind_of(obj) == LOCAL_QUEUE:
+        return {QUEUE_NAME: text(obj, "metadata", "name")}
+    return mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
+
+
+def _nearness(one: Parts, other: Parts) -> int:
+    """The number of equal parts at the start of two paths."""
+    return sum(takewhile(bool, map(eq, one, other)))
