@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,7 @@ def found(rule: Rule, case: Case) -> list[Finding]:
 
 
 FILES = sorted(CASES.glob("**/rules/*/*"))
+_BY_RULE = {rule: list(paths) for rule, paths in groupby(FILES, key=lambda path: path.parent.name)}
 
 
 def cases_of(rule: Rule) -> Iterator[tuple[str, Case]]:
@@ -102,7 +104,7 @@ def cases_of(rule: Rule) -> Iterator[tuple[str, Case]]:
 
 
 def cases(kind: str, rule: Rule) -> list[Path]:
-    return [path for path in FILES if path.match(f"{rule.id}/{kind}-*.yaml")]
+    return [path for path in _BY_RULE.get(rule.id, ()) if path.match(f"{kind}-*.yaml")]
 
 
 def all_rules() -> list[Rule]:
