@@ -54,6 +54,7 @@ class Phase(Model):
     processors: float = Field(0.01, description="the share of a processor that its processes use")
     jump: float = Field(0.0, description="seconds by which the clock jumps first, while nothing runs")
     reset: bool = Field(False, description="whether its metrics begin at 0 again")
+    sends: bool = Field(False, description="whether the kernel shows that clients are sent something")
 
 
 class Case(Model):
@@ -115,6 +116,7 @@ class Replay:
         self._code = _definitions(text)
         self._plan = _plan(self._arguments[4])
         self._done = self._plan["metrics"].get("done", [ACCEPTED])
+        self._canaries = [path for path, _ in self._plan["canaries"]]
 
     @property
     def first_done(self) -> str:
@@ -180,6 +182,7 @@ class Replay:
             "work": lambda: (1.0, self._used, 0, 0, 0),
             "processes": list,
             "lost": lambda: self._phase.lost,
+            "served": lambda: self._phase.sends,
             "jitter": lambda: self.jitter,
         }
         names["os"] = SimpleNamespace(environ={}, open=_no_log, O_WRONLY=0, O_NONBLOCK=0, O_NOCTTY=0)
@@ -197,28 +200,28 @@ class Replay:
     def _ask(
         self, path: str, seconds: float, body: object = None, port: int = 0
     ) -> tuple[int | None, bytes | None]:
-        answer = self._answer(path, body)
-        took, status, text = answer
+        canary = path in self._canaries
+        took, status, text = self._answer(path, canary)
         limit = min(seconds, self._end - self.now)
         if took is None or took > limit:
             self._wait(limit)
-            if body is not None:
+            if canary:
                 for name, amount in self._phase.canary_moves.items():
                     self.metrics[name] = self.metrics.get(name, 0.0) + amount
             status, text = None, None
         else:
             self._wait(took)
-            if body is not None and status == 200 and self._phase.counts:
+            if canary and status == 200 and self._phase.counts:
                 for name in self._done:
                     self.metrics[name] += 1
         if self.now >= self._end:
             self._finish(0, "cannot tell: no time left")
         return status, text
 
-    def _answer(self, path: str, body: object) -> tuple[float | None, int | None, bytes | None]:
+    def _answer(self, path: str, canary: bool) -> tuple[float | None, int | None, bytes | None]:
         """Seconds until it comes, its status and its text."""
         phase = self._phase
-        if body is not None:
+        if canary:
             return phase.answers_after, phase.status, b"{}"
         if path == self._plan["page"] and phase.page:
             named = ((each if "{" in each else each + LABELS, value) for each, value in self.metrics.items())

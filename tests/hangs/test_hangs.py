@@ -43,8 +43,8 @@ def test_the_probe_is_the_program(server: str) -> None:
 
 
 SILENCE = 150
-"""Seconds: a server that finishes something in every such window is never restarted. It is the time from the
-first of 6 failures to the last."""
+"""Seconds: a server that finishes something in every such window is never restarted, if its metrics page or
+the kernel shows it. It is the time from the first of 6 failures to the last."""
 
 
 @given(
@@ -53,7 +53,8 @@ first of 6 failures to the last."""
             Phase,
             seconds=st.integers(1, SILENCE - 1),
             health=st.sampled_from([200, 503, None]),
-            page=st.just(True),
+            page=st.booleans(),
+            sends=st.just(True),
             answers_after=st.sampled_from([0.05, 5.0, None]),
             status=st.sampled_from([200, 429, 500, 503]),
             jump=st.sampled_from([0.0, 0.0, 7.0]),
@@ -73,7 +74,8 @@ def test_a_server_that_finishes_something_in_every_window_is_never_restarted(
     done, work = replay.first_done, dict.fromkeys(replay.gauges_of_work, 7.0)
     story = [Phase(seconds=60)]
     for n, phase in enumerate(phases, start=1):
-        story.append(replace(phase, values={**work, done: 1000.0 * n}))
+        shown = phase.page or phase.health == 503
+        story.append(replace(phase, page=shown, values={**work, done: 1000.0 * n}))
     assert replay.live(tuple(story)) is None, replay.seen
 
 

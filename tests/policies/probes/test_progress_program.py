@@ -36,6 +36,8 @@ _VLLM: dict[str, Any] = {"name": "a", "image": "vllm/vllm-openai", "args": ["--m
 PLAN: str = probes_of(_VLLM)["livenessProbe"]["exec"]["command"][8]
 FAILS = 100
 """The exit status of a program that has detected a hang."""
+SENT_LATELY = 2
+"""Seconds since a server sent something to a client, in which that shows that it is busy."""
 FASTER = 2.5
 """The program's timeouts are divided by this for servers that do not answer."""
 
@@ -189,6 +191,7 @@ class Kubelet:
             "left() - PAGE - 1": f"left() - PAGE - {1 / faster}",
             # On a busy machine the interpreter starts slowly: the deadline counts from here.
             "END = time.monotonic() + DEADLINE - age()": "END = time.monotonic() + DEADLINE",
+            "each[4] < 30000": f"each[4] < {SENT_LATELY * 1000}",
             'listdir("/proc")': f'listdir("{self.folder}/proc")',
             '"/proc/%d/cmdline"': f'"{self.folder}/proc/%d/cmdline"',
             '"/proc/%s/cwd" % pid': f'"{self.folder}"',
@@ -321,6 +324,37 @@ def test_a_failing_health_check(health: Answer, kubelet: Kubelet) -> None:
     assert (outcome.status, outcome.message.startswith("GET /health")) == (FAILS, True)
     server.moves = True
     assert kubelet.probe(server).status == 0, "it works"
+
+
+@pytest.mark.parametrize(
+    ("reads", "status"),
+    [(True, 0), (False, FAILS)],
+    ids=["a client is sent an answer", "it does not read on"],
+)
+def test_a_server_too_busy_for_checks_that_answers_clients(
+    reads: bool, status: int, kubelet: Kubelet
+) -> None:
+    """https://github.com/vllm-project/vllm/pull/38157"""
+    slow = Server({"/health": None, "/metrics": None, "/stream": (200, 1 << 30)})
+    kubelet.serve(slow)
+    done = threading.Event()
+    with socket.create_connection(("127.0.0.1", slow.port)) as client:
+        client.settimeout(10)
+        client.sendall(b"GET /stream HTTP/1.0\r\n\r\n")
+        client.recv(1 << 16)
+        time.sleep(0 if reads else 2 * SENT_LATELY)
+
+        def read() -> None:
+            while reads and not done.wait(0.05):
+                client.recv(1 << 22)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        outcome = kubelet.probe(slow, silent=LONG_AGO)
+        done.set()
+        reader.join()
+    assert outcome.status == status, outcome.message
+    assert ("it answers clients" in outcome.message) == reads
 
 
 def test_nothing_listens(kubelet: Kubelet, free_port: int) -> None:
