@@ -354,6 +354,16 @@ class Preset(Model):
         description="timeout of the liveness check, if it waits behind earlier requests; 3 failures then "
         "restart the container",
     )
+    live_silence: Duration = Field(
+        0,
+        ge=0,
+        le=3600,
+        description="seconds for which the liveness check of a server that works may fail without a break, "
+        "as during one long step of its engine",
+    )
+    live_silence_flags: tuple[str, ...] = Field(
+        (), description="flags that set the seconds a step may take: a longer time replaces `liveSilence`"
+    )
     older: tuple[Older, ...] = Field(
         (),
         description="the endpoints of earlier versions, by the tag of the preset's images, the oldest first",

@@ -32,6 +32,7 @@ from policies.kube.json import Json, dig, maps, text
 from policies.kube.names import is_label_key
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, Role, every, timed, with_container
+from policies.kube.quantities import whole_number
 from policies.probes.advice import advise
 from policies.probes.canary import annotated_progress, body_variable
 from policies.probes.copied import killed_start, startup_check
@@ -165,7 +166,7 @@ def _missing_liveness(
     if check and program:
         timing = _liveness(settings, check.timeout, ready, grouped=grouped)
     else:
-        timing = _with_live_timeout(timing, endpoint, container, settings)
+        timing = _with_patience(timing, endpoint, container, settings)
     timing = replace(timing, initial_delay_seconds=delay)
     yield _probe(pod, container, "livenessProbe", endpoint, timing, source, check)
     variable = body_variable(pod, container, facts) if program else None
@@ -232,16 +233,18 @@ def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, gr
     return every(period, timeout, min(failures * (GROUP_FACTOR if grouped else 1), _MAX_FAILURES))
 
 
-def _with_live_timeout(
-    timing: Probe, endpoint: Json, container: Container, settings: StandardProbes
-) -> Probe:
-    """The numbers with the preset's `liveTimeout`, if the server answers after earlier requests."""
+def _with_patience(timing: Probe, endpoint: Json, container: Container, settings: StandardProbes) -> Probe:
+    """The numbers with the preset's `liveTimeout` and `liveSilence`, for its own liveness endpoint."""
     server, known = settings.recogniser.server(container), preset_health(container, settings)
-    timeout = (server and server.preset.live_timeout) or 0
-    if timeout <= timing.timeout or known is None or endpoint != known.live:
+    if server is None or known is None or endpoint != known.live:
         return timing
-    period = max(timing.period, timeout)
-    return every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
+    timeout, silence = server.preset.live_timeout or 0, server.preset.live_silence
+    if timeout > timing.timeout:
+        period = max(timing.period, timeout)
+        timing = every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
+    longest = server.configured(server.preset.live_silence_flags, ()) if silence else None
+    silence = min(max(silence, whole_number(longest, 5) or 0), MAX_START)
+    return every(timing.period, timing.timeout, max(timing.failures, -(-silence // timing.period)))
 
 
 def _budget(

@@ -114,7 +114,8 @@ def _probes(preset: Preset, budget: int) -> dict[str, Any]:
     if live and preset.progress is None:
         waits = preset.live_timeout
         times = {"timeoutSeconds": waits, "periodSeconds": waits} if waits else slow
-        probes["livenessProbe"] = {**live, **times, "failureThreshold": 3 if waits else 6}
+        failures = max(3 if waits else 6, -(-preset.live_silence // times["periodSeconds"]))
+        probes["livenessProbe"] = {**live, **times, "failureThreshold": failures}
     if ready:
         probes["readinessProbe"] = {**ready, **slow}
     return probes
