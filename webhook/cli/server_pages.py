@@ -117,7 +117,7 @@ def _probes(preset: Preset) -> Iterator[str]:
     elif preset.live_socket:
         yield "liveness: only whether the port is open, because the health endpoint waits behind inferences"
     elif preset.live_path:
-        yield f"liveness: `GET {preset.live_path}`"
+        yield f"liveness: `GET {preset.live_path}`{_patience(preset)}"
     if preset.ready_path and preset.protocol is Protocol.HTTP:
         since = f", since version {preset.since}" if preset.since not in (None, "first") else ""
         yield f"readiness: `GET {preset.ready_path}`{since}" + _cited(preset.since_source)
@@ -132,6 +132,18 @@ def _probes(preset: Preset) -> Iterator[str]:
         yield f"listens only on 127.0.0.1 by default: set {_code((*preset.host_flags, *preset.host_env))}"
     if preset.unless_flags or preset.unless_env:
         yield f"no probe is injected with {_code((*preset.unless_flags, *preset.unless_env))}"
+
+
+def _patience(preset: Preset) -> str:
+    """How long liveness waits for an answer or for a success, if that is longer than usual."""
+    if preset.live_timeout:
+        return f", which may take {in_words(preset.live_timeout)}, because it waits behind inferences"
+    if preset.live_silence:
+        flags = (
+            f" ({_code(preset.live_silence_flags)} can make it longer)" if preset.live_silence_flags else ""
+        )
+        return f", which may fail for {in_words(preset.live_silence)} during one long step{flags}"
+    return ""
 
 
 def _start(preset: Preset) -> Iterator[str]:
@@ -153,7 +165,7 @@ def _cache(preset: Preset) -> Iterator[str]:
         return
     yield f"stores models in `{cache.directory}` in images {_code(cache.images)}{_cited(cache.source)}"
     if cache.env or cache.flags:
-        yield f"{_code((*cache.env, *cache.flags))} changes the directory"
+        yield f"the directory is set by {_code((*cache.env, *cache.flags))}"
     if cache.in_home:
         yield f"a user without a home directory can't write there ([rule]({_RULES}/cache-not-writable.md))"
     yield f"without a volume there, each restart repeats the download ([rule]({_RULES}/model-cache-lost.md))"
@@ -179,7 +191,7 @@ def _memory(preset: Preset) -> Iterator[str]:
     if preset.parallelism is not None:
         flags = [flag for factor in preset.parallelism.spread for flag in (*factor.flags, *factor.variables)]
         if flags:
-            yield f"{_code(flags)} sets its number of accelerators{_cited(preset.parallelism.source)}"
+            yield f"its number of accelerators is set by {_code(flags)}{_cited(preset.parallelism.source)}"
         yield (
             "on several GPUs it needs a volume of medium Memory at `/dev/shm` "
             f"([rule](../rules/shared-memory-too-small.md)){_cited(preset.parallelism.source)}"
@@ -221,7 +233,7 @@ def _stop(preset: Preset) -> Iterator[str]:
     elif drain.seconds is not None:
         yield f"finishes open requests for {drain.seconds} s after SIGTERM{since}{_cited(drain.source)}"
     if drain.flags or drain.env:
-        yield f"{_code((*drain.flags, *drain.env))} sets the time{_cited(drain.source)}"
+        yield f"the time is set by {_code((*drain.flags, *drain.env))}{_cited(drain.source)}"
 
 
 def _pitfalls(preset: Preset) -> Iterator[str]:
@@ -269,7 +281,7 @@ def _hangs(preset: Preset) -> Iterator[str]:
     asked = _code(each.path for each in progress.canaries)
     by = f"work is finished, by `{progress.page}`"
     if progress.connections:
-        by = f"{asked} is answered while no client is" if asked else "connections are accepted"
+        by = f"clients or {asked} get answers" if asked else "connections are accepted"
     yield (
         "its liveness endpoint does not notice all hangs; a program in the container checks that "
         f"{by}{_cited(progress.source)}"
@@ -284,8 +296,9 @@ def _hangs(preset: Preset) -> Iterator[str]:
 
 def _scaling(preset: Preset) -> Iterator[str]:
     if preset.load_metrics is not None:
-        yield f"{_code(preset.load_metrics.names)} shows its load{_cited(preset.load_metrics.source)}"
-        if not preset.load_metrics.of_router:
+        metrics = preset.load_metrics
+        yield f"metrics that show its load: {_code(metrics.names)}{_cited(metrics.source)}"
+        if not metrics.of_router:
             yield (
                 "these disappear with the last pod, so they can't start one from zero "
                 "([rule](../rules/autoscaler-stays-at-zero.md))"
