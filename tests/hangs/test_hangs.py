@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from policies.probes.preset import known_presets
 from tests.hangs.replay import (
     ACCEPTED,
     CONTAINERS,
@@ -35,6 +36,21 @@ def test_case(case: Case, jitter: int) -> None:
 def test_every_server_has_a_hang_and_an_honest_silence() -> None:
     found = {(case.server, case.restarted) for case in cases()}
     assert found == {(server, restarted) for server in CONTAINERS for restarted in (True, False)}
+
+
+def test_every_plan_is_replayed() -> None:
+    presets = known_presets()
+
+    def plan(server: str) -> tuple[object, ...]:
+        progress = presets[server].progress
+        assert progress is not None
+        if progress.like:
+            return plan(progress.like)
+        return progress.metrics, progress.canaries, progress.connections
+
+    replayed = [plan(server) for server in CONTAINERS]
+    missing = {name for name, preset in presets.items() if preset.progress and plan(name) not in replayed}
+    assert missing == set()
 
 
 @pytest.mark.parametrize("server", CONTAINERS)
