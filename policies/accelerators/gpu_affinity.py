@@ -218,7 +218,7 @@ def _with_affinity(
                 why.give(
                     field_path(REQUIRED),
                     lambda: (
-                        f"requests {requested}, and every node that has it carries {_any_of(fleet.cover)}"
+                        f"requests {requested}, and every node with it has the label {_any_of(fleet.cover)}"
                     ),
                     setting="affinity",
                 )
@@ -230,7 +230,7 @@ def _with_affinity(
             if changed is not pod:
                 why.give(
                     field_path(PREFERRED),
-                    f"requests {requested}, and nodes that carry {label.key} have it",
+                    f"requests {requested}, and nodes with the label {label.key} have it",
                     setting="affinity",
                 )
             pod = changed
@@ -254,7 +254,7 @@ def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: R
     expressions = _avoiding(spec, inventory)
     if not expressions or _seeks_accelerators(spec, settings):
         return pod
-    said = "requests no accelerator, so it leaves the nodes that have one to pods that do"
+    said = "requests no accelerator, so it leaves nodes with accelerators to pods that do"
     if settings.cpu_pods is Strength.REQUIRED:
         if not _finds_cpu_node(spec, inventory, facts):
             return pod
@@ -344,7 +344,7 @@ def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reas
         return view
     why.give(
         field_path(path),
-        lambda: f"requested by {TOPOLOGY}: pods of {_as_text(group)} together by {topology.key}",
+        lambda: f"requested by {TOPOLOGY}: pods with {_as_text(group)} run in the same {topology.key}",
         setting="topology",
         annotation=f"{TOPOLOGY}={typed.metadata.annotations[TOPOLOGY]}",
     )

@@ -107,7 +107,9 @@ def _with_policy(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Fac
         setting="retryableExitCodes" if codes else "",
         annotation=lambda: _annotation(codes),
     )
-    why.give(f"{place}.podReplacementPolicy", "the API server requires Failed with a podFailurePolicy")
+    why.give(
+        f"{place}.podReplacementPolicy", "the API server requires the value Failed with a podFailurePolicy"
+    )
     return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}
 
 

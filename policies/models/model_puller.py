@@ -114,7 +114,9 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
 
 
 def _purpose(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
-    count = "" if models is None else f"{len(models)} model{'' if len(models) == 1 else 's'} of "
+    count = (
+        "the models of " if models is None else f"{len(models)} model{'' if len(models) == 1 else 's'} of "
+    )
     loads = (
         "" if pull.server == "none" else f" and loads them over the {pull.server} protocol, port {pull.port}"
     )
@@ -341,7 +343,9 @@ def _with_istio_startup(pod: Json, puller: Container, settings: ModelPuller, why
         return pod
     command = ["python", "-c", _ASK_READY.format(port=settings.port)]
     kept = {key: value for key, value in probe.items() if key != "httpGet"}
-    why.give(f"{puller.path}.startupProbe", "a command, since Istio's agent starts too late")
+    why.give(
+        f"{puller.path}.startupProbe", "a command instead of a request, since Istio's agent starts too late"
+    )
     return replaced(
         pod, ("spec", puller.list, puller.index, "startupProbe"), {"exec": {"command": command}, **kept}
     )

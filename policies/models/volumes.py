@@ -72,10 +72,10 @@ def with_models_volume(pod: Json, pull: ModelPull, size: int, why: Reasons) -> t
         return pod, {"name": MODELS, "mountPath": pull.model_dir}, None
     limit = f"{-(-size >> 30)}Gi"
     source: Json = {"emptyDir": {"sizeLimit": limit}}
-    reason, annotation = f"the models, at most {limit}", ""
+    reason, annotation = f"volume for the models, at most {limit}", ""
     if pull.claim:
         source = {"persistentVolumeClaim": {"claimName": pull.claim}}
-        reason, annotation = f"the models, in claim {pull.claim}", f"{MODEL_CLAIM}={pull.claim}"
+        reason, annotation = f"volume for the models: claim {pull.claim}", f"{MODEL_CLAIM}={pull.claim}"
     pod, name = _with_volume(pod, MODELS, source, why, reason, setting="volumeSize", annotation=annotation)
     return pod, {"name": name, "mountPath": pull.model_dir}, None if pull.claim else size
 
@@ -107,7 +107,7 @@ def with_config_volume(pod: Json, pull: ModelPull, why: Reasons) -> tuple[Json, 
         config = volume.get("configMap")
         if isinstance(config, dict) and config.get("name") == pull.config and not config.get("items"):
             return pod, text(volume, "name")
-    reason = f"the list of models, ConfigMap {pull.config}, for the sidecar"
+    reason = f"the list of models for the sidecar: ConfigMap {pull.config}"
     return _with_volume(pod, CONFIG, {"configMap": {"name": pull.config}}, why, reason)
 
 
@@ -119,7 +119,7 @@ def with_cache(pod: Json, claim: str, why: Reasons) -> tuple[Json, list[Json]]:
         if text(volume, "persistentVolumeClaim", "claimName") == claim and _is_writable(volume):
             return pod, [{"name": text(volume, "name"), "mountPath": CACHE_DIR}]
     source = {"persistentVolumeClaim": {"claimName": claim}}
-    reason = f"a cache of models that pods share, in claim {claim}"
+    reason = f"a cache of models that pods share: claim {claim}"
     pod, name = _with_volume(pod, CACHE, source, why, reason, annotation=f"{MODEL_CACHE}={claim}")
     return pod, [{"name": name, "mountPath": CACHE_DIR}]
 

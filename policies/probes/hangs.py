@@ -16,6 +16,7 @@ from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import handler_of
 from policies.probes.liveness_program import (
+    BY_HAND,
     asked_by,
     asks_nothing,
     blind_because,
@@ -79,7 +80,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     after = in_words(timing.give_up)
     if server is not None and (because := blind_because(template.view, container, facts)):
         remove = "Remove the livenessProbe: the webhook adds one that notices it."
-        by_hand = because == "the probe was written by hand"
+        by_hand = because == BY_HAND
         change = remove if by_hand else ""
         return Hang(False, f"its endpoint does not notice it, and {because}", change=change)
     instead = f"Replace the livenessProbe with {_CANARY}."

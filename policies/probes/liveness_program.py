@@ -124,6 +124,9 @@ def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
     return progress.of(other.progress) if other and other.progress else None
 
 
+BY_HAND: Final = "the probe was written by hand"
+
+
 def blind_because(pod: PodView, container: Container, facts: Facts) -> str | None:
     """Why a container's livenessProbe asks an endpoint that detects no hangs, although its server has a
     progress check; None if it does not, or if the endpoint was chosen."""
@@ -135,7 +138,7 @@ def blind_because(pod: PodView, container: Container, facts: Facts) -> str | Non
         return None
     health = preset_health(container, settings)
     check = progress_check(pod, container, health.live if health else None, facts)
-    return check and (check.why_not or "the probe was written by hand")
+    return check and (check.why_not or BY_HAND)
 
 
 def is_program(probe: object) -> bool:
@@ -159,13 +162,13 @@ def asked_by(plan: Json) -> str:
     """What the program asks, as a phrase."""
     canary = dig(plan, "canaries", 0)
     if not plan or (plan.get("page") and canary):
-        return "its health, what it has finished, and one request while that does not change"
+        return "its health and its finished work, with one request if no work was finished"
     if plan.get("page"):
-        return "its health, and what it has finished while requests wait; no request is sent"
+        return "its health, and its finished work while requests wait, without sending a request"
     if canary is None:
-        return "whether it accepts connections while its processes compute nothing; no request is sent"
+        return "whether it accepts connections or computes, without sending a request"
     method = "GET" if dig(canary, 1) is None else "POST"
-    return f"{method} {text(canary, 0)}, while no client gets answers and its processes compute nothing"
+    return f"{method} {text(canary, 0)} if no client gets an answer and its processes compute nothing"
 
 
 def asks_nothing(plan: Json) -> bool:

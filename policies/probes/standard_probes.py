@@ -299,7 +299,7 @@ def _probe(
             blind = f"; it passes even if the server hangs, since progress is not checked: {check.why_not}"
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in endpoint else ""
         if name == "livenessProbe" and timing.timeout >= _LONG_TIMEOUT:
-            waits = f", for up to {in_words(timing.timeout)}, since it waits behind inferences"
+            waits = f", which may take {in_words(timing.timeout)}, since it waits behind inferences"
         return f"{asked}{waits} ({who}); {effect}{blind}"
 
     def annotation() -> str:
@@ -373,9 +373,9 @@ def _asked(handler: Json) -> str:
         case "httpGet":
             return f"GET {text(action, 'path')} on port {dig(action, 'port')}"
         case "grpc":
-            return f"gRPC health on port {dig(action, 'port')}"
+            return f"the gRPC health check on port {dig(action, 'port')}"
         case "tcpSocket":
-            return f"an open port {dig(action, 'port')}"
+            return f"whether port {dig(action, 'port')} is open"
     return "its command"
 
 

@@ -178,7 +178,7 @@ def _wrong_type(template: PodTemplate) -> str:
 
 def _sentence(path: str, why: str) -> str:
     what = path or "the object"
-    return f"{what} is not decided: {why}. It is neither changed nor refused"
+    return f"{what} isn't reviewed: {why}. It is neither changed nor refused"
 
 
 def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:

@@ -59,12 +59,12 @@ def ratchet(
     results: Sequence[Result], crashes: Sequence[Crash], review: Review, target: Target, old: OldObject | None
 ) -> tuple[Sequence[Result], Sequence[Crash]]:
     """Turn refusals into warnings if they would stop a running workload (owned objects and old findings), or
-    if a part of the object is not decided."""
+    if a part of the object isn't reviewed."""
     if not any(result.denies for result in results) and not any(crash.denies for crash in crashes):
         return results, crashes
     why = never_refused(review.request, review.config)
     if review.bounds.undecided:
-        why = "part of it is not decided"
+        why = "part of it isn't reviewed"
     elif not why and old is not None and old.projection is None:
         why = "the previous version is too large to compare"
     if why:

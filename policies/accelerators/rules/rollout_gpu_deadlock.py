@@ -61,13 +61,17 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 f"spec.{strategy}.maxUnavailable",
                 f"A rollout starts a new {what} with {requested} before it stops an old one. While "
-                f"{update.replicas} are running, no node has room for it: all nodes and pools together fit "
-                f"only {int(room)} such {such}.",
+                f"{_running(update.replicas)}, no node has room for it: all nodes and pools together fit "
+                f"only {int(room)}.",
                 "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
                 _certainty(facts),
             )
         return
+
+
+def _running(pods: int) -> str:
+    return f"{pods} {'is' if pods == 1 else 'are'} running"
 
 
 def _made_by_operator(target: Target, facts: Facts) -> Findings:
@@ -86,8 +90,8 @@ def _made_by_operator(target: Target, facts: Facts) -> Findings:
         yield Finding(
             made.strategy or made.template.spec_path,
             f"A change to this {target.kind.kind} starts a new pod with {requested} before it stops an old "
-            f"one. While {made.update.replicas} are running, no node has room for it: all nodes and pools "
-            f"together fit only {int(room)} such pods.",
+            f"one. While {_running(made.update.replicas)}, no node has room for it: all nodes and pools "
+            f"together fit only {int(room)}.",
             f"{change}, or declare a pool that can grow in gpu-affinity.yaml.",
             Certainty.UNDECIDED,  # the operator's own configuration may have another strategy
         )
@@ -112,8 +116,8 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 template.spec_path,
                 f"An upgrade starts a second cluster before it removes the first. Group {group.group_name} "
-                f"needs {pods} times {requested} in each cluster, but all nodes and pools together fit "
-                f"only {int(room)}. The new cluster never becomes ready.",
+                f"needs {pods} pod{'' if pods == 1 else 's'} with {requested} in each cluster, but all nodes "
+                f"and pools together fit only {int(room)}. The new cluster never becomes ready.",
                 "Set upgradeStrategy.type: None and accept an interruption, or declare a pool that can "
                 "grow in gpu-affinity.yaml.",
                 Certainty.UNDECIDED,

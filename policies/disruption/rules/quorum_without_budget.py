@@ -54,8 +54,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield Finding(
             "spec.replicas",
             f"{which}: if drains evict {tolerated + 1} of the {members} members of {store.name} at the same "
-            "time, the others have no majority, and all that store their state there wait until a member is "
-            "back.",
+            "time, the rest have no majority, and their clients wait until a member is back.",
             f"{'Set' if own else 'Add a PodDisruptionBudget with'} maxUnavailable {'to ' if own else ''}1.",
         )
 

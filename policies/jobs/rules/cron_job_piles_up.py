@@ -44,7 +44,7 @@ def _overlap(target: Target, job: PlacedJobSpec, period: int, facts: Facts) -> I
     if _trains(target, facts) and period < 86400:
         yield Finding(
             path,
-            f"A run starts every {_words(period)}, even while the previous one is still training. Slow or "
+            f"A run starts every {_period(period)}, even while the previous one is still training. Slow or "
             "waiting runs add up, and they take accelerators and nodes from each other.",
             _HINT,
         )
@@ -58,7 +58,7 @@ def _overlap(target: Target, job: PlacedJobSpec, period: int, facts: Facts) -> I
     elif deadline is None and period <= _FREQUENT and period < _time_of_retries(job):
         yield Finding(
             path,
-            f"A run starts every {_words(period)}. A run that fails retries for "
+            f"A run starts every {_period(period)}. A run that fails retries for "
             f"{_words(_time_of_retries(job))} (backoffLimit {job.backoff_limit}), and a run that hangs "
             "never ends. The runs add up until the nodes are full.",
             _HINT,
@@ -120,6 +120,11 @@ def _history(spec: CronJobSpec) -> Iterator[Finding]:
                 "pods becomes slow for everyone, and the pods count against object quotas.",
                 f"Set {name} to at most {_MANY}, and keep logs in a log store.",
             )
+
+
+def _period(seconds: int) -> str:
+    """What follows `every`."""
+    return {60: "minute", 3600: "hour", 86400: "day"}.get(seconds) or _words(seconds)
 
 
 def _words(seconds: int) -> str:

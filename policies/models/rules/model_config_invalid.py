@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Final
 
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
@@ -60,7 +61,16 @@ def _path(obj: Json, error: model_config.SpecError) -> str:
 
 def _sentence(error: model_config.SpecError) -> str:
     place = f"Model {error.model}" if error.model else f"Key {error.key}"
-    return f"{place}: {error.message}"
+    if error.message.partition(" ")[0] not in _VERBS:
+        return f"{place}: {error.message}"
+    field = error.path.rpartition(".")[2] if "." in error.path else ""
+    if error.model or field:
+        return f"{place}: {field or error.key + error.path} {error.message}"
+    return f"{place}{error.path} {error.message}"
+
+
+_VERBS: Final = frozenset(("is", "must", "has", "contains"))
+"""A message that begins with one of them needs the field or key as its subject."""
 
 
 RULE = rule(__name__, check, (CONFIG_MAP,))

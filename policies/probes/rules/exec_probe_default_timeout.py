@@ -49,7 +49,7 @@ def check(target: Target, facts: Facts) -> Findings:
             least = max(5, math.ceil(slow.seconds) * 4)
             yield Finding(
                 probe.at("timeoutSeconds"),
-                f"The {probe.name} {what}, which needs {slow.seconds} s before it can pass, but its "
+                f"The {probe.name} {what}, which needs {slow.seconds:g} s before it can pass, but its "
                 f"timeout is {probe.timeout} s. After {probe.give_up} s, the kubelet restarts the "
                 "container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.probes.injected import looks_injected
-from policies.probes.liveness_program import blind_because
+from policies.probes.liveness_program import BY_HAND, blind_because
 from policies.probes.probe import LIVENESS
 from policies.probes.serving import serving_containers
+
+_AND_CAUSE: Final = " and what keeps progress from being checked"
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -20,7 +24,8 @@ def check(target: Target, facts: Facts) -> Findings:
                     template.at(container, LIVENESS),
                     f"The liveness endpoint of container {container.name} answers even while its engine "
                     f"hangs, so the kubelet doesn't restart it. Progress isn't checked: {because}.",
-                    "Remove the livenessProbe and the reason above, so that the webhook checks progress.",
+                    f"Remove the livenessProbe{'' if because == BY_HAND else _AND_CAUSE}, so that the "
+                    "webhook adds one that checks progress.",
                 )
 
 

@@ -80,7 +80,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is not None:
             yield Finding(
                 template.at(found.container, "resources"),
-                f"HorizontalPodAutoscaler {name} {found.why}: {_effect(found, len(metrics))}.",
+                f"HorizontalPodAutoscaler {name} {found.why}. {_effect(found, len(metrics))}.",
                 found.hint,
                 Certainty.CERTAIN if found.sure else Certainty.LIKELY,
             )
@@ -97,10 +97,10 @@ def _without_request(
     several = len(containers) > 1
     amount = f"no {metric.resource}" if without else f"0 {metric.resource}"
     sure = not without or defaults is not None
-    unless = "" if sure else ", unless a LimitRange gives it one"
+    unless = "" if sure else " (unless a LimitRange gives it one)"
     return _Obstacle(
         containers[0],
-        f"scales by {metric.resource} in percent of the requests, but container{'s' if several else ''} "
+        f"scales by {metric.resource} as a percentage of the requests, but container{'s' if several else ''} "
         f"{listed((each.name for each in containers), 3)} request{'' if several else 's'} {amount}{unless}",
         f"Set a {metric.resource} request for each container, or use a target of type AverageValue.",
         fails=True,
@@ -123,7 +123,7 @@ def _out_of_reach(
     return _Obstacle(
         counted[0].container,
         f"adds pods only if they use more than {metric.target} % of their {metric.resource} "
-        f"requests{above}, but their limits allow {most} %",
+        f"requests{above}, but their limits allow at most {most} %",
         f"Lower averageUtilization, or raise the {metric.resource} limits above the requests.",
         sure=sure,
     )
@@ -133,9 +133,9 @@ def _effect(found: _Obstacle, metrics: int) -> str:
     """While one of several metrics fails, the others add pods and remove none (`computeReplicasForMetrics` in
     horizontal.go)."""
     if metrics > 1:
-        others = ", and while it fails, the others remove none" if found.fails else ""
-        return f"this metric adds no pod{others}"
-    return f"it adds no pod under load{', and removes none' if found.fails else ''}"
+        others = ", and while it can't be computed, the others remove none" if found.fails else ""
+        return f"This metric adds no pods{others}"
+    return f"The autoscaler {'neither adds nor removes' if found.fails else 'never adds'} pods"
 
 
 def _tolerance(autoscaler: HorizontalPodAutoscaler) -> Decimal:

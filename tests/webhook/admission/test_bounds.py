@@ -76,12 +76,12 @@ def test_work_grows_no_faster_than_the_object_and_what_is_undecided_is_admitted(
 
 def assert_undecided_is_admitted(mutated: Decision, judged: Decision) -> None:
     """The object is decided, or admitted unchanged and the user learns of it."""
-    if not judged.notes or "is not decided" not in judged.notes[0]:
+    if not judged.notes or "isn't reviewed" not in judged.notes[0]:
         assert len(judged.results) <= bounds.MAX_RESULTS
         return
     assert mutated.patch == ()
     assert judged.allowed
-    (note,) = {note for note in judged.notes if "is not decided" in note}
+    (note,) = {note for note in judged.notes if "isn't reviewed" in note}
     assert note in " ".join(messages.warnings_of(judged))
 
 
@@ -97,7 +97,7 @@ def test_a_pod_with_a_command_beyond_the_budget_is_not_changed() -> None:
     assert (mutated.object, mutated.patch) == (mutated.object, ())
     assert judged.allowed
     assert judged.results == ()
-    assert [note.partition(":")[0] for note in judged.notes] == ["the object is not decided"]
+    assert [note.partition(":")[0] for note in judged.notes] == ["the object isn't reviewed"]
 
 
 def ray(*templates: Json) -> Json:
@@ -111,7 +111,7 @@ def test_other_templates_are_judged_and_warned_of_at_the_most() -> None:
     _, judged = decided(ray(bad, pod(heavy("b"))))
     assert [
         (r.rule, r.mode, r.ratcheted) for r in judged.results if r.rule.endswith("external-dependency")
-    ] == [("liveness-external-dependency", Mode.WARN, "part of it is not decided")]
+    ] == [("liveness-external-dependency", Mode.WARN, "part of it isn't reviewed")]
     assert not decided(ray(bad))[1].allowed
 
 
@@ -188,7 +188,7 @@ def test_a_value_of_a_wrong_type_leaves_the_object_undecided() -> None:
     assert judged.results == ()
     assert mutated.notes == judged.notes
     assert judged.notes == (
-        "the object is not decided: spec.containers[0].env[0].value: expected str, got int. "
+        "the object isn't reviewed: spec.containers[0].env[0].value: expected str, got int. "
         "It is neither changed nor refused",
     )
 
@@ -199,7 +199,7 @@ def test_a_wrong_type_outside_the_pod_template_is_found_too() -> None:
     bad["spec"]["replicas"] = "3"
     _, judged = decided(bad)
     assert judged.allowed
-    assert judged.notes[0].startswith("the object is not decided: spec.replicas: expected int, got str.")
+    assert judged.notes[0].startswith("the object isn't reviewed: spec.replicas: expected int, got str.")
 
 
 def test_the_path_of_a_wrong_type_is_that_in_the_object() -> None:
@@ -210,7 +210,7 @@ def test_the_path_of_a_wrong_type_is_that_in_the_object() -> None:
     _, judged = decided(job)
     path = "spec.pytorchReplicaSpecs.Worker.template"
     assert judged.notes[0].startswith(
-        f"{path} is not decided: {path}.spec.containers[0].env[0].value: expected str, got int."
+        f"{path} isn't reviewed: {path}.spec.containers[0].env[0].value: expected str, got int."
     )
 
 

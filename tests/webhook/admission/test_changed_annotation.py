@@ -62,8 +62,8 @@ def test_the_annotation_has_the_added_fields_and_reasons() -> None:
         "still arrive until Services remove the pod",
         "gpu-affinity spec.tolerations[nvidia.com/gpu]: requests nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
-        "standard-probes spec.containers[vllm].livenessProbe: its health, what it has finished, and one "
-        "request while that does not change (preset vllm); a restart after 3 to 5 min without progress; no "
+        "standard-probes spec.containers[vllm].livenessProbe: its health and its finished work, with one "
+        "request if no work was finished (preset vllm); a restart after 3 to 5 min without progress; no "
         "startupProbe, because this check allows a start of up to 215 min while the processes work",
         "standard-probes spec.containers[vllm].readinessProbe: GET /health on port 8000 (preset vllm); no "
         "traffic after 30 s of failures",

@@ -100,7 +100,7 @@ def test_an_update_has_only_the_new_changes() -> None:
     old = deployment()
     larger = judged(replaced(old, ARGS, ["--model", "meta-llama/Llama-3.1-70B"]), old)
     (line,) = said(larger)
-    assert line.startswith("standard-probes will add livenessProbe: its health, what it has finished")
+    assert line.startswith("standard-probes will add livenessProbe: its health and its finished work")
     added = deepcopy(old)
     added["spec"]["template"]["spec"]["containers"].append(
         {"name": "api", "image": "vllm/vllm-openai:v0.10.2", "args": ["--model", "x/y-7B", "--port", "9000"]}

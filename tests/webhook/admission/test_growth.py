@@ -46,7 +46,7 @@ def decided(grown: Grown) -> Callable[[], object]:
     def decide() -> None:
         decision = engine.decide(Review(grown.request, config, grown.cluster))
         assert not decision.crashes
-        assert not any("is not decided" in note for note in decision.notes)
+        assert not any("isn't reviewed" in note for note in decision.notes)
         respond(decision)
 
     return decide

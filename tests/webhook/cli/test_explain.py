@@ -35,7 +35,8 @@ def test_a_policy_is_explained_with_its_settings(policy_id: str) -> None:
     [
         ("drain-blocked-by-pbd", "did you mean drain-blocked-by-pdb"),
         ("gpu", "did you mean gpu-affinity or "),
-        ("zzz", "lists them all"),
+        ("kind", "did you mean kinds"),
+        ("zzz", "lists them all, and `chassis explain kinds` the kinds"),
     ],
 )
 def test_an_unknown_name_gets_a_hint(name: str, hint: str) -> None:

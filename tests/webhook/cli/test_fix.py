@@ -239,6 +239,7 @@ def test_only_the_named_rules(run: Chassis, api: Path) -> None:
     status, _, err = run("--only", "tcp-probe", api)
     assert (status, "tcp-probe has no automatic fix" in err) == (2, True)
     assert run("-").status == 2, "standard input is no file"
+    assert "did you mean standard-probes?" in run("--only", "standard-probe", api).err
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ OPEN: Json = {"tcpSocket": {"port": 8000}}
 
 
 HANGS: list[tuple[Json, dict[str, str], bool | None, str, str]] = [
-    (VLLM, {}, True, "what it has finished, and one request", ""),
+    (VLLM, {}, True, "its finished work, with one request", ""),
     (VLLM | {"livenessProbe": {"httpGet": {"path": "/health", "port": 8000}}}, {}, False, "", "Remove"),
     (VLLM | {"command": [*VLLM["command"], "--enable-sleep-mode"]}, {}, False, "--enable-sleep-mode", ""),
     (
@@ -183,7 +183,7 @@ HANGS: list[tuple[Json, dict[str, str], bool | None, str, str]] = [
         {"image": API, "command": ["trtllm-serve", "m", "--host=0.0.0.0", "--port=8000"]},
         {},
         True,
-        "GET /health_generate, while no client gets answers",
+        "GET /health_generate if no client gets an answer",
         "",
     ),
     (

@@ -74,7 +74,7 @@ def test_one_object_of_several_can_be_named(chassis: Chassis, tmp_path: Path) ->
     assert only["title"] == "Pod playground/ollama"
     missing = chassis("why", "pod/none", "-f", both)
     assert missing.status == 2
-    assert "the files contain no object with pods" in missing.err
+    assert "the files contain no pod/none: " in missing.err
 
 
 def test_an_object_must_be_named(chassis: Chassis) -> None:
