@@ -67,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
+_LISTS: Final = "`chassis explain` lists them all, and `chassis explain kinds` the kinds"
+
+
 def explain(name: str) -> str:
     """The documentation of one rule, policy or model server as text. UserError if the name is unknown."""
     if name in rules():
@@ -79,9 +82,9 @@ def explain(name: str) -> str:
     part = containing(name, every)
     if len(part) == 1:
         return explain(part[0])
-    close = closest(name, every)
+    close = closest(name, [*every, "kinds"])
     meant = " or ".join(part[:4]) or close
-    hint = f", did you mean {meant}?" if meant else "; `chassis explain` lists them all"
+    hint = f", did you mean {meant}?" if meant else f"; {_LISTS}"
     raise UserError(f"there is no rule, policy or server {name!r}{hint}")
 
 

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
+from policies.core.suggestions import did_you_mean
 from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced
@@ -166,7 +167,10 @@ def _with_only(config: Config, names: Sequence[str]) -> Config:
     """The same policy with only the named mutators, or all of them if none is named."""
     for name in names:
         if name not in registry.mutators() and name not in FIXES:
-            problem = "has no automatic fix" if name in rules() else "isn't a policy or rule"
+            known = (*registry.mutators(), *rules())
+            problem = f"isn't a policy or rule{did_you_mean(name, known)}"
+            if name in rules():
+                problem = "has no automatic fix"
             raise UserError(f"fix: {name} {problem}")
     if not names:
         return config

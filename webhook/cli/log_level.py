@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
         if b"serve" not in command or not any(b"chassis" in arg or b"webhook.cli" in arg for arg in command):
             raise UserError(f"process {args.pid} isn't `chassis serve`")
         os.kill(args.pid, SIGNALS[args.level])
+    except FileNotFoundError:
+        raise UserError(f"there is no process {args.pid}") from None
     except OSError as error:
         raise UserError(f"process {args.pid}: {error.strerror}") from None
     return OK

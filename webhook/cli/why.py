@@ -137,7 +137,8 @@ def _of_files(files: Sequence[str], names: Sequence[str], config: Config) -> Ite
             found = True
             yield _workload(document, config, cluster, template)
     if not found:
-        raise UserError(f"the files contain no object with pods: {', '.join(files)}")
+        wanted = " or ".join(names) or "object with pods"
+        raise UserError(f"the files contain no {wanted}: {', '.join(files)}")
 
 
 async def _override(api: ApiServer, where: str) -> Mapping[str, str]:

@@ -111,7 +111,7 @@ def _reason(printed: str) -> str:
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(_HINT)] or ["it printed no reason"]
     first = next((at for at, line in enumerate(lines) if line.lower().startswith("error:")), len(lines) - 1)
-    return shortened(_LOGGED.sub("", " ".join(lines[first:])), 200)
+    return shortened(_LOGGED.sub("", " ".join(lines[first:])), 1000)
 
 
 def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]:
