@@ -9,6 +9,8 @@ from hashlib import sha256
 from itertools import islice
 from types import MappingProxyType
 
+from msgspec import structs
+
 from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.settings import MAX_PROBLEMS, Invalid, Model, Thresholds, default_settings
@@ -69,7 +71,10 @@ def load(files: Mapping[str, str]) -> Config:
         except BadDocument as error:
             problems.append(Problem(name, "", str(error)))
         except Invalid as error:
-            problems.extend(Problem(name, path, message) for path, message in error.problems)
+            problems.extend(
+                Problem(name, path, message + _elsewhere(path, message, known))
+                for path, message in error.problems
+            )
     modes, webhook = values.get("rules.yaml"), values.get("webhook.yaml")
     modes = modes if isinstance(modes, RulesConfig) else default_settings(RulesConfig)
     webhook = webhook if isinstance(webhook, WebhookConfig) else default_settings(WebhookConfig)
@@ -125,13 +130,24 @@ def schema() -> Json:
     }
 
 
+def _elsewhere(path: str, message: str, known: Mapping[str, type[Model]]) -> str:
+    """The key that has a field which this key lacks, as the end of a sentence."""
+    if message != "unknown field":
+        return ""
+    places = [
+        key for key, model in known.items() if any(each.encode_name == path for each in structs.fields(model))
+    ]
+    return f"; it is a field of {places[0]}" if len(places) == 1 else ""
+
+
 def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[Problem]:
     rule_ids, policy_ids = {**registry.rules(), **own_rules()}, registry.mutators()
     for name in rules_config.modes:
         if name not in rule_ids:
-            yield Problem(
-                "rules.yaml", f"modes.{name}", f"there is no such rule{did_you_mean(name, rule_ids)}"
-            )
+            meant = did_you_mean(name, rule_ids)
+            if name in policy_ids:
+                meant = f"; the mode of this policy is the field mode of {name}.yaml"
+            yield Problem("rules.yaml", f"modes.{name}", f"there is no such rule{meant}")
     known = [*rule_ids, *policy_ids]
     for place, patterns in (
         ("forbidden", webhook.exemptions.forbidden),

@@ -70,6 +70,11 @@ def _models(found: Any) -> list[dict[str, Any]]:
     [
         ({"rule.yaml": ""}, "rule.yaml: unknown key; did you mean rules.yaml?"),
         ({"rules.yaml": "profil: strict"}, "rules.yaml: profil: unknown field; did you mean profile?"),
+        ({"rules.yaml": "overrides: []"}, "overrides: unknown field; it is a field of webhook.yaml"),
+        (
+            {"rules.yaml": f"modes: {{{POLICY}: off}}"},
+            f"the mode of this policy is the field mode of {POLICY}.yaml",
+        ),
         (
             {"webhook.yaml": "changes: {warning: false}"},
             "changes.warning: unknown field; did you mean warnings?",
