@@ -174,7 +174,7 @@ release-check: $(SYNCED) ## build the release twice, images included, and compar
 	@$(BIN)/python -m tests.e2e.node.release_check $(ARGS)
 
 .PHONY: vllm
-vllm: $(SYNCED) ## the liveness probe of a real vLLM, hung and loaded in every way (two hours; ARGS="-m ci_vllm": ten minutes)
+vllm: $(SYNCED) ## the liveness probe of a real vLLM, hung and loaded in every way (up to two hours; ARGS="-m ci_vllm": ten minutes)
 	@$(BIN)/pytest -m vllm -q tests/vllm $(ARGS)
 
 .PHONY: fips
