@@ -1,16 +1,20 @@
-"""The webhook serves with nothing but a FIPS provider behind Python's `ssl`."""
+"""The webhook serves, and the puller downloads, with nothing but a FIPS provider behind Python's `ssl`."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import ssl
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -112,3 +116,45 @@ def test_it_says_that_it_cannot_make_a_certificate(fips: Mapping[str, str], tmp_
         chassis.wait_until(lambda: "no new serving certificate" in log.read_text(), PATIENCE)
     line = next(line for line in log.read_text().splitlines() if "no new serving certificate" in line)
     assert json.loads(line)["error"].endswith("serve it with --tls-cert and --tls-key")
+
+
+@pytest.fixture
+def store(files: tuple[str, ...], tmp_path: Path) -> Iterator[str]:
+    """The address of a server of files over TLS, without the provider."""
+    (tmp_path / "files").mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "files"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"https://127.0.0.1:{http.server_address[1]}"
+        http.shutdown()
+
+
+@pytest.mark.parametrize("right", [True, False], ids=["its digest", "another digest"])
+def test_the_puller_downloads_and_compares_digests(
+    right: bool, store: str, fips: Mapping[str, str], tmp_path: Path
+) -> None:
+    content = b"a model" * 1000
+    (tmp_path / "files" / "model.bin").write_bytes(content)
+    digest = hashlib.sha256(content if right else b"").hexdigest()
+    spec = {"storageUri": f"{store}/model.bin", "sha256": digest}
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "models.json").write_text(json.dumps([{"modelName": "m", "modelSpec": spec}]))
+    models, port = tmp_path / "models", free_port()
+    models.mkdir()
+    command = [sys.executable, "-m", "puller", "--server=none", "--host=127.0.0.1", f"--port={port}"]
+    command += [f"--config-dir={config}", f"--model-dir={models}"]
+    log = tmp_path / "log"
+    puller = Process("chassis-puller", command, log, {**fips, "SSL_CERT_FILE": str(tmp_path / "ca.crt")})
+    try:
+        if right:
+            puller.wait_until(lambda: (models / "m" / "model.bin").is_file(), PATIENCE)
+            assert (models / "m" / "model.bin").read_bytes() == content
+        else:
+            puller.wait_until(lambda: "DigestMismatch" in log.read_text(), PATIENCE)
+            assert not (models / "m").exists()
+    finally:
+        puller.terminate()
