@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
@@ -40,6 +41,7 @@ class TrainingPrograms(Model):
     other_words: frozenset[str] = Field(
         description="words in the name of a script or module that prepares or uses a training"
     )
+    tools: frozenset[str] = Field(description="programs that build, download, convert or evaluate")
     harmless: frozenset[str] = Field(description="programs whose failures no retry heals")
 
 
@@ -167,6 +169,14 @@ def prepares(name: str) -> bool:
     """Whether a name, as of an image or a script, says that it prepares or uses a training: a conversion, a
     download, an evaluation."""
     return bool(words_of(name) & _table().other_words)
+
+
+def only_prepare(started: Iterable[str]) -> bool:
+    """Whether programs and scripts are known, and all of them prepare or use a training."""
+    table = _table()
+    names = [PurePosixPath(name).name for name in started]
+    names = [name for name in names if not is_python(name) and name not in SHELLS | table.harmless]
+    return bool(names) and all(name in table.tools or prepares(name) for name in names)
 
 
 def words_of(name: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.settings import Field, Model
 from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
-from policies.jobs.training import prepares, words_of
+from policies.jobs.training import only_prepare, prepares, words_of
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
@@ -92,6 +92,7 @@ def _trains(target: Target, template: PodTemplate) -> bool:
     """Whether the pod is training, by its kind, label, names or arguments. Idle pods, benchmarks and
     fragments such as kustomize patches are not."""
     names: list[str] = []
+    started: list[str] = []
     words: list[str] = []
     for container in template.containers(Role.MAIN):
         if not container.image:
@@ -99,18 +100,23 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         summary = container_command(template, container)
         if idles(summary):
             continue
-        programs = programs_of(summary)
-        names += [container.name, repository(container.image).rpartition("/")[2], *programs]
-        names += summary.scripts
+        names += [container.name, repository(container.image).rpartition("/")[2]]
+        started += (*programs_of(summary), *summary.scripts)
         words += container.typed.argv
-    if not names or any(part in name.lower() for name in names for part in _MEASURES):
+    if not names or any(part in name.lower() for name in (*names, *started) for part in _MEASURES):
         return False
     if target.kind in KUBEFLOW_JOBS or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
-    names.append(target.name)
+    if only_prepare(started) and not any(map(_says_training, started)):
+        return False  # whatever the Job and its image are called
+    names += (*started, target.name)
     if not any(map(prepares, names)):  # else an argument may name the model that is converted or downloaded
         names += words
-    return any(_TRAINS.search(name.lower()) and not prepares(name) for name in names)
+    return any(map(_says_training, names))
+
+
+def _says_training(name: str) -> bool:
+    return bool(_TRAINS.search(name.lower())) and not prepares(name)
 
 
 def _names_storage(template: PodTemplate) -> bool:
