@@ -26,10 +26,11 @@ from policies.kube.json import Json, dig
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
-from policies.probes.copied import is_sendable, killed_start, startup_check
+from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
 from policies.probes.liveness_program import is_program, parse_liveness, progress_check, requested_liveness
+from policies.probes.probe import is_sendable
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
     is_kuberay_container,

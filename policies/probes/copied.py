@@ -17,9 +17,10 @@ from policies.core.facts import Facts
 from policies.core.groups import Waits
 from policies.core.pod_view import PodView
 from policies.kube.json import Json, mapping, strings, text
-from policies.kube.pods import Container, Role, port_number
+from policies.kube.pods import Container, Role
 from policies.probes.health import handler_of, known_health, right_port
 from policies.probes.liveness_program import watched_start
+from policies.probes.probe import is_sendable
 from policies.probes.serving import is_kuberay_container, recognised, waits_for
 from policies.probes.startup_budget import expected_start
 
@@ -56,12 +57,6 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
     if not summary.complete or any(host.reach is not Reach.LOCAL for host in summary.hosts):
         return "its command checks another host, which may wait for this pod"
     return ""
-
-
-def is_sendable(container: Container, probe: Any) -> bool:
-    """Whether the kubelet can resolve the port that a probe asks."""
-    actions = (mapping(probe, handler) for handler in ("httpGet", "tcpSocket"))
-    return all(port_number(container.typed, action.get("port")) is not None for action in actions if action)
 
 
 def _known_programs(container: Container, facts: Facts) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -12,7 +12,7 @@ from policies.commands import CommandSummary
 from policies.containers.commands import exec_command
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target
-from policies.kube.json import Json
+from policies.kube.json import Json, mapping
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.pods import Probe as ProbeFields
 from policies.kube.pods import Container, Role, port_number
@@ -86,6 +86,11 @@ class ContainerProbe(Struct, frozen=True):
         written = template.cache.once(_user_written, template)
         return (self.container.list, self.container.name, self.field) in written
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether the kubelet can resolve the port. An operator may add the named port."""
+        return not self.template.is_as_written or is_sendable(self.container, self.spec)
+
     def has_same_check_as(self, other: ContainerProbe) -> bool:
         """Whether two probes of one container make the same check."""
         check = self._check()
@@ -101,6 +106,12 @@ class ContainerProbe(Struct, frozen=True):
         return probe.grpc or (None if probe.exec is None else probe.exec.command)
 
 
+def is_sendable(container: Container, probe: Any) -> bool:
+    """Whether the kubelet can resolve the port that a probe asks."""
+    actions = (mapping(probe, handler) for handler in ("httpGet", "tcpSocket"))
+    return all(port_number(container.typed, action.get("port")) is not None for action in actions if action)
+
+
 def _user_written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
     """The list, container and field of each probe before mutation."""
     written = template.view if template.unprojected is template.pod else PodView(template.unprojected)
@@ -113,7 +124,12 @@ def _user_written(template: PodTemplate) -> frozenset[tuple[str, str, str]]:
 
 
 def probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
-    """The probes at the given fields of all main containers and native sidecars."""
+    """The probes at the given fields of all main containers and native sidecars that the kubelet sends."""
+    return (probe for probe in written_probes(target, *fields) if probe.is_sent)
+
+
+def written_probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
+    """Those probes, and others that the kubelet ignores, because it does not know their port."""
     for template in target.templates:
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             for field in fields:
@@ -134,5 +150,5 @@ def liveness_and_readiness(target: Target) -> Iterator[tuple[ContainerProbe, Con
         if liveness.template.completes:
             continue
         readiness = probe_of(liveness.template, liveness.container, READINESS)
-        if readiness is not None:
+        if readiness is not None and readiness.is_sent:
             yield liveness, readiness

@@ -14,8 +14,8 @@ from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Role
-from policies.probes.copied import is_sendable
 from policies.probes.first_party import has_a_model, is_example
+from policies.probes.health import right_port
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.serving import recognised
@@ -38,8 +38,10 @@ _ADDRESS: Final = re.compile(r"UR[LI]|ENDPOINT|API_BASE|HOST|ADDR|SERVER")
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if _is_guarded(probe, facts) or not is_sendable(probe.container, probe.spec):
-            continue  # the kubelet ignores a probe that it cannot send
+        if _is_guarded(probe, facts):
+            continue
+        if right_port(probe.template.view, probe.container, probe.spec, facts):
+            continue  # it never passes, and a startupProbe with the same check would not: probe-wrong-port
         start = start_of(probe.template.view, probe.container, facts)
         budget = probe.typed.startup_deadline
         why = _why_slow(probe, facts) if start is None and budget < _HASTY else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, written_probes
 
 _CONSEQUENCE = {
     LIVENESS: "the kubelet can't send the probe and never restarts a hung container",
@@ -13,7 +13,7 @@ _CONSEQUENCE = {
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    for probe in probes(target, STARTUP, READINESS, LIVENESS):
+    for probe in written_probes(target, STARTUP, READINESS, LIVENESS):
         if not probe.template.is_as_written:
             continue
         for handler, action in (("httpGet", probe.typed.http_get), ("tcpSocket", probe.typed.tcp_socket)):

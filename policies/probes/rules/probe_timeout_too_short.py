@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.probes.health import right_port
 from policies.probes.injected import looks_injected
 from policies.probes.probe import LENIENT, LIVENESS, READINESS, probes
 from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, too_strict
@@ -24,6 +25,8 @@ def check(target: Target, facts: Facts) -> Findings:
         busy = None if server is None else server.preset.busy
         if server is None or busy is None or probe.typed.http_get is None or container.name in reported:
             continue
+        if probe.typed.http_get.host or right_port(probe.template.view, container, probe.spec, facts):
+            continue  # the server does not answer it
         short, patient = (SHORT, LENIENT) if probe.field == LIVENESS else (_DEFAULT, _HASTY + 1)
         if probe.timeout > short or probe.give_up >= patient:
             continue
