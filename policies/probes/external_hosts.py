@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from policies.commands import Host, Reach, reach_of
 from policies.containers.commands import container_command
+from policies.containers.idle import idles
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.groups import RAY_NODE_TYPE
@@ -16,6 +17,7 @@ from policies.core.services import own_service, selects
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import is_builtin
 from policies.kube.objects.services import Service
+from policies.kube.pods import Role
 from policies.probes.liveness_program import is_program
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
 
@@ -59,8 +61,11 @@ def _is_routed_to(target: Target, template: PodTemplate, facts: Facts) -> bool:
     if not is_builtin(target.kind) or any(container.tcp_ports for container in template.containers()):
         return True
     services = facts.objects(Service)
+    if services is None:  # a pod that only idles serves nobody
+        mains = template.containers(Role.MAIN)
+        return not all(idles(container_command(template, container)) for container in mains)
     labels = template.typed.metadata.labels
-    return services is None or any(selects(service, labels) for service in services)
+    return any(selects(service, labels) for service in services)
 
 
 def _repeats_liveness(probe: ContainerProbe) -> bool:

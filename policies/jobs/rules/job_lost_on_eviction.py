@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
+from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Evictions, RetryAt, Run, known_lives, runs_in
 from policies.core.pod_view import PodView
-from policies.jobs.idle import only_idles
 from policies.jobs.jobs import (
     JobRetries,
     PlacedJobSpec,

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
+from policies.commands import is_python
 from policies.containers.commands import container_command
+from policies.containers.idle import idles, programs_of
 from policies.core import data
 from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.settings import Field, Model
-from policies.jobs.idle import idles, programs_of
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.jobs.training import only_prepare, prepares, words_of
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
@@ -38,6 +39,9 @@ _STORAGE: Final = (
     *("oss://", "cos://", "obs://", "oci://", "hdfs://", "r2://"),
 )
 """URL schemes of durable storage."""
+
+_NAMES: Final = frozenset({"bucket", "hub"})
+"""Words in the names of options and variables that say where a training writes to: --push_to_hub."""
 
 _MEASURES: Final = (
     "nccl",
@@ -130,7 +134,7 @@ def _names_storage(template: PodTemplate) -> bool:
         ):
             return True
         options = [word.partition("=")[0] for word in argv if word.startswith("-")]
-        if any("bucket" in words_of(name) for name in (*options, *(each.name for each in env))):
+        if any(_NAMES & words_of(name) for name in (*options, *(each.name for each in env))):
             return True
         if any(each.name in credentials for each in env):
             return True
@@ -140,7 +144,8 @@ def _names_storage(template: PodTemplate) -> bool:
 class UploadingPrograms(Model):
     """The table uploading_programs.yaml."""
 
-    uploads: frozenset[str] = Field(description="a program with its first arguments")
+    uploads: frozenset[str] = Field(description="a program with one of its arguments")
+    programs: frozenset[str] = Field(description="programs that copy to other machines or mount storage")
     entrypoints: Mapping[str, str] = Field(description="images whose entrypoint is such a program")
     words: frozenset[str] = Field(description="words in the names of what uploads")
     credentials: frozenset[str] = Field(description="variables with credentials of object stores")
@@ -167,9 +172,20 @@ def _uploads(template: PodTemplate) -> bool:
         for program, *arguments in started:
             name = program.rpartition("/")[2]
             plain = [word for word in arguments if not word.startswith("-")][:2]
-            if any(f"{name} {argument}" in table.uploads for argument in plain):
+            options = [word for word in arguments if word.startswith("-")]
+            if name in table.programs:
+                return True
+            if any(f"{name} {argument}" in table.uploads for argument in (*plain, *options)):
+                return True
+            if any((_NAMES | table.words) & words_of(word) for word in _said(name, arguments)):
                 return True
     return False
+
+
+def _said(program: str, arguments: list[str]) -> list[str]:
+    """The names of options, and a line of Python: `--upload-to`, `-c "client.upload_file(...)"`."""
+    options = [word.partition("=")[0] for word in arguments if word.startswith("-")]
+    return options + (arguments[1:2] if is_python(program) and arguments[:1] == ["-c"] else [])
 
 
 def _has_durable_volume(template: PodTemplate) -> bool:
