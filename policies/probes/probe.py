@@ -20,6 +20,7 @@ from policies.kube.pods import Container, Role, port_number
 LIVENESS: Final = "livenessProbe"
 READINESS: Final = "readinessProbe"
 STARTUP: Final = "startupProbe"
+_MINUTES: Final = 300
 LENIENT: Final = 60
 """Seconds of failures. A burst of requests does not last that long."""
 _NAMES: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
@@ -85,6 +86,13 @@ class ContainerProbe(Struct, frozen=True):
             return True
         written = template.cache.once(_user_written, template)
         return (self.container.list, self.container.name, self.field) in written
+
+    @property
+    def starts_late(self) -> bool:
+        """Whether it waits for minutes instead of for a startupProbe. In a sidecar, a startupProbe would
+        delay the containers after it."""
+        guarded = self.container.typed.startup_probe is not None
+        return self.delay >= _MINUTES and not guarded and self.container.role is not Role.SIDECAR
 
     @property
     def is_sent(self) -> bool:

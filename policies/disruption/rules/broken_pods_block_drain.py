@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.disruption.budgets import workloads_of
+from policies.disruption.rules.drain_blocked_by_pdb import check as blocked
 from policies.disruption.single_state import starts_slowly
 from policies.kube.group_kinds import DISRUPTION_BUDGET
 from policies.kube.json import mapping
@@ -17,6 +18,8 @@ def check(target: Target, facts: Facts) -> Findings:
     selector = budget.spec.selector
     if selector is None or budget.spec.unhealthy_pod_eviction_policy == _ALWAYS:
         return
+    if any(blocked(target, facts)):
+        return  # drain-blocked-by-pdb: it evicts no pod at all
     for obj, workload in workloads_of(selector, facts):
         if workload.kind != "Deployment":
             continue  # a store's pod that recovers its data must not be evicted

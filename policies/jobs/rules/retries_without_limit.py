@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.accelerators.requests import wants_accelerator
 from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.lives import RetryAt, Run, runs_in
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import JOB, kind_of
+
+_NO_LIMIT: Final = 1000
+"""Retries that no run reaches."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -37,8 +42,9 @@ def _is_endless(each: RetryAt, run: Run) -> bool:
 
 
 def _has_useless(each: RetryAt, run: Run) -> bool:
-    """Whether its author wrote a limit that has no effect."""
-    return any(value for path in each.retry.useless for _, value in every_value_at(run.spec, path))
+    """Whether its author wrote a limit that has no effect. Whoever writes 100000 wants no limit."""
+    values = (value for path in each.retry.useless for _, value in every_value_at(run.spec, path))
+    return any(value if not isinstance(value, int) else 0 < value < _NO_LIMIT for value in values)
 
 
 def _what(each: RetryAt) -> str:

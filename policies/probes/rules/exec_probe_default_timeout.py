@@ -11,6 +11,7 @@ from policies.core.settings import Field, Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LENIENT, LIVENESS, ContainerProbe, probes
+from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 from policies.probes.rules.probe_always_passes import always_passes
 
 
@@ -54,7 +55,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 "container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
             )
-        elif probe.timeout > 1 or always_passes(probe):
+        elif probe.timeout > 1 or always_passes(probe) or is_too_strict(probe, target, facts):
             continue  # the other rule's finding leaves one probe with one warning
         elif probe.give_up < LENIENT and is_first_party(probe.template, probe.container, facts):
             yield Finding(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.reasons import in_words
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LENIENT, ContainerProbe, liveness_and_readiness
 from policies.probes.serving import recognised
@@ -28,6 +29,12 @@ def check(target: Target, facts: Facts) -> Findings:
             late = f" Its timeout is {liveness.timeout} s, and under load, the answer of {server.name} "
             late += f"{server.preset.busy.why}."
             hint = f" Set timeoutSeconds to {LATE} or more."
+        elif liveness.typed.exec is not None and liveness.timeout == 1:
+            late = " It starts a process with a timeout of 1 s, which is short on a busy node."
+            hint = " Set timeoutSeconds to 5 or more."
+        if liveness.starts_late:
+            late += f" A server that hangs in its first {in_words(liveness.delay)} isn't restarted."
+            hint += " Use a startupProbe instead of initialDelaySeconds."
         yield Finding(
             liveness.at("failureThreshold"),
             f"The liveness and readiness probes of container {liveness.container.name} make the same "
@@ -47,6 +54,12 @@ def too_strict(target: Target, facts: Facts) -> Iterator[tuple[ContainerProbe, C
             continue
         if is_first_party(liveness.template, liveness.container, facts):
             yield liveness, readiness
+
+
+def is_too_strict(probe: ContainerProbe, target: Target, facts: Facts) -> bool:
+    """Whether `liveness-as-strict-as-readiness` reports the container, and so its other settings, too."""
+    place = probe.template.at(probe.container)
+    return any(liveness.template.at(liveness.container) == place for liveness, _ in too_strict(target, facts))
 
 
 def _fails_under_load(probe: ContainerProbe) -> bool:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
-from policies.kube.pods import Role
 from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, probes
-
-_MINUTES: Final = 300
+from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if probe.delay < _MINUTES or probe.container.typed.startup_probe is not None:
+        if not probe.starts_late or is_too_strict(probe, target, facts):
             continue
-        if probe.container.role is Role.SIDECAR:
-            continue  # a startupProbe would delay the containers after it
         if not looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             yield Finding(
                 probe.at("initialDelaySeconds"),

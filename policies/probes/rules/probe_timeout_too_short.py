@@ -8,7 +8,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.probes.health import right_port
 from policies.probes.injected import looks_injected
 from policies.probes.probe import LENIENT, LIVENESS, READINESS, probes
-from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, too_strict
+from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, is_too_strict
 from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.serving import recognised
 
@@ -32,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
             continue  # liveness-gives-up-early reports it
-        if any(liveness.container.name == container.name for liveness, _ in too_strict(target, facts)):
+        if is_too_strict(probe, target, facts):
             continue  # liveness-as-strict-as-readiness reports it, and names the timeout too
         if looks_injected(probe.template.view, container, probe.field, facts):
             continue
