@@ -17,10 +17,20 @@ _SIMILAR: Final = 0.8
 _SIMILAR_GROUP: Final = 0.6
 
 
+class RemovedVersion(Model):
+    """An entry of `removed` in builtin_kinds.yaml."""
+
+    api_version: str
+    since: str = Field(description="the release of Kubernetes without it")
+    use: str = Field(description="the apiVersion that has the kinds now")
+    kinds: frozenset[str] = Field(frozenset(), description="default: all kinds")
+
+
 class BuiltinKinds(Model):
     """The table builtin_kinds.yaml."""
 
     kinds: Mapping[str, frozenset[str]] = Field(description="the kinds of each API group of Kubernetes")
+    removed: tuple[RemovedVersion, ...] = Field(description="versions that Kubernetes removed")
     moved: Mapping[str, Mapping[str, str]] = Field(
         description="kinds of a group that Kubernetes removed, with the apiVersion that has them now"
     )
@@ -55,6 +65,12 @@ def meant(kind: GroupKind) -> GroupKind | None:
                 return GroupKind(other, name)
     close = closest(kind.kind, sorted(known.get(kind.group, ())), _SIMILAR)
     return GroupKind(kind.group, close) if close else None
+
+
+def removed_version(api_version: str, kind: str) -> RemovedVersion | None:
+    """The removed version of a kind of Kubernetes; None for other kinds."""
+    found = (each for each in builtin_kinds().removed if each.api_version == api_version)
+    return next((each for each in found if not each.kinds or kind in each.kinds), None)
 
 
 def has_no_pods(kind: GroupKind) -> bool:

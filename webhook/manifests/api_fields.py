@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from policies.core.kind_names import removed_version
 from policies.core.suggestions import did_you_mean
 from policies.core.workloads import Shape, Workload
 from policies.kube.field_paths import Steps, every_value_at, field_path
@@ -49,8 +50,11 @@ def _api() -> _Api:
 
 def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[FieldProblem]:
     """The unknown and mistyped fields of a built-in kind, or of the pod templates of another known kind; the
-    first few of them."""
+    first few of them. An apiVersion that Kubernetes no longer has is one, too."""
     kind = f"{text(obj, 'apiVersion')} {text(obj, 'kind')}"
+    if removed := removed_version(text(obj, "apiVersion"), text(obj, "kind")):
+        problem = f"Kubernetes has no such version since {removed.since}, and kubectl refuses the object"
+        return [FieldProblem("apiVersion", f"{problem}; use {removed.use}")]
     places: list[tuple[Steps, Any, str]] = []
     if kind in _api().kinds:
         places.append(((), obj, _api().kinds[kind]))

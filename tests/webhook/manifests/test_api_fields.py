@@ -11,6 +11,7 @@ import kubernetes.client
 import pytest
 
 import webhook.manifests
+from policies.core.kind_names import removed_version
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from tests.kubernetes_client import created
@@ -116,6 +117,35 @@ def test_a_problem(kind: str, spec: Json, path: str, said: str) -> None:
 )
 def test_no_problem(obj: Json) -> None:
     assert problems(obj) == []
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "use"),
+    [
+        ("batch/v1beta1", "CronJob", "batch/v1"),
+        ("apps/v1beta2", "Deployment", "apps/v1"),
+        ("policy/v1beta1", "PodDisruptionBudget", "policy/v1"),
+        ("autoscaling/v2beta2", "HorizontalPodAutoscaler", "autoscaling/v2"),
+        ("networking.k8s.io/v1beta1", "Ingress", "networking.k8s.io/v1"),
+    ],
+)
+def test_a_removed_version_is_a_problem(api_version: str, kind: str, use: str) -> None:
+    (problem,) = field_problems({"apiVersion": api_version, "kind": kind}, WORKLOADS)
+    assert problem.path == "apiVersion"
+    assert problem.problem.endswith(f"; use {use}")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind"),
+    [("networking.k8s.io/v1beta1", "IPAddress"), ("storage.k8s.io/v1beta1", "VolumeAttributesClass")],
+)
+def test_another_kind_of_a_removed_version_is_none(api_version: str, kind: str) -> None:
+    assert field_problems({"apiVersion": api_version, "kind": kind}, WORKLOADS) == []
+
+
+def test_no_served_version_counts_as_removed() -> None:
+    served = [kind.split(" ") for kind in json.loads(FILE.read_text("utf-8"))["kinds"]]
+    assert [each for each in served if removed_version(*each)] == []
 
 
 def test_there_is_an_end_to_problems() -> None:
