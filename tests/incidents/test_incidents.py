@@ -39,6 +39,12 @@ HELD_OUT = (
     "answer to one of the {all} twins, whose expectation named a rule with another, justified finding. Some "
     "of the missed classes were added afterwards, so the tables show more."
 )
+SECOND_ROUND_TRAINING = (
+    "A second round with training and batch jobs followed when these classes had been added: {all} incidents "
+    "of 2023 to 2026 from other threads. Its first run caught {caught} of the {all} ({share} %), and gave no "
+    "expected answer to a twin. 18 further threads were left out: in 9 no manifest shows the cause, such as "
+    "a bug of an operator, and 9 do not contain the manifest."
+)
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
@@ -63,6 +69,7 @@ def test_each_folder_is_complete() -> None:
 def page() -> Iterator[str]:
     yield INTRODUCTION
     yield held_out()
+    yield second_round("training", SECOND_ROUND_TRAINING)
     for area, heading in AREAS.items():
         found = [each for each in INCIDENTS if each.folder.parent.name == area]
         caught = [each for each in found if each.report.missed is None]
@@ -73,15 +80,24 @@ def page() -> Iterator[str]:
 
 
 def held_out() -> str:
-    every = [each for each in INCIDENTS if each.report.first_run is not None]
+    every = [each for each in INCIDENTS if each.report.first_run is not None and each.report.round == 1]
     caught = [each for each in every if each.report.first_run == "caught"]
     areas = [
         f"{sum(each.folder.parent.name == area for each in caught)} of "
         f"{sum(each.folder.parent.name == area for each in every)} with {heading[0].lower()}{heading[1:]}"
         for area, heading in AREAS.items()
     ]
+    return filled(HELD_OUT, every, caught, areas=", and ".join(areas))
+
+
+def second_round(area: str, text: str) -> str:
+    every = [each for each in INCIDENTS if each.folder.parent.name == area and each.report.round == 2]
+    return filled(text, every, [each for each in every if each.report.first_run == "caught"])
+
+
+def filled(text: str, every: list[Incident], caught: list[Incident], **others: str) -> str:
     share = round(100 * len(caught) / len(every))
-    text = HELD_OUT.format(all=len(every), caught=len(caught), share=share, areas=", and ".join(areas))
+    text = text.format(all=len(every), caught=len(caught), share=share, **others)
     return f"{textwrap.fill(text, 110)}\n"
 
 
