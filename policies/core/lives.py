@@ -128,6 +128,14 @@ class Embedded(Model):
     at: str = Field(description="path of the embedded spec, or of the whole object")
 
 
+class Recreated(Model):
+    """What a controller creates again after its time to live has deleted it."""
+
+    ttl: str = Field(description="path of the seconds after which it is deleted")
+    what: str = Field(description="what is created again, when and by whom")
+    instead: str = Field(description="what to do instead")
+
+
 class Life(Model):
     """How the workloads of a kind start, retry and end."""
 
@@ -149,6 +157,7 @@ class Life(Model):
         False, description="whether the controller stops the other containers when the main one has ended"
     )
     ttl: str = Field("", description="path of the seconds after which a finished workload is deleted")
+    recreated: Recreated | None = None
     deadline: str = Field("", description="path of the seconds after which a running workload is ended")
     suspended: str = Field("", description="path of the field that keeps pods from being created")
     managed_by: str = Field("", description="path of the name of the controller that creates the pods")

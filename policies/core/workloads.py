@@ -149,6 +149,14 @@ class UnreadField(Model):
     why: str = Field(description="what the field contains, as half a sentence")
 
 
+class Naming(Model):
+    """Names that the operator accepts: labels of DNS that begin with a letter, as names of Services do."""
+
+    most: int = Field(63, description="the most characters")
+    by: str = Field(description="who refuses others: the operator, and its versions")
+    source: str = Field(description="where this was read")
+
+
 class Workload(Model):
     """The pod templates of a kind, and the properties of its pods."""
 
@@ -207,6 +215,13 @@ class Workload(Model):
     )
     as_written: bool = Field(
         False, description="whether its pods have only the ports, volumes and devices of the template"
+    )
+    without_shm: bool = Field(
+        False,
+        description="whether its operator mounts nothing at /dev/shm, as that of `asWritten` kinds",
+    )
+    names: Naming | None = Field(
+        None, description="the names that its operator accepts, if the API server accepts others"
     )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(

@@ -72,3 +72,9 @@ def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:
 def is_label_value(text: str) -> bool:
     """Whether it may be the value of a label or a taint, such as the empty text."""
     return not text or (len(text) <= 63 and _QUALIFIED.fullmatch(text) is not None)
+
+
+def is_numbered(pod: str, prefix: str) -> bool:
+    """Whether a name consists of the prefix and one or two numbers: `train-workers-0-3`."""
+    numbers = pod.removeprefix(prefix).split("-")
+    return pod.startswith(prefix) and len(numbers) <= 2 and all(map(str.isdecimal, numbers))

@@ -16,6 +16,7 @@ from policies.core.groups import LEADER_READY
 from policies.core.services import hides_unready
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import JOB_SET, LEADER_WORKER_SET, STATEFUL_SET
+from policies.kube.names import is_numbered
 from policies.kube.objects.jobs import JobSet
 from policies.kube.objects.workloads import LeaderWorkerSet, StatefulSet
 from policies.kube.pods import Container
@@ -93,7 +94,7 @@ def _group_finding(
         if (service, place) == here
     ]
     later = _later_pods(target, template)
-    found = ((pod, why) for pod in pods for prefix, why in later.items() if _is_numbered(pod, prefix))
+    found = ((pod, why) for pod in pods for prefix, why in later.items() if is_numbered(pod, prefix))
     pod, reason = next(found, ("", ""))
     if not pod:
         return None
@@ -125,12 +126,6 @@ def _later_pods(target: Target, template: PodTemplate) -> dict[str, str]:
         later = tuple(job for job in jobs if any(on.name == name for on in job.depends_on))
         why = f"which is created only after its dependsOn {name}"
     return {f"{target.name}-{job.name}-": why for job in later if job.name != name}
-
-
-def _is_numbered(pod: str, prefix: str) -> bool:
-    """Whether a name consists of the prefix and one or two numbers: `train-workers-0-3`."""
-    numbers = pod.removeprefix(prefix).split("-")
-    return pod.startswith(prefix) and len(numbers) <= 2 and all(map(str.isdecimal, numbers))
 
 
 def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:

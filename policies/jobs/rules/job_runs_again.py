@@ -1,10 +1,11 @@
-"""job-runs-again: Jobs that a GitOps tool creates again whenever their time to live has deleted them."""
+"""job-runs-again: workloads that something creates again when their time to live has deleted them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import known_lives, run_of
 from policies.jobs.jobs import is_hook
 from policies.kube.group_kinds import JOB
 from policies.kube.objects.jobs import Job
@@ -13,16 +14,34 @@ _ARGO: Final = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/sync-wave",
     "argocd.argoproj.io/sync-options",
+    "argocd.argoproj.io/hook",
 )
 _FLUX: Final = ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name")
 _FLUX_OFF: Final = "kustomize.toolkit.fluxcd.io/reconcile"
 _DAY: Final = 86400
+_PATH: Final = "spec.ttlSecondsAfterFinished"
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    yield from _applied(target) if target.kind == JOB else _recreated(target)
+
+
+def _recreated(target: Target) -> Findings:
+    """A workload that its own controller creates again."""
+    run = run_of(target.obj)
+    known = run.life.recreated if run is not None else None
+    if run is None or known is None or not isinstance(seconds := run.value(known.ttl), int):
+        return
+    yield Finding(
+        run.at(known.ttl), f"The JobSet is deleted {seconds} s after it ends. {known.what}.", known.instead
+    )
+
+
+def _applied(target: Target) -> Findings:
+    """A Job that a GitOps tool applies."""
     job = target.read(Job)
     seconds, metadata = job.spec.ttl_seconds_after_finished, job.metadata
-    if seconds is None or seconds > _DAY or is_hook(target.obj) or not metadata.name:
+    if seconds is None or seconds > _DAY or not metadata.name:
         return
     keys = (*metadata.annotations, *metadata.labels)
     tool = (
@@ -32,10 +51,19 @@ def check(target: Target, facts: Facts) -> Findings:
         if any(key in keys for key in _FLUX)
         else ""
     )
+    if is_hook(target.obj):
+        if seconds == 0 and tool == "Argo CD":
+            yield Finding(
+                _PATH,
+                "Argo CD waits for the end of this hook, and Kubernetes deletes the Job as soon as it has "
+                "ended. If Argo CD doesn't see its end before that, the sync waits forever.",
+                "Omit ttlSecondsAfterFinished: hook-delete-policy says when the hook is deleted.",
+            )
+        return
     if not tool or metadata.annotations.get(_FLUX_OFF) == "disabled":
         return
     yield Finding(
-        "spec.ttlSecondsAfterFinished",
+        _PATH,
         f"{tool} applies this Job, and Kubernetes deletes it {seconds} s after it ends. {tool} then finds "
         "it missing and, with automatic sync, runs it again and again.",
         "Omit ttlSecondsAfterFinished, or make the Job a hook with a deletion policy "
@@ -45,4 +73,8 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-RULE = rule(__name__, check, (JOB,), unowned=True)
+_KINDS: Final = (
+    JOB,
+    *(gk for gk, lives in known_lives().items() if any(each.recreated is not None for each in lives)),
+)
+RULE = rule(__name__, check, _KINDS, unowned=True)

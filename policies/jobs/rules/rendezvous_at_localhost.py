@@ -1,4 +1,5 @@
-"""rendezvous-at-localhost: trainings over several pods that meet at localhost, where each pod is alone."""
+"""rendezvous-at-localhost: trainings over several pods that meet at localhost, where each pod is alone, or
+at a name that none of their pods has."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from policies.core.data import load_list, table
 from policies.core.lives import runs_in
 from policies.core.settings import Field, Model
 from policies.jobs.training import launcher_of
-from policies.kube.group_kinds import JOB
-from policies.kube.objects.jobs import Job
+from policies.kube.group_kinds import JOB, JOB_SET, STATEFUL_SET
+from policies.kube.json import dig
+from policies.kube.names import is_numbered
+from policies.kube.objects.jobs import Job, JobSet
+from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 
@@ -50,10 +54,13 @@ def check(target: Target, facts: Facts) -> Findings:
 def _of_command(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
     launcher, options = launcher_of(words), ProgramOptions(words)
     for known in _table():
-        nodes = _at_least(options.value(known.nodes)) if launcher in known.launchers else 0
-        if nodes < 2 or _is_first(options.value(known.rank), target, template):
+        if launcher not in known.launchers:
             continue
         address = options.value(known.address)
+        yield from _at_no_pod(split_port(address or "")[0], target, template, container)
+        nodes = _at_least(options.value(known.nodes))
+        if nodes < 2 or _is_first(options.value(known.rank), target, template):
+            continue
         where = address
         if address is None and not _is_set_elsewhere(target, container, known):
             address, where = known.default, f"{known.default} (the default of {launcher})"
@@ -65,6 +72,43 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
                 "rendezvous times out.",
                 "Use the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
             )
+
+
+def _at_no_pod(host: str, target: Target, template: PodTemplate, container: Container) -> Findings:
+    """A name like that of a pod of the workload, under a Service to which the pods do not belong: the DNS of
+    the cluster has `POD.SERVICE` only for the `subdomain` of the pod."""
+    pod, _, rest = host.lower().partition(".")
+    service = rest.partition(".")[0]
+    names, own = _names_of_pods(target, template)
+    if not service or service == own or not any(is_numbered(pod, name) for name in names):
+        return
+    has = f"have names under Service {own} only" if own else "have no names, because subdomain is not set"
+    yield Finding(
+        template.command_path(container),
+        f"Container {container.name} looks for the first pod at {host}, but the pods of this "
+        f"{target.kind.kind} {has}. That name doesn't resolve, so no pod meets another one.",
+        f"Use {pod}.{own}." if own else f"Set subdomain: {service}, the name of a headless Service.",
+    )
+
+
+def _names_of_pods(target: Target, template: PodTemplate) -> tuple[tuple[str, ...], str]:
+    """What the names of the workload's pods begin with, before one or two numbers, and their `subdomain`.
+
+    Source: JobSet v0.10, GetSubdomain in pkg/controllers/jobset_controller.go.
+    """
+    own = template.typed.spec.subdomain
+    if not dig(target.obj, "metadata", "name"):
+        return (), ""
+    if target.kind == JOB_SET:
+        spec = target.read(JobSet).spec
+        if dig(target.spec, "network", "enableDNSHostnames") is not False:
+            own = spec.network.subdomain or target.name
+        return tuple(f"{target.name}-{job.name}-" for job in spec.replicated_jobs), own
+    if target.kind == STATEFUL_SET:
+        return (f"{target.name}-",), target.read(StatefulSet).spec.service_name
+    if target.kind == JOB and target.read(Job).spec.completion_mode == "Indexed":
+        return (f"{target.name}-",), own
+    return (), ""
 
 
 def _at_least(nodes: str | None) -> int:

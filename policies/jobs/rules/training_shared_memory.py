@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
@@ -14,10 +12,6 @@ from policies.core.data import load_one, table
 from policies.core.settings import Field, Model
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
-
-_WITHOUT_SHM: Final = ("kubeflow.org", "batch.volcano.sh")
-"""Further API groups whose pods get no volume at /dev/shm from their operator, as training-operator v1.9,
-mpi-operator v0.6 and Volcano v1.12 show; KubeRay mounts one."""
 
 
 class RankLauncher(Model):
@@ -45,8 +39,9 @@ def _table() -> SharedMemoryUse:
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if not template.is_as_written and target.kind.group not in _WITHOUT_SHM:
-            continue
+        workload = template.workload
+        if not template.is_as_written and not (workload is not None and workload.without_shm):
+            continue  # its operator may mount one, as KubeRay does
         if template.is_ray or not template.completes or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):
