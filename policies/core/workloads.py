@@ -223,6 +223,11 @@ class Workload(Model):
     names: Naming | None = Field(
         None, description="the names that its operator accepts, if the API server accepts others"
     )
+    only_pods: bool = Field(
+        False,
+        description="whether its controller creates only pods and their owners: no Service, ConfigMap, Secret or "
+        "claim that other pods need",
+    )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(
         False, description="whether its pods work as one group that starts and serves together"

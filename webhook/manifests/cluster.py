@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import Final
 
@@ -12,6 +12,7 @@ from policies.core.listing import Listing
 from policies.core.resources import Resource, resource_kinds
 from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.core.suggestions import closest
+from policies.core.workloads import known_workloads
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import (
     AUTOSCALER,
@@ -156,7 +157,7 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _has_operators(self) -> bool:
-        kinds = {kind for kind, _ in self._named}
+        kinds = {kind for kind, _ in self._named} - _only_pods()
         return CUSTOM_RESOURCE_DEFINITION in kinds or any(kind.group not in _BUILT_IN for kind in kinds)
 
     @cached_property
@@ -192,6 +193,12 @@ _IN_EVERY_NAMESPACE: Final = frozenset(
     for name in ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt", "linkerd-config")
 )
 """Objects that controllers create in every namespace."""
+
+
+@cache
+def _only_pods() -> frozenset[GroupKind]:
+    """Kinds outside the groups of Kubernetes whose controllers create nothing that other pods need."""
+    return frozenset(each.gk for each in known_workloads() if each.only_pods)
 
 
 def _created_by(obj: Json) -> Iterator[str]:
