@@ -225,8 +225,7 @@ class Workload(Model):
     )
     only_pods: bool = Field(
         False,
-        description="whether its controller creates only pods and their owners: no Service, ConfigMap, Secret or "
-        "claim that other pods need",
+        description="whether its controller creates only pods and their owners: nothing that other pods need",
     )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(

@@ -75,21 +75,31 @@ def check(target: Target, facts: Facts) -> Findings:
 def _late_migrations(
     waiting: Object, summary: CommandSummary, namespace: str, cluster: WholeObjects
 ) -> Iterator[tuple[Job, str]]:
-    """The Job that does a migration for which a command ends with waiting, if nothing else does it, and why
-    it starts too late. Of several workloads that wait for it, the first by name reports it."""
-    last = " ".join(summary.commands[-1].argv) if summary.commands else ""
+    """The Job that does a migration for which a command waits, at its end or in a loop, if nothing else does
+    it, and why it starts too late. Of several workloads that wait for it, the first by name reports it."""
+    looped = any(not loop.bounded for loop in summary.loops)
+    waiting_for = [" ".join(each.argv) for each in summary.commands[0 if looped else -1 :]]
     for migration in _migrations():
-        if not f"{last} ".startswith(f"{migration.waits} "):
+        if not any(_runs(words, migration.waits) for words in waiting_for):
             continue
         known = [(each, _words(each)) for kind in _SERVING for each in cluster.every(kind, namespace)]
         waits = [text(each, "metadata", "name") for each, words in known if migration.waits in words]
         known += [(each, _words(each)) for each in cluster.every(JOB, namespace)]
-        doing = [each for each, words in known if any(command in words for command in migration.done_by)]
+        doing = [
+            each
+            for each, words in known
+            if any(command in words.replace(migration.waits, "") for command in migration.done_by)
+        ]
         if waiting.name != min(waits, default="") or len(doing) != 1:
             continue
         job = _job(text(doing[0], "metadata", "name"), namespace, cluster)
         if job is not None and (late := _deployed_later(waiting, job)):
             yield job, late
+
+
+def _runs(words: str, command: str) -> bool:
+    """Whether the words of a command run one of the table, also by its path or with an interpreter."""
+    return f"/{command} " in f"/{words} " or f" {command} " in f"{words} "
 
 
 def _words(workload: Json) -> str:
