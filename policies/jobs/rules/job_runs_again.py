@@ -10,11 +10,12 @@ from policies.jobs.jobs import is_hook
 from policies.kube.group_kinds import JOB
 from policies.kube.objects.jobs import Job
 
+_HOOK: Final = "argocd.argoproj.io/hook"
 _ARGO: Final = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/sync-wave",
     "argocd.argoproj.io/sync-options",
-    "argocd.argoproj.io/hook",
+    _HOOK,
 )
 _FLUX: Final = ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name")
 _FLUX_OFF: Final = "kustomize.toolkit.fluxcd.io/reconcile"
@@ -52,7 +53,7 @@ def _applied(target: Target) -> Findings:
         else ""
     )
     if is_hook(target.obj):
-        if seconds == 0 and tool == "Argo CD":
+        if seconds == 0 and tool == "Argo CD" and metadata.annotations.get(_HOOK) != "Skip":
             yield Finding(
                 _PATH,
                 "Argo CD waits for the end of this hook, and Kubernetes deletes the Job as soon as it has "
