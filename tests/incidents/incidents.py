@@ -48,7 +48,7 @@ class Report(Model):
         None,
         description="for an incident of a held-out round: the result before anything was changed for it",
     )
-    round: int = Field(1, ge=1, description="the number of that round")
+    round: int = Field(1, ge=1, description="the round that `first_run` is of")
 
 
 @dataclass(frozen=True)
