@@ -111,7 +111,7 @@ def progress_check(
     plan = _plan(server, progress)
     given = (str(port), "https" if tls else "http", str(start), path, _as_argument(plan))
     keys = _key_variables(server, progress) if server else ()
-    handler = {"exec": {"command": [*SHELL, program(), *given, *keys]}}
+    handler = {"exec": {"command": [*SHELL, program(plan, start), *given, *keys]}}
     return ProgressCheck(handler, "", TIMEOUT + progress.longest, plan, start)
 
 
@@ -342,13 +342,33 @@ _VARIABLE: Final = re.compile(
 )
 
 
+def program(plan: Json | None = None, start: int = 0) -> str:
+    """The text of the program, with the parts that a plan needs; without one, all of it."""
+    if plan is None:
+        return _program_of(None)
+    parts = ["page" if plan["page"] else "connections"]
+    parts += ["start"] if start else []
+    parts += ["canary"] if plan["canaries"] else []
+    # The body of canaries may be missing in the container: then none is sent.
+    parts += ["watch"] if not plan["canaries"] or "body" in plan else []
+    return _program_of(frozenset(parts))
+
+
 @cache
-def program() -> str:
-    """The text of the program without its comments and docstrings."""
+def _program_of(parts: frozenset[str] | None) -> str:
+    """The program without comments, docstrings and other parts, indented by one space: every pod holds it."""
     source = files("policies.probes").joinpath("programs", "progress.py").read_text("utf-8")
     _, _, code = source.partition('"""\n\n')
-    lines = (line for line in code.splitlines() if line.strip() and not line.lstrip().startswith(_COMMENTS))
+    lines, part = [], _ALWAYS
+    for line in code.splitlines():
+        text = line.lstrip()
+        if text.startswith(_PART):
+            part = text.removeprefix(_PART)
+        if text and not text.startswith(_COMMENTS) and (part == _ALWAYS or parts is None or part in parts):
+            lines.append(" " * ((len(line) - len(text)) // 4) + text)
     return "\n".join(lines)
 
 
 _COMMENTS: Final = ("#", '"""')
+_PART: Final = "# part: "
+_ALWAYS: Final = "all"

@@ -250,7 +250,7 @@ def _plan(text: str) -> dict[str, Any]:
 @cache
 def _definitions(text: str) -> CodeType:
     """The program without the call of its main function."""
-    head, found, _ = text.partition("\ntry:\n    main()\n")
+    head, found, _ = text.partition("\ntry:\n main()\n")
     assert found
     assert head.count("\nKEY = key()\n") == 1
     # This would read the command line of every process of this machine.

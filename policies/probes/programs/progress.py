@@ -10,6 +10,9 @@ The exit status is 100 only if the server is known to hang. A check of progress 
 before in this container. If it has not, the program decides as a plain probe of PATH does, and prints why. It
 needs the standard library of Python 3.8 or newer. designs/0009-liveness-by-progress.md and
 designs/0010-startup-by-progress.md have the reasons.
+
+A comment such as `part: page` begins lines that only some plans need; `program` in liveness_program.py leaves
+them out for the others.
 """
 
 import json
@@ -20,6 +23,7 @@ import struct
 import sys
 import time
 import zlib
+from collections import namedtuple
 
 PORT, SCHEME, START, PATH = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 PLAN, VARIABLES = json.loads(sys.argv[5]), sys.argv[6:]
@@ -175,6 +179,7 @@ def page():
     return shown
 
 
+# part: page
 def metrics():
     status, text = ask(PLAN["page"], PAGE, port=PLAN["port"] or PORT)
     kinds = {name: kind for kind, names in PLAN["metrics"].items() for name in names}
@@ -195,6 +200,7 @@ def metrics():
     return sums if status == 200 and "done" in sums else None
 
 
+# part: all
 # `=4BI2H36xQ` is struct inet_diag_req_v2, with the states of established, half-closed and listening sockets.
 def sockets():
     """(state, cookie, client's port, whether unaccepted, ms since sent, ms since received, bytes sent)"""
@@ -228,6 +234,7 @@ def sockets():
     return found
 
 
+# part: connections
 # When the list of connections was asked for and had been read, and for how many ms each one has waited.
 READ = [0.0, 0.0, []]
 
@@ -284,6 +291,7 @@ def connections():
     return {"done": next_in(waiting), "waiting": float(len(waiting))}
 
 
+# part: all
 def served():
     """Whether clients were sent something in the last 30 s, by an event loop that is too busy for checks."""
     try:
@@ -442,6 +450,7 @@ def work():
     return first, seconds, pages * os.sysconf("SC_PAGE_SIZE"), moved, received
 
 
+# part: watch
 def lost():
     """Whether a process of PLAN's workers has ended, and nobody has started another in its place."""
     for name in processes():
@@ -456,6 +465,7 @@ def lost():
     return False
 
 
+# part: start
 def starting(answers):
     """Ends the program while the server has not answered since its container started; returns afterwards."""
     file = memory("start")
@@ -486,6 +496,7 @@ def starting(answers):
     finish(0, "it starts; its processes worked %d s ago" % silent)
 
 
+# part: canary
 def canary():
     """The status of a request for as little as possible; None without an answer, 0 if it was not asked."""
     model = {}
@@ -506,127 +517,155 @@ def canary():
     return status
 
 
-def main():
-    signal.signal(signal.SIGALRM, lambda *_: finish(0, "cannot tell: no time left"))
-    signal.setitimer(signal.ITIMER_REAL, max(left(), 0.1))
-    first, used = work()[:2]
-    health, _ = ask(PATH, HEALTH)
-    asked = "GET %s" % PATH if PATH else "port %d" % PORT
-    # A port that neither accepts nor refuses has a full queue.
-    bad = PATH != "" if health is None else not 200 <= health < 400
-    wrong = "%s %s" % (asked, "answers %d" % health if health and health > 0 else "gets no answer")
+# part: all
+# What a run remembers for the next one: when the container's first process began, what the page showed at the
+# last sign of life, the CPU seconds until then, when that was, and whether the check has worked before.
+Known = namedtuple("Known", ("first", *KINDS, "used", "at", "armed"))
 
-    def plain(why, tell=True):
+
+class Run:
+    """One run: how the server answers, what it has finished since the last sign of life, and the end."""
+
+    def __init__(self):
+        self.first, self.used = work()[:2]
+        self.health, _ = ask(PATH, HEALTH)
+        # A port that neither accepts nor refuses has a full queue.
+        self.bad = PATH != "" if self.health is None else not 200 <= self.health < 400
+        self.answer = "%s %s" % (
+            "GET %s" % PATH if PATH else "port %d" % PORT,
+            "answers %d" % self.health if self.health and self.health > 0 else "gets no answer",
+        )
+        self.source = "GET " + PLAN["page"] if PLAN["page"] else "the list of its connections"
+
+    def plain(self, why, tell=True):
         """Decide as a probe of PATH does. Why is printed, and told once in the container's log."""
-        answer = wrong if bad or health is None else "%s answers %d" % (asked, health)
-        message = "%s; progress is not checked: %s" % (answer, why)
+        message = "%s; progress is not checked: %s" % (self.answer, why)
         said = memory("said") if tell else None
-        if said is not None and read(said) != [first]:
-            write(said, first)
+        if said is not None and read(said) != [self.first]:
+            write(said, self.first)
             try:
                 log = os.open("/proc/1/fd/1", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
                 os.write(log, ("mlchassis liveness: %s\n" % message).encode())
             except OSError:
                 pass
-        finish(HUNG if bad else 0, message)
+        finish(HUNG if self.bad else 0, message)
 
-    if START:
-        starting(health is not None and 0 < health < 500)
-    if health == 0:
-        finish(HUNG, "nothing listens on port %d" % PORT)
-    why = unsuitable()
-    if why:
-        plain(why)
-    file = memory("liveness")
-    if file is None:
-        plain("neither /tmp nor /dev/shm can be written")
-    now, canaries = time.monotonic(), PLAN["canaries"]
-    source = "GET " + PLAN["page"] if PLAN["page"] else "the list of its connections"
-    known, seen = read(file), page()
-    if len(known) != 9 or known[0] != first or known[7] > now:
-        known = []
-
-    def keep(seen, armed):
-        gauges = [seen.get(kind, 0.0) for kind in KINDS] if seen else known[1:6]
+    def keep(self, seen, armed):
+        shown = {kind: seen.get(kind, 0.0) for kind in KINDS} if seen else self.known._asdict()
         if not PLAN["page"]:
-            gauges[1] = waited(READ[1], now, 500)
-        write(file, first, *gauges, used, now, armed)
+            shown["steps"] = waited(READ[1], self.now, 500)
+        write(self.file, self.first, *(shown[kind] for kind in KINDS), self.used, self.now, armed)
 
-    def alive(seen, armed, message):
-        keep(seen, armed)
+    def alive(self, seen, message, armed=None):
+        self.keep(seen, self.known.armed if armed is None else armed)
         finish(0, message)
 
-    if not known:
-        if seen is None:
-            plain("%s shows no finished work yet" % source)
-        keep(seen, 0)
-        known = [first, *(seen.get(kind, 0.0) for kind in KINDS), used, now, 0]
-    armed = known[8]
-
-    def moved(seen):
-        """Whether something was finished since the previous run, or a step of it."""
-        if seen is None or seen["done"] != known[1]:
+    def moved(self, seen):
+        """Whether something was finished since the last sign of life, or a step of it."""
+        if seen is None or seen["done"] != self.known.done:
             return seen is not None
         if not PLAN["page"]:
             # The margins are more than reading the list takes. A client that breaks off leaves the list, too.
-            return waited(READ[0], known[7], -500) < known[2] - 2
-        running = seen.get("running", 0.0) > 0 and seen.get("churn", 0.0) == known[3]
-        return running and seen.get("steps", 0.0) != known[2]
+            return waited(READ[0], self.known.at, -500) < self.known.steps - 2
+        running = seen.get("running", 0.0) > 0 and seen.get("churn", 0.0) == self.known.churn
+        return running and seen.get("steps", 0.0) != self.known.steps
 
-    def hangs(wrong, least):
-        silent = time.monotonic() - known[7]
+    def hangs(self, what, least):
+        silent = time.monotonic() - self.known.at
         code = HUNG if silent >= least + jitter() % 60 else 0
-        finish(code, "%s, and nothing was finished for %d s" % (wrong, silent))
+        finish(code, "%s, and nothing was finished for %d s" % (what, silent))
 
-    def computes(seen):
-        if not used:
-            plain("its processes cannot be seen", tell=False)
-        if used - known[6] >= max(PLAN["silence"], now - known[7]) * IDLE:
-            alive(seen, armed, "its processes compute")
+    def computes(self, seen):
+        if not self.used:
+            self.plain("its processes cannot be seen", tell=False)
+        if self.used - self.known.used >= max(PLAN["silence"], self.now - self.known.at) * IDLE:
+            self.alive(seen, "its processes compute")
 
-    if moved(seen) and (armed or not canaries):
-        alive(seen, 1, "it works")
-    if bad and PLAN["page"]:
-        if moved(seen):
-            alive(seen, armed, "it works")
-        if seen is None and health is None and served():
-            alive(seen, armed, "it answers clients")
-        if not armed:
-            plain("it has not been seen to finish anything", tell=False)
-        hangs(wrong, min(PLAN["silence"], SILENT))
-    if not canaries:
+    def decide(self):
+        if START:
+            starting(self.health is not None and 0 < self.health < 500)
+        if self.health == 0:
+            finish(HUNG, "nothing listens on port %d" % PORT)
+        why = unsuitable()
+        if why:
+            self.plain(why)
+        self.file = memory("liveness")
+        if self.file is None:
+            self.plain("neither /tmp nor /dev/shm can be written")
+        self.now = time.monotonic()
+        known, seen = read(self.file), page()
+        if len(known) == len(Known._fields):
+            self.known = Known(*known)
+        if len(known) != len(Known._fields) or self.known.first != self.first or self.known.at > self.now:
+            if seen is None:
+                self.plain("%s shows no finished work yet" % self.source)
+            self.keep(seen, 0)
+            self.known = Known(self.first, *(seen.get(kind, 0.0) for kind in KINDS), self.used, self.now, 0)
+        if self.moved(seen) and (self.known.armed or not PLAN["canaries"]):
+            self.alive(seen, "it works", 1)
+        if self.bad and PLAN["page"]:
+            self.unhealthy(seen)
+        if PLAN["canaries"]:
+            self.try_canary(seen)
+        self.watch(seen)
+
+    # part: page
+    def unhealthy(self, seen):
+        """The end of a run whose server has a page, and fails at PATH."""
+        if self.moved(seen):
+            self.alive(seen, "it works")
+        if seen is None and self.health is None and served():
+            self.alive(seen, "it answers clients")
+        if not self.known.armed:
+            self.plain("it has not been seen to finish anything", tell=False)
+        self.hangs(self.answer, min(PLAN["silence"], SILENT))
+
+    # part: watch
+    def watch(self, seen):
+        """The end of a run that sends no request."""
         if seen is None:
-            plain("%s does not show it" % source, tell=False)
+            self.plain("%s does not show it" % self.source, tell=False)
         # A gauge of work may keep the requests of a process that has ended, so one must have arrived since.
-        stale = "arrived" in PLAN["metrics"] and seen.get("arrived", known[4]) == known[4]
-        fails = seen.get("failed", 0.0) != known[5] and lost()
+        stale = "arrived" in PLAN["metrics"] and seen.get("arrived", self.known.arrived) == self.known.arrived
+        fails = seen.get("failed", 0.0) != self.known.failed and lost()
         if not fails and (stale or seen.get("waiting", 0.0) <= 0):
-            alive(seen, armed, "it has nothing to do")
-        if not armed:
-            plain("it has not been seen to finish anything", tell=False)
+            self.alive(seen, "it has nothing to do")
+        if not self.known.armed:
+            self.plain("it has not been seen to finish anything", tell=False)
         if fails:
-            hangs("a process that works for requests has ended, and they fail", BROKEN)
-        computes(seen)
-        hangs("work waits" if PLAN["page"] else "it accepts no connection", PLAN["silence"])
-    answer = canary()
-    after = page()
-    if answer is not None and 200 <= answer < 300:
-        shown = not PLAN["page"] or (seen and after and after["done"] != seen["done"])
-        alive(after, 1 if armed or shown else 0, "it answers")
-    if moved(after):
-        alive(after, armed, "it works")
-    if answer is not None and (answer != 500 or not PLAN["page"]):
-        plain("a request for it is refused (%d)" % answer)
-    if not armed or after is None:
-        plain("no request of its own has been answered", tell=False)
-    for path in PLAN["paused"]:
-        if b"true" in (ask(path, 1)[1] or b""):
-            alive(after, armed, "it is paused")
-    if not PLAN["page"]:
-        computes(after)
-    if answer == 500:
-        hangs("every request fails", BROKEN)
-    hangs("a request gets no answer", PLAN["silence"])
+            self.hangs("a process that works for requests has ended, and they fail", BROKEN)
+        self.computes(seen)
+        self.hangs("work waits" if PLAN["page"] else "it accepts no connection", PLAN["silence"])
+
+    # part: canary
+    def try_canary(self, seen):
+        """The end of a run that sends a request."""
+        answer = canary()
+        after = page()
+        if answer is not None and 200 <= answer < 300:
+            shown = not PLAN["page"] or (seen and after and after["done"] != seen["done"])
+            self.alive(after, "it answers", 1 if self.known.armed or shown else 0)
+        if self.moved(after):
+            self.alive(after, "it works")
+        if answer is not None and (answer != 500 or not PLAN["page"]):
+            self.plain("a request for it is refused (%d)" % answer)
+        if not self.known.armed or after is None:
+            self.plain("no request of its own has been answered", tell=False)
+        for path in PLAN["paused"]:
+            if b"true" in (ask(path, 1)[1] or b""):
+                self.alive(after, "it is paused")
+        if not PLAN["page"]:
+            self.computes(after)
+        if answer == 500:
+            self.hangs("every request fails", BROKEN)
+        self.hangs("a request gets no answer", PLAN["silence"])
+
+
+# part: all
+def main():
+    signal.signal(signal.SIGALRM, lambda *_: finish(0, "cannot tell: no time left"))
+    signal.setitimer(signal.ITIMER_REAL, max(left(), 0.1))
+    Run().decide()
 
 
 try:
