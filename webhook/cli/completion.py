@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Print the completion script of a shell. bash: source <(chassis completion bash). zsh: chassis "
         "completion zsh > a directory of $fpath, as _chassis. fish: chassis completion fish | source."
     )
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
     parser.set_defaults(run=run)
 
 

@@ -56,7 +56,9 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "policy": (
         ("check policy/", "check that it loads"),
+        ("check configmap:mlchassis-system/mlchassis-policy", "check the installed policy"),
         ("diff policy/ new-policy/ -A", "what an edit would change in a cluster"),
+        ("diff built-in policy/ deploy/", "what a policy changes for manifests"),
         ("test policy-tests/", "run the tests of a policy"),
         ("schema", "for an editor"),
     ),
@@ -78,7 +80,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("fish", "chassis completion fish | source"),
     ),
     "certs": (
-        ("issue --help", "create a CA and a certificate"),
+        ("issue --host chassis.example.com certs/", "create a CA and a certificate"),
         ("show tls.crt", "its hosts and expiry"),
     ),
     "unregister": (("", "before helm uninstall or kubectl delete"),),
@@ -86,8 +88,12 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
 """Arguments and what they are for, by command."""
 
 
-def epilog(command: str, prog: str = "chassis") -> str:
-    """The examples of a command, one in each line."""
-    lines = [(f"{prog} {command} {arguments}".rstrip(), about) for arguments, about in EXAMPLES[command]]
+def epilog(command: str, prog: str = "chassis", subcommand: str = "") -> str:
+    """The examples of a command, or of one of its subcommands, one in each line."""
+    lines = [
+        (f"{prog} {command} {arguments}".rstrip(), about)
+        for arguments, about in EXAMPLES[command]
+        if subcommand in ("", arguments.partition(" ")[0])
+    ]
     width = min(max(len(line) for line, _ in lines), 48)
     return "\n".join(["examples:", *(f"  {line:<{width}}  # {about}" for line, about in lines)])

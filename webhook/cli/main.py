@@ -118,7 +118,16 @@ def _parser(prog: str, argv: Sequence[str]) -> argparse.ArgumentParser:
         if name in argv:
             importlib.import_module(module).add_arguments(command)
             command.epilog = epilog(name, prog)
+            for subname, subcommand in _subcommands(command):
+                subcommand.formatter_class = _Command
+                subcommand.epilog = epilog(name, prog, subname)
     return parser
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,10 +156,8 @@ class _Parser(argparse.ArgumentParser):
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
     """The flags of a parser and of its subcommands that are loaded."""
     yield from parser._option_string_actions
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _flags(command)
+    for _, command in _subcommands(parser):
+        yield from _flags(command)
 
 
 class _Command(argparse.RawDescriptionHelpFormatter):

@@ -50,7 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="values for the Helm charts among the directories; may be repeated",
     )
     flags.add_policy(parser, "the built-in one")
-    parser.add_argument("--operation", choices=("CREATE", "UPDATE"), default="CREATE")
+    parser.add_argument(
+        "--operation",
+        choices=("CREATE", "UPDATE"),
+        default="CREATE",
+        help="the operation that is reviewed; default: CREATE",
+    )
     parser.add_argument(
         "--old", action="append", default=[], metavar="PATH", help="the objects before an UPDATE"
     )

@@ -473,6 +473,17 @@ def test_every_command_has_help_and_a_group(capsys: pytest.CaptureFixture[str]) 
         assert f"\nexamples:\n  chassis {name}" in shown
 
 
+@pytest.mark.parametrize(
+    "words", ["policy check", "policy diff", "policy test", "policy schema", "certs issue", "certs show"]
+)
+def test_every_subcommand_has_examples(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*words.split(), "--help"])
+    _, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
+    assert examples
+    assert all(line.startswith(f"  chassis {words}") for line in examples.splitlines())
+
+
 def test_the_examples_of_help_are_accepted() -> None:
     assert EXAMPLES.keys() == cli.COMMANDS.keys()
     parser = cli.whole_parser()
