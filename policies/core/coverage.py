@@ -144,7 +144,7 @@ def _missing(obj: Json, workload: Workload, path: str) -> str:
         return ""
     kinds = " or ".join(kind.kind for kind, _ in reference.candidates)
     return (
-        f"{kinds} {reference.name} completes it and isn't among the objects: add its file, or review with "
+        f"it is completed by {kinds} {reference.name}, which isn't in the input: add its file, or use "
         "--against CONTEXT"
     )
 

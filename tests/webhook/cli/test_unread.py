@@ -149,7 +149,7 @@ def test_a_field_that_does_not_exist_has_a_note_with_its_line(chassis: Chassis, 
 
 def test_a_missing_runtime_is_named_with_the_way_to_add_it(chassis: Chassis, manifests: Path) -> None:
     said = " ".join(chassis("review", manifests).out.split())
-    assert "Deployment other completes it and isn't among the objects: add its file, or review with" in said
+    assert "it is completed by Deployment other, which isn't in the input: add its file, or use" in said
 
 
 HASTY = """\
