@@ -617,7 +617,7 @@ class Run:
         if seen is None and self.health is None and served():
             self.alive(seen, "it answers clients")
         if not self.known.armed:
-            self.plain("it has not been seen to finish anything", tell=False)
+            self.plain("it has finished nothing yet that the check saw", tell=False)
         self.hangs(self.answer, min(PLAN["silence"], SILENT))
 
     # part: watch
@@ -631,7 +631,7 @@ class Run:
         if not fails and (stale or seen.get("waiting", 0.0) <= 0):
             self.alive(seen, "it has nothing to do")
         if not self.known.armed:
-            self.plain("it has not been seen to finish anything", tell=False)
+            self.plain("it has finished nothing yet that the check saw", tell=False)
         if fails:
             self.hangs("a process that works for requests has ended, and they fail", BROKEN)
         self.computes(seen)
@@ -648,9 +648,9 @@ class Run:
         if self.moved(after):
             self.alive(after, "it works")
         if answer is not None and (answer != 500 or not PLAN["page"]):
-            self.plain("a request for it is refused (%d)" % answer)
+            self.plain("the request of the check was refused (%d)" % answer)
         if not self.known.armed or after is None:
-            self.plain("no request of its own has been answered", tell=False)
+            self.plain("no request of the check has been answered yet", tell=False)
         for path in PLAN["paused"]:
             if b"true" in (ask(path, 1)[1] or b""):
                 self.alive(after, "it is paused")

@@ -448,7 +448,7 @@ def test_a_hang_before_any_canary_was_answered_is_left_to_the_endpoint(kubelet: 
     outcome = kubelet.probe(server, silent=LONG_AGO, armed=False)
     assert (outcome.status, outcome.message) == (
         0,
-        "GET /health answers 200; progress is not checked: no request of its own has been answered",
+        "GET /health answers 200; progress is not checked: no request of the check has been answered yet",
     )
     server.answers["/health"] = (503, b"")
     assert kubelet.probe(server, silent=LONG_AGO, armed=False).status == FAILS, "as httpGet does"
