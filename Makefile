@@ -178,7 +178,7 @@ vllm: $(SYNCED) ## the liveness probe of a real vLLM, hung and loaded in every w
 	@$(BIN)/pytest -m vllm -q tests/vllm $(ARGS)
 
 .PHONY: fips
-fips: $(SYNCED) ## the webhook with only a FIPS provider behind its TLS (builds OpenSSL's in minutes, once)
+fips: $(SYNCED) ## the webhook and the puller with only a FIPS provider behind their TLS (builds OpenSSL's in minutes, once)
 	@$(BIN)/pytest -m fips -q tests/fips $(ARGS)
 
 .PHONY: cluster
