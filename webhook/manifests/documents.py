@@ -152,6 +152,10 @@ def _refuse_tag(_: ManifestLoader, node: yaml.Node) -> None:
     )
 
 
+_WHOLE: Final = 2**53
+"""Larger floats are not exact."""
+
+
 def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
     value = loader.construct_scalar(node)
     if not (_FLOAT.match(value) or _INTEGER.match(value)):
@@ -167,10 +171,11 @@ def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int:
 
 
 def _float(text: str, line: int = 0) -> float:
+    """A number with a point or an exponent. kubectl sends 1e1 and 2.0 as the whole numbers 10 and 2."""
     value = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
     if not math.isfinite(value):
         raise BadDocument(f"line {line + 1}: {text} isn't a valid JSON number")
-    return value
+    return int(value) if value.is_integer() and abs(value) < _WHOLE else value
 
 
 def _int(text: str, line: int = 0) -> int:

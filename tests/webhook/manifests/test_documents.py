@@ -105,6 +105,12 @@ def test_bad_text_gets_one_sentence(text: str, sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("written", ["1e1", "10.0", "!!float 10", "+1.0e+1"])
+def test_a_whole_number_is_an_integer_as_kubectl_sends_it(written: str) -> None:
+    (document,) = load_all(f"periodSeconds: {written}")
+    assert type(document["periodSeconds"]) is int
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -126,7 +132,7 @@ def test_a_policy_has_only_true_and_false(text: str, value: Any) -> None:
         ("!!timestamp 2001-01-01", "2001-01-01"),
         ("!!set {x, y}", {"x": None, "y": None}),
         ("!!int '5'", 5),
-        ("!!float 5", 5.0),
+        ("!!float 5", 5),
         ("!!bool 'yes'", True),
         ("!!null ''", None),
         ("!!str 5", "5"),
