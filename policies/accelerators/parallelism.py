@@ -10,12 +10,14 @@ from functools import cache
 from typing import Final
 
 from policies.containers.programs import has_option
+from policies.kube.quantities import whole_number
 from policies.probes.life import Factor
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
 
 MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""
+_DIGITS: Final = 4
 
 
 @cache
@@ -82,7 +84,8 @@ def _product(server: Server, factors: tuple[Factor, ...]) -> int:
         value = server.configured(factor.flags, factor.variables)
         if value is None:
             continue
-        if not (value.isascii() and value.isdigit() and 0 < int(value) <= MAX):
+        number = whole_number(value, _DIGITS)
+        if not number or number > MAX:
             return 0
-        total *= int(value)
+        total *= number
     return total

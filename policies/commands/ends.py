@@ -99,7 +99,9 @@ def _sequence(script: syntax.Script, budget: StepBudget) -> range | None:
     if len(simples) != 1 or _program(simples[0]) != "seq":
         return None
     numbers = [word.literal or "" for word in simples[0].words[1:]]
-    if not numbers or not all(number.isdigit() and len(number) < 10 for number in numbers):
+    if not numbers or not all(
+        number.isascii() and number.isdigit() and len(number) < 10 for number in numbers
+    ):
         return None
     first = int(numbers[0]) if len(numbers) > 1 else 1
     step = int(numbers[1]) or 1 if len(numbers) == 3 else 1

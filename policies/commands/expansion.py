@@ -180,7 +180,7 @@ class Scope:
         return values.unknown(name)
 
     def _positional(self, name: str) -> str | None:
-        if self.positional is None or not name.isdigit():
+        if self.positional is None or not (name.isascii() and name.isdigit()):
             return None
         index = int(name[:6])
         return self.positional[index - 1] if 0 < index <= len(self.positional) else None

@@ -172,7 +172,7 @@ def is_virtual(node: Node) -> bool:
 
 
 def _kubelet_of(node: Node) -> Iterator[tuple[int, int]]:
-    match = re.match(r"v(\d+)\.(\d+)", node.status.node_info.kubelet_version)
+    match = re.match(r"v(\d{1,4})\.(\d{1,4})(?!\d)", node.status.node_info.kubelet_version)
     if match and not is_virtual(node):
         yield int(match[1]), int(match[2])
 

@@ -7,7 +7,9 @@ from typing import Final
 
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
+from policies.kube.quantities import whole_number
 
+_DIGITS: Final = 9
 _PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
 _DEFAULT_MOST: Final = 100
 
@@ -54,9 +56,9 @@ def _metrics(obj: Json) -> Iterator[Json]:
             continue
         metadata = mapping(trigger, "metadata")
         target: Json = {"type": text(trigger, "metricType") or text(metadata, "type")}
-        value = text(metadata, "value")
-        if value.isascii() and value.isdigit():
-            target["averageUtilization"] = int(value)
+        value = whole_number(text(metadata, "value"), _DIGITS)
+        if value is not None:
+            target["averageUtilization"] = value
         source: Json = {"name": resource, "target": target}
         container = text(metadata, "containerName")
         if container:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from policies.kube.json import Json, dig, replaced, text
+from policies.kube.quantities import whole_number
 
 Steps: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a value in an object."""
@@ -133,7 +134,8 @@ def _step_in(parent: Any, segment: str) -> str | int:
     """A segment as a key, or as the index of the list element with this index or name."""
     if not isinstance(parent, list):
         return segment
-    if segment.isdigit():
-        return int(segment)
+    index = whole_number(segment, 9)
+    if index is not None:
+        return index
     names = ((text(item, "name"), text(item, "key")) for item in parent)
     return next((index for index, own in enumerate(names) if segment in own), segment)

@@ -16,6 +16,7 @@ from policies.kube.images import image_matches
 from policies.kube.json import Json, maps, text
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Container, tcp_ports
+from policies.kube.quantities import whole_number
 from policies.probes.preset import Preset, Protocol
 from policies.probes.recognition import GroupRole, Server
 from policies.probes.standard_probes_settings import StandardProbes
@@ -204,7 +205,8 @@ _HOST_ONLY: Final = re.compile(r"[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 def _port_in(value: str) -> int | None:
     """`8000`, `0.0.0.0:8000`, `http://0.0.0.0:8000/` -> 8000."""
     digits = value.rpartition("//")[2].partition("/")[0].rpartition(":")[2]
-    return int(digits) if digits.isascii() and digits.isdigit() and 0 < int(digits) < 65536 else None
+    port = whole_number(digits, 5)
+    return port if port and port < 65536 else None
 
 
 # --- the endpoint ------------------------------------------------------------------------------

@@ -327,7 +327,8 @@ def _as_argument(plan: Json) -> str:
 def _page_port(server: Server | None, progress: Progress) -> int:
     """The port of the metrics page; 0 if it is the server's."""
     value = server.configured(progress.page_port_flags, progress.page_port_env) if server else None
-    return int(value) if value and value.isascii() and value.isdigit() else progress.page_port
+    port = whole_number(value, 5)
+    return progress.page_port if port is None else port
 
 
 def _key_variables(server: Server, progress: Progress) -> tuple[str, ...]:

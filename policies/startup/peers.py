@@ -136,6 +136,7 @@ def _peer(target: Target, host: str, namespace: str) -> tuple[str, int] | None:
             owner == target.name
             and (place, service) == (namespace, target.read(StatefulSet).spec.service_name)
             and ordinal.isascii()
+            and ordinal.isascii()
             and ordinal.isdigit()
             and len(ordinal) < 10
         ):

@@ -18,11 +18,13 @@ from policies.core.annotations import CHANGED
 from policies.core.reasons import Reason, Reasons
 from policies.kube.json import Json, dig, replaced
 from policies.kube.metadata import annotations_of, has_room
+from policies.kube.quantities import whole_number
 
 MAX_LENGTH: Final = 1024
 """Characters. Reasons that do not fit are left out; fields that do not fit are counted."""
 _POLICY: Final = "policy"
 _MORE: Final = "and"
+_DIGITS: Final = 4
 
 
 class Changed(Struct, frozen=True):
@@ -50,8 +52,8 @@ class Changed(Struct, frozen=True):
             policy, _, rest = line.partition(" ")
             if policy == _POLICY:
                 digest = rest
-            elif policy == _MORE and (count := rest.removesuffix(" more")).isdecimal():
-                more += int(count)
+            elif policy == _MORE and (count := whole_number(rest.removesuffix(" more"), _DIGITS)):
+                more += count
             elif policy in registry.mutators() and rest:
                 path, _, why = rest.partition(": ")
                 entries.append(Reason(path, policy, why))

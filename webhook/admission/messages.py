@@ -156,7 +156,7 @@ def _place(obj: Json, operation: Json) -> tuple[str, str]:
     spelled: list[str] = []
     value: object = obj
     for number, step in enumerate(steps, 1):
-        if isinstance(value, list) and step.isdigit():
+        if isinstance(value, list) and step.isascii() and step.isdigit():
             added = number == len(steps) and operation["op"] == "add"
             value = operation["value"] if added else dig(value, int(step))
             spelled[-1:] = [f"{spelled[-1]}[{_element(value, step)}]"] if spelled else [f"[{step}]"]

@@ -53,8 +53,8 @@ def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[F
     first few of them. An apiVersion that Kubernetes no longer has is one, too."""
     kind = f"{text(obj, 'apiVersion')} {text(obj, 'kind')}"
     if removed := removed_version(text(obj, "apiVersion"), text(obj, "kind")):
-        gone = f"Kubernetes has no such version since {removed.since}, and kubectl refuses the object"
-        return [FieldProblem("apiVersion", f"{gone}; use {removed.use}")]
+        said = f"Kubernetes has no such version since {removed.since}, and kubectl refuses the object"
+        return [FieldProblem("apiVersion", f"{said}; use {removed.use}")]
     places: list[tuple[Steps, Any, str]] = []
     if kind in _api().kinds:
         places.append(((), obj, _api().kinds[kind]))

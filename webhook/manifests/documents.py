@@ -181,7 +181,7 @@ def _float(text: str, line: int = 0) -> float:
 def _int(text: str, line: int = 0) -> int:
     plain = text.replace("_", "")
     digits = plain.lstrip("+-")
-    if len(digits) > 1 and digits[0] == "0" and digits.isdigit():
+    if len(digits) > 1 and digits[0] == "0" and digits.isascii() and digits.isdigit():
         return int(plain, 8)
     if len(digits) > 100:
         raise BadDocument(f"line {line + 1}: the number is too long")

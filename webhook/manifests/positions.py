@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import yaml
 from msgspec import Struct
 
+from policies.kube.quantities import whole_number
 from webhook.manifests.documents import ManifestLoader
 
 
@@ -130,8 +131,9 @@ def _below(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
         for item in node.value:
             if isinstance(item, yaml.MappingNode) and step in _names(item):
                 return item.start_mark.line, item
-        if step.isdigit() and int(step) < len(node.value):
-            item = node.value[int(step)]
+        index = whole_number(step, 9)
+        if index is not None and index < len(node.value):
+            item = node.value[index]
             return item.start_mark.line, item
     return None
 

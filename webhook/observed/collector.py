@@ -121,7 +121,9 @@ class Collector:
             return now
         self._record = Record.load(mapping(found, "data"), self._record)
         until = annotations_of(found).get(OBSERVED_UNTIL)
-        return min(float(until), now) if isinstance(until, str) and until.isdigit() else now
+        return (
+            min(float(until), now) if isinstance(until, str) and until.isascii() and until.isdigit() else now
+        )
 
     async def _write(self) -> None:
         """Write the pending observations, or keep them for the next attempt."""

@@ -68,7 +68,8 @@ def _share(server: Server) -> float:
     value = server.configured(memory.flags, memory.env)
     if value is None:
         return 0 if server.may_have_option(*memory.flags) or server.has_env_from else memory.share
-    return float(value) if value.replace(".", "", 1).isdigit() and len(value) < 8 else 0
+    is_number = value.isascii() and value.replace(".", "", 1).isdigit() and len(value) < 8
+    return float(value) if is_number else 0
 
 
 def _clients(template: PodTemplate, facts: Facts) -> int:

@@ -8,6 +8,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.objects.ray import RayObject
+from policies.kube.quantities import whole_number
 
 _DEFAULT: Final = 60
 """Ray's default of `idleTimeoutSeconds`: ray/autoscaler/_private/kuberay/autoscaling_config.py in 2.51."""
@@ -21,7 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         before, marker, rest = template.path.partition(".workerGroupSpecs[")
         index = rest.partition("]")[0]
-        if not marker or not index.isdecimal() or not wants_accelerator(template.view, facts):
+        if not marker or whole_number(index, 4) is None or not wants_accelerator(template.view, facts):
             continue
         group = cluster.worker_group_specs[int(index)]
         own = group.idle_timeout_seconds

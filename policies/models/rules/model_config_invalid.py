@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Final
 
 from policies.core.annotations import MODEL_CONFIG
@@ -50,7 +49,7 @@ def _files(obj: Json) -> dict[str, str]:
 def _decoded(value: str) -> str:
     try:
         return base64.b64decode(value).decode(errors="surrogateescape")
-    except binascii.Error:  # the API server refuses it
+    except ValueError:  # not base64: the API server refuses it
         return ""
 
 

@@ -120,7 +120,7 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
         if not reserved.default or changed or not _is_since(server, container, reserved.since):
             return 0, ""
         return reserved.default * reserved.unit, f"{names[0]} {reserved.default}, the default"
-    if not value.replace(".", "", 1).isdigit() or len(value) > 9:
+    if not value.isascii() or not value.replace(".", "", 1).isdigit() or len(value) > 9:
         return 0, ""
     processes = max(1, on_this_node(server)) if reserved.each else 1
     option = next(name for name in names if server.has_option(name) or name in server.variables)
