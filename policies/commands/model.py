@@ -56,6 +56,8 @@ class Command(Struct, frozen=True):
     conditional: bool = False
     """The command runs only in some cases: in a branch, after a test, or after a branch that may have ended
     the script."""
+    forgiven: bool = False
+    """Its failure ends nothing: it runs in the background, or before `|| true`."""
 
 
 class ScriptLoop(Struct, frozen=True):
@@ -69,6 +71,8 @@ class ScriptLoop(Struct, frozen=True):
     """The hosts that the condition and the body reach."""
     count: int | None = None
     """The maximum number of rounds, if the text sets one."""
+    background: bool = False
+    """The script goes on without waiting for its end."""
 
 
 @dataclass(frozen=True, slots=True)

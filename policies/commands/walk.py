@@ -34,6 +34,28 @@ def _uncertain(found: _Found) -> _Found:
     return replace(found, hosts=tuple(map(Host.uncertain, found.hosts)))
 
 
+def _of_lists(script: syntax.Script) -> list[tuple[bool, bool]]:
+    """For each item of a script: whether its list of `&&` and `||` runs in the background, and whether the
+    failure of the list ends nothing."""
+    found: list[tuple[bool, bool]] = []
+    background = forgiven = False
+    follows = ""
+    for item in reversed(script.items):
+        if follows not in ("&&", "||"):
+            background = item.background
+            forgiven = background or (item.operator == "||" and _always_passes(item.pipeline))
+        found.append((background, forgiven))
+        follows = item.operator
+    return found[::-1]
+
+
+def _always_passes(pipeline: syntax.Pipeline) -> bool:
+    match pipeline.commands:
+        case (syntax.Simple(words=(first, *_)),):
+            return first.literal in ("true", ":", "echo", "printf")
+    return False
+
+
 def _is_test(pipeline: syntax.Pipeline) -> bool:
     """Whether a pipeline only tests something: `[ … ]`, `[[ … ]]`, `test …`, `… | grep -q …`."""
     node = pipeline.commands[-1]
@@ -56,6 +78,7 @@ class Walk(ABC):
         self.scope = Scope(environment, self.substitute, budget)
         self.context = reach.ClientContext(self.scope.lookup, self.scope.variables.get, local_names)
         self.commands: list[Command] = []
+        self.background = self.forgiven = False
         self.loops: list[ScriptLoop] = []
         self.scripts: list[str] = []
         self.undecidable_parts: dict[str, None] = {}
@@ -142,8 +165,9 @@ class Walk(ABC):
 
     def script(self, script: syntax.Script) -> float:
         total, tested = 0.0, False
-        for item in script.items:
-            conditions = self.conditions
+        for item, (background, forgiven) in zip(script.items, _of_lists(script), strict=True):
+            conditions, outside = self.conditions, (self.background, self.forgiven)
+            self.background, self.forgiven = self.background or background, self.forgiven or forgiven
             if item.operator == "||" or (item.operator == "&&" and tested):
                 with self.conditional():
                     total += self.pipeline(item.pipeline)
@@ -156,6 +180,7 @@ class Walk(ABC):
             if item.background:  # the commands after it run in any case
                 self.conditions = conditions
             tested = _is_test(item.pipeline)
+            self.background, self.forgiven = outside
         return total
 
     @contextmanager
@@ -242,6 +267,7 @@ class Walk(ABC):
                 bounded=ends or self.timeouts > 0,
                 hosts=tuple(host for command in inside for host in command.hosts),
                 count=count,
+                background=self.background,
             )
         )
         return before + looped(once, count, ends=ends)
@@ -350,7 +376,8 @@ class Walk(ABC):
         argv = tuple(map(values.show, words))
         name = argv[0].rpartition("/")[2].lower() if argv else ""
         self.writes_hosts_file |= name in WRITERS and _HOSTS_FILE in argv
-        self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, self.conditions > 0))
+        conditional = self.conditions > 0
+        self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, conditional, self.forgiven))
         return timeout or 0.0
 
     @abstractmethod

@@ -29,15 +29,18 @@ def post_start_hooks(target: Target) -> Iterator[tuple[PodTemplate, Container, C
 
 
 def pulls_in(summary: CommandSummary) -> list[tuple[str, ...]]:
-    """The commands of a hook that download a model."""
+    """The commands of a hook that download a model, and without which the hook fails."""
     commands, paths = _pulls()
     return [
         each.argv
         for each in summary.commands
-        if " ".join((each.name, *each.argv[1:2])) in commands
-        or (
-            each.name in _CLIENTS
-            and any(_FROM.search(word) or any(path in word for path in paths) for word in each.argv[1:])
+        if not each.forgiven
+        and (
+            " ".join((each.name, *each.argv[1:2])) in commands
+            or (
+                each.name in _CLIENTS
+                and any(_FROM.search(word) or any(path in word for path in paths) for word in each.argv[1:])
+            )
         )
     ]
 

@@ -12,7 +12,7 @@ def check(target: Target, _: Facts) -> Findings:
         waits = [
             host
             for loop in summary.loops
-            if not loop.bounded
+            if not loop.bounded and not loop.background
             for host in loop.hosts
             if host.reach is Reach.LOCAL
         ]

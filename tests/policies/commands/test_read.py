@@ -228,3 +228,29 @@ def test_a_deep_stack_above_is_survived() -> None:
     limit = sys.getrecursionlimit()
     notes = [note for left in range(300, 60, -40) for note in called_from(limit - left).undecidable]
     assert any("nested too deep" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("script", "forgiven"),
+    [
+        ("a", []),
+        ("a || true", ["a", "true"]),
+        ("a && b || :", ["a", "b", ":"]),
+        ("a || b", []),
+        ("a || true; b", ["a", "true"]),
+        ("a &", ["a"]),
+        ("a && b & c", ["a", "b"]),
+        ("(a; b) & c", ["a", "b"]),
+        ("nohup sh -c 'a; b' & c", ["sh", "a", "b"]),
+        ("{ a || b; } || true", ["a", "b", "true"]),
+        ("if a; then b & fi; c", ["b"]),
+    ],
+)
+def test_a_command_is_forgiven_if_its_failure_ends_nothing(script: str, forgiven: list[str]) -> None:
+    commands = read(["sh", "-c", script]).commands
+    assert [each.name for each in commands if each.forgiven] == forgiven
+
+
+def test_a_script_does_not_wait_for_a_loop_in_the_background() -> None:
+    loops = read(["sh", "-c", "(until a; do b; done) & until c; do d; done"]).loops
+    assert [loop.background for loop in loops] == [True, False]
