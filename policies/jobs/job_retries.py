@@ -22,6 +22,7 @@ from policies.jobs.jobs import (
     jobs_in,
     leaves_retries_open,
     may_raise,
+    replaces_pods_early,
 )
 from policies.jobs.termination_messages import with_log_fallback
 from policies.jobs.training import training_containers
@@ -82,9 +83,7 @@ def _with_ending(obj: Json, why: Reasons = UNREAD) -> Json:
 
 def _with_policy(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
     never = job.typed.template.spec.restart_policy == "Never"
-    # A default can't be distinguished from a value that the user set.
-    replacement = job.spec.get("podReplacementPolicy")
-    if job.has_failure_policy or not never or replacement not in (None, "Failed", "TerminatingOrFailed"):
+    if job.has_failure_policy or not never or replaces_pods_early(obj, job):
         return job.spec
     rules: list[Json] = [
         {"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET, "status": "True"}]}

@@ -196,6 +196,15 @@ def leaves_retries_open(obj: Json, job: PlacedJobSpec) -> bool:
     return limit is None or (limit == _DEFAULT_BACKOFF and not _wrote(obj, job, "backoffLimit"))
 
 
+def replaces_pods_early(obj: Json, job: PlacedJobSpec) -> bool:
+    """Whether the author wrote that a pod is replaced before it has ended. The API server accepts no
+    podFailurePolicy next to it."""
+    value = job.spec.get("podReplacementPolicy")
+    if value == "TerminatingOrFailed":  # the API server's default, too
+        return _wrote(obj, job, "podReplacementPolicy")
+    return value not in (None, "Failed")
+
+
 def _wrote(obj: Json, job: PlacedJobSpec, name: str) -> bool:
     """Whether the author of an object wrote a field of a Job that the API server would set by default. It
     sets none in the Job templates of a CronJob or a JobSet."""

@@ -81,8 +81,13 @@ class SleepAction(Part):
     seconds: int = 0
 
 
+def _positive(number: int | None, default: int) -> int:
+    return number if number is not None and number > 0 else default
+
+
 class Probe(Part):
-    """A number that is absent or 0 has the API server's default, as the properties give it."""
+    """A number that is absent or 0 has the API server's default, as the properties give it. It refuses
+    negative ones, which only files contain."""
 
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
@@ -96,19 +101,19 @@ class Probe(Part):
 
     @property
     def initial_delay(self) -> int:
-        return self.initial_delay_seconds or 0
+        return max(0, self.initial_delay_seconds or 0)
 
     @property
     def period(self) -> int:
-        return self.period_seconds or 10
+        return _positive(self.period_seconds, 10)
 
     @property
     def timeout(self) -> int:
-        return self.timeout_seconds or 1
+        return _positive(self.timeout_seconds, 1)
 
     @property
     def failures(self) -> int:
-        return self.failure_threshold or 3
+        return _positive(self.failure_threshold, 3)
 
     @property
     def give_up(self) -> int:

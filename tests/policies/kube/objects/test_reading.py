@@ -130,3 +130,8 @@ def test_the_controller_of_an_object() -> None:
     assert found is not None
     assert (found.kind, found.name) == ("B", "b")
     assert read({}, Object).metadata.controller is None
+
+
+def test_a_negative_number_of_a_probe_counts_as_the_default() -> None:
+    probe = Probe(initial_delay_seconds=-1, period_seconds=-1, timeout_seconds=0, failure_threshold=-3)
+    assert (probe.startup_deadline, probe.timeout) == (30, 1)
