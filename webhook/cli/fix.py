@@ -26,6 +26,7 @@ from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.mode import Mode
 from policies.core.suggestions import did_you_mean
+from policies.jobs.termination_messages import FIELD
 from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced
@@ -256,16 +257,29 @@ def fixed_object(
     return final, list(dict.fromkeys((*added, *rules_of_fixes)))
 
 
+_DEFAULTED: Final = frozenset({FIELD})
+"""Fields whose default the API server writes into each pod. The webhook can't tell it from the author's
+value, but in a file, it is the author's."""
+
+
 def _accepted(obj: Json, final: Json, config: Config) -> Json:
     """The object with the added fields that the API of its kind accepts in it; the pods get the others."""
     workload = config.workloads.get(kind_of(obj))
-    if workload is None or not workload.refuses or workload.accepts_all(obj):
-        return final
+    refused: frozenset[str] = frozenset()
+    if workload is not None and workload.refuses and not workload.accepts_all(obj):
+        refused = frozenset(workload.refuses)
+    operations = diff(obj, final)
     accepted = [
-        each for each in diff(obj, final) if not set(steps_of(each["path"])).intersection(workload.refuses)
+        each for each in operations if not (_is_decided(each) or refused.intersection(steps_of(each["path"])))
     ]
+    if len(accepted) == len(operations):
+        return final
     patched: Json = jsonpatch.apply_patch(obj, accepted)
     return patched
+
+
+def _is_decided(operation: Json) -> bool:
+    return operation["op"] == "replace" and [*steps_of(operation["path"])][-1] in _DEFAULTED
 
 
 def _with_fixes(

@@ -157,6 +157,21 @@ def test_it_writes_no_field_that_the_kind_refuses(
     assert ("lifecycle:" not in after, "tolerations:" not in after) == (refused, refused)
 
 
+def test_a_value_that_the_file_sets_stays(run: Chassis, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: etl}\nspec:\n  template:\n    spec:\n"
+        "      restartPolicy: Never\n      containers:\n"
+        "        - {name: a, image: r/etl:1, terminationMessagePolicy: File}\n"
+        "        - {name: b, image: r/etl:1}\n"
+    )
+    run(file)
+    after = file.read_text()
+    assert "terminationMessagePolicy: File" in after
+    assert after.count("FallbackToLogsOnError") == 1
+    assert "podFailurePolicy:" in after
+
+
 def test_a_kind_of_the_policy_may_refuse_fields(run: Chassis, tmp_path: Path) -> None:
     file, policy = tmp_path / "served.yaml", tmp_path / "policy.yaml"
     spec = textwrap.indent(SERVED.replace("- image", "- name: llm\n    image"), " " * 6)
