@@ -5,6 +5,7 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.pods import port_number
 from policies.probes.health import right_port, served_port
+from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.probes.serving import recognised
 
@@ -13,6 +14,8 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
         template, container = probe.template, probe.container
         if "tcpSocket" in probe.spec and not probe.is_user_written:
+            if probe.field != READINESS or looks_injected(template.view, container, READINESS, facts):
+                continue  # a copy of the user's livenessProbe
             port, server = served_port(template.view, container, facts), recognised(container, facts)
             asked = probe.spec["tcpSocket"]["port"]
             if port in (None, asked) or server is None or container.tcp_ports:
