@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from policies.core import data
 from policies.core.settings import Field, Model
@@ -150,10 +150,15 @@ class UnreadField(Model):
 
 
 class Naming(Model):
-    """Names that the operator accepts: labels of DNS that begin with a letter, as names of Services do."""
+    """Names with which its pods are created, if the API server also accepts others."""
 
     most: int = Field(63, description="the most characters")
-    by: str = Field(description="who refuses others: the operator, and its versions")
+    form: Literal["service", "label", "any"] = Field(
+        "service",
+        description="`service`: a label of DNS that begins with a letter; `label`: a label of DNS; `any`: "
+        "all that the API server accepts",
+    )
+    then: str = Field(description="what happens with other names, as half a sentence")
     source: str = Field(description="where this was read")
 
 
@@ -221,7 +226,7 @@ class Workload(Model):
         description="whether its operator mounts nothing at /dev/shm, as that of `asWritten` kinds",
     )
     names: Naming | None = Field(
-        None, description="the names that its operator accepts, if the API server accepts others"
+        None, description="the names with which its pods are created, if the API server accepts others"
     )
     only_pods: bool = Field(
         False,

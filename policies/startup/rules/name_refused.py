@@ -1,7 +1,8 @@
-"""name-refused: objects whose name the API server accepts and their operator does not."""
+"""name-refused: objects whose name the API server accepts, and which get no pods because of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
@@ -19,22 +20,19 @@ def check(target: Target, facts: Facts) -> Findings:
     if not name and (prefix := text(target.obj, "metadata", "generateName")):
         name, field = prefix[:_MAX_PREFIX] + _GENERATED, "generateName"
     known = _NAMES[target.kind]
-    if wrong := _wrong(name, known):
-        yield Finding(
-            f"metadata.{field}",
-            f"The name {wrong}, so {known.by} refuses this {target.kind.kind}. It never starts, and a queue "
-            "may keep its quota reserved.",
-            f"Use at most {known.most} letters, digits and hyphens, and begin with a letter.",
-        )
+    if wrong := next(_wrong(name, known), None):
+        problem, instead = wrong
+        yield Finding(f"metadata.{field}", f"The name {problem}: {known.then}.", instead)
 
 
-def _wrong(name: str, known: Naming) -> str:
-    """What is wrong with a name that the API server accepts, as half a sentence."""
+def _wrong(name: str, known: Naming) -> Iterator[tuple[str, str]]:
+    """What is wrong with a name that the API server accepts, as half a sentence, and what to do."""
     if len(name) > known.most:
-        return f"has {len(name)} characters, and {known.most} is the maximum"
-    if name[:1].isdigit():
-        return "begins with a digit"
-    return "contains a dot" if "." in name else ""
+        yield f"has {len(name)} characters", f"Use at most {known.most} characters."
+    if "." in name and known.form != "any":
+        yield "contains a dot", "Use hyphens instead of dots."
+    if name[:1].isdigit() and known.form == "service":
+        yield "begins with a digit", "Begin with a letter."
 
 
 RULE = rule(__name__, check, tuple(_NAMES), unowned=True)
