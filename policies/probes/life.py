@@ -108,6 +108,7 @@ class LinkVariable(Model):
 
     name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*_PORT$", description="its name, such as VLLM_PORT")
     with_env: tuple[str, ...] = Field((), description="variables without which it does not read this one")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it does not read this one")
     source: str = Field(description="the documentation or code that shows it")
 
 
@@ -158,7 +159,12 @@ class Busy(Model):
 class RequestLimit(Model):
     """The longest time that a request may take, for a server whose health checks wait behind requests."""
 
-    flags: tuple[str, ...] = Field(min_length=1, description="the flags that set it, in seconds")
+    flags: tuple[str, ...] = Field((), description="the flags that set it, in seconds")
+    seconds: int | None = Field(
+        None,
+        ge=1,
+        description="a time that normal requests take, if nothing limits it; absent: only a flag does",
+    )
     unless_flags: tuple[str, ...] = Field(
         (), description="flags with which health checks may be answered at once"
     )

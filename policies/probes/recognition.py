@@ -373,7 +373,17 @@ def _by_image(by_image: _ImageMatch, launch: Launch, programs: tuple[Program, ..
     name = by_image.best
     if name is None or not _runs_entrypoint(by_image.presets[name], launch, programs):
         return None
-    return name, programs[-1] if launch.command else _joined(programs)
+    if launch.command:
+        return name, programs[-1]
+    argv = _joined(programs)
+    if argv and argv[0] not in by_image.presets[name].entrypoints:
+        return name, (_as_written(argv[0], launch.args[0]), *argv[1:])
+    return name, argv
+
+
+def _as_written(program: str, word: str) -> str:
+    """An argument that was read as the name of a program, such as `openai/gpt-oss-120b` in vLLM's image."""
+    return word if word.rpartition("/")[2].lower() == program else program
 
 
 def _by_variables(

@@ -250,9 +250,10 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
     if preset.request_limit is not None:
         limit = preset.request_limit
         unless = f", unless {_code(limit.unless_flags[:1])} is set" if limit.unless_flags else ""
+        time = f"{limit.seconds} s" if limit.seconds else f"{_code(limit.flags[:1])} gives a request"
         yield (
-            f"health checks wait behind requests{unless}: give liveness more time than "
-            f"{_code(limit.flags[:1])} gives a request{_cited(limit.source)}"
+            f"health checks wait behind requests{unless}: give liveness more time than {time}"
+            f"{_cited(limit.source)}"
         )
     for home in preset.home_directories:
         env = f": set {_code(home.env[:1])} or `HOME`" if home.env else ": set `HOME`"

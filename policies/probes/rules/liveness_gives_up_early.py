@@ -41,18 +41,21 @@ def _within_seconds(probe: ContainerProbe, server: Server) -> Finding:
 
 def _before_requests_end(probe: ContainerProbe, server: Server) -> Findings:
     limit = server.preset.request_limit
-    if limit is None or not mapping(probe.spec, "httpGet"):
+    if limit is None or server.too_old or not mapping(probe.spec, "httpGet"):
         return
     if server.has_option(*limit.unless_flags) or server.has_variable(*limit.unless_env):
         return
-    longest = whole_number(server.options.value(limit.flags), 18)
+    longest = limit.seconds or whole_number(server.options.value(limit.flags), 18)
     if longest is not None and probe.give_up < longest:
+        flag = limit.flags[0] if limit.flags else ""
+        set_by = f" ({flag})" if flag else ""
         yield Finding(
             probe.at("failureThreshold"),
-            f"A request may take {in_words(longest)} ({limit.flags[0]}), and the {probe.name} waits for "
-            f"the same workers of {server.name}. It gives up after {in_words(probe.give_up)}, so long "
-            "requests on all workers end in a restart.",
-            f"Allow more than {longest} s (periodSeconds * failureThreshold), or lower {limit.flags[0]}.",
+            f"A request may take {in_words(longest)}{set_by}, and the {probe.name} waits for the same "
+            f"workers of {server.name}. It gives up after {in_words(probe.give_up)}, so long requests on all "
+            "workers end in a restart.",
+            f"Allow more than {longest} s (periodSeconds * failureThreshold), or "
+            + (f"lower {flag}." if flag else "use a tcpSocket."),
             Certainty.LIKELY,
         )
 

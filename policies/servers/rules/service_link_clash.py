@@ -20,6 +20,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             server = recognised(container, facts)
+            if any(source.config_map_ref is not None for source in container.typed.env_from):
+                continue  # it may set the variable
             for variable in _read(server) if server is not None else ():
                 name = variable.removesuffix("_PORT").lower().replace("_", "-")
                 service = services.named(name)
@@ -40,6 +42,7 @@ def _read(server: Server) -> Iterator[str]:
     names = [
         each.name
         for each in preset.link_variables
+        if not server.has_option(*each.unless_flags)
         if not each.with_env or any(name in server.variables for name in each.with_env)
     ]
     if not server.has_option(*preset.port_flags):
