@@ -25,11 +25,22 @@ _CHANGES: Final = re.compile(r"[*/+]|\b(?:sum_over_time|count|rate|increase)\b")
 """Operators and functions after which a value may exceed the metric's maximum."""
 
 
+class MaximumOption(Model):
+    """The option of a server that is the greatest value of a metric."""
+
+    flags: tuple[str, ...] = Field(min_length=1, description="the flags that set it")
+    env: tuple[str, ...] = Field((), description="environment variables that set it")
+    default: int | None = Field(None, ge=1, description="its value if nothing sets it, if known")
+    before: str = Field("", description="the first version with another default, by the tag of the image")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which a pod may count more")
+
+
 class KnownMetric(Model):
     """An entry of `metrics.yaml`."""
 
     names: tuple[str, ...] = Field(min_length=1, description="its names")
     maximum: int | None = Field(None, ge=1, description="the greatest value for one pod; absent: no limit")
+    maximum_option: MaximumOption | None = Field(None, description="the option that sets the maximum")
     misleads: str | None = Field(
         None, description="why it does not show load: the end of a sentence that begins with its name"
     )
@@ -45,6 +56,8 @@ class UsedMetric(Struct, frozen=True):
     known: KnownMetric | None
     target: Decimal | None = None
     """The target for one pod; None if it is unknown, or if a query changes the value."""
+    of_pods: bool = False
+    """Whether it is read from the scaled pods only. A query may add up those of other workloads."""
 
 
 def used_metrics(target: Target) -> list[UsedMetric]:
@@ -59,7 +72,7 @@ def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
         source = metric.pods or metric.object or metric.external
         name = "" if source is None else source.metric.name
         value = None if source is None else _per_pod(source)
-        yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value)
+        yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value, bool(metric.pods))
 
 
 def query_of(trigger: Trigger) -> str:

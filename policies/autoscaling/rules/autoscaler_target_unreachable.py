@@ -5,9 +5,15 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final
 
-from policies.autoscaling.metrics import used_metrics
+from policies.autoscaling.metrics import KnownMetric, MaximumOption, used_metrics
+from policies.autoscaling.targets import pods_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.pods import Role
+from policies.kube.quantities import whole_number
+from policies.probes.recognition import Server, release
+from policies.probes.serving import recognised
 
 _TOLERANCE: Final = Decimal("1.1")
 """An autoscaler adds pods only above its target by this factor, by default."""
@@ -15,16 +21,48 @@ _TOLERANCE: Final = Decimal("1.1")
 
 def check(target: Target, facts: Facts) -> Findings:
     for used in used_metrics(target):
-        most = None if used.known is None else used.known.maximum
-        if most is None or used.target is None or used.target * _TOLERANCE < most:
+        if used.known is None or used.target is None:
             continue
+        most, option = used.known.maximum, used.known.maximum_option
+        if option is not None:
+            most = _value_for(used.known, option, target, facts) if used.of_pods else None
+        if most is None or used.target * _TOLERANCE < most:
+            continue
+        set_by, hint = "", f"Set a target well below {most}."
+        if option is not None:
+            set_by = f" ({option.flags[0]})"
+            hint = f"Scale by the requests that wait, or raise {option.flags[0]} above the target."
+        elif most == 1:
+            hint = "Set a target well below 1, such as 0.7: the metric is a fraction, not a percentage."
         yield Finding(
             used.path,
-            f"The metric {used.name} is at most {most} for each pod, but the target is "
+            f"The metric {used.name} is at most {most} for each pod{set_by}, but the target is "
             f"{used.target.normalize():f}. This metric never adds a pod.",
-            f"Set a target well below {most}"
-            + (", such as 0.7: the metric is a fraction, not a percentage." if most == 1 else "."),
+            hint,
         )
+
+
+def _value_for(known: KnownMetric, option: MaximumOption, target: Target, facts: Facts) -> int | None:
+    """The option's value in the only server of the scaled pods; None if it is unknown."""
+    servers = [
+        server
+        for view in pods_of(target.read(HorizontalPodAutoscaler).spec.scale_target_ref, facts)
+        for container in view.containers
+        if container.role is Role.MAIN and (server := recognised(container, facts)) is not None
+    ]
+    if len(servers) != 1 or servers[0].conditional or servers[0].has_option(*option.unless_flags):
+        return None
+    metrics = servers[0].preset.load_metrics
+    shown = metrics is not None and not set(known.names).isdisjoint(metrics.names)
+    return _value(option, servers[0]) if shown else None
+
+
+def _value(option: MaximumOption, server: Server) -> int | None:
+    value = server.configured(option.flags, option.env)
+    if value is not None:
+        return whole_number(value, 9)
+    changed = server.has_env_from or server.may_have_option(*option.flags, *option.unless_flags)
+    return None if changed or not () < server.version < release(option.before) else option.default
 
 
 RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT))
