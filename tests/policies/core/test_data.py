@@ -100,7 +100,7 @@ def test_a_rule_is_a_module_and_its_document() -> None:
 def test_the_tables_are_of_their_models() -> None:
     assert {type(each) for each in known_presets().values()} == {Preset}
     assert {type(each) for each in known_vendors().values()} == {Vendor}
-    assert list(known_vendors()) == ["nvidia", "amd", "gaudi", "tpu", "neuron"]
+    assert list(known_vendors()) == ["nvidia", "amd", "gaudi", "tpu", "neuron", "intel", "dri"]
     assert {type(each) for each in known_workloads()} == {Workload}
     assert {type(each) for each in known_sidecars()} == {SidecarProgram}
     groups = {each.gk for each in known_workloads() if each.api_group == "kubeflow.org" and each.group}
