@@ -272,7 +272,8 @@ def _templates(
             yield _runtime_template(obj, workload, above, steps, node)
     for entry in workload.composed:
         for steps, node in maps_at(obj, entry.at):
-            yield from _composed_template(obj, workload, (*above, *steps), node, entry)
+            for made in _composed_template(obj, workload, (*above, *steps), node, entry):
+                yield replace(made, rewritten=True) if _element(steps) in rewritten else made
     for override in workload.overrides:
         for steps, node in maps_at(obj, override.at):
             yield from _patched_template(obj, workload, (*above, *steps), node, override)

@@ -25,8 +25,8 @@ _HARMLESS: Final = frozenset(
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if template.is_ray:
-            continue
+        if template.is_ray or template.rewritten:
+            continue  # the operator may add the options for several nodes
         for container in template.containers(Role.MAIN):
             available = devices(container)
             server = recognised(container, facts) if available else None
