@@ -46,6 +46,20 @@ class HomeDirectory(Model):
     source: str = Field(description="the documentation, code or thread that shows it")
 
 
+class RootOnly(Model):
+    """Files of an image that only root can read, such as those below /root."""
+
+    what: str = Field(description="what they are: `Python`")
+    images: tuple[str, ...] = Field(
+        min_length=1, description="images with them, written as those of a preset"
+    )
+    excluded_images: tuple[str, ...] = Field((), description="images among these without them")
+    since: str = Field(
+        pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first version with them, by the tag of the image"
+    )
+    source: str = Field(description="the documentation, code or thread that shows it")
+
+
 class OwnData(Model):
     """Where a server keeps data that nobody else has, such as accounts or vectors."""
 

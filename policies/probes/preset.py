@@ -33,6 +33,7 @@ from policies.probes.life import (
     Pulls,
     RequestLimit,
     Reserved,
+    RootOnly,
     SharedMemory,
 )
 
@@ -406,6 +407,7 @@ class Preset(Model):
     home_directories: tuple[HomeDirectory, ...] = Field(
         (), description="directories that it must be able to create in its home directory"
     )
+    root_only: RootOnly | None = Field(None, description="files that it needs and that only root can read")
     data: OwnData | None = Field(None, description="where it keeps data that nobody else has, if known")
     needs: Needs | None = Field(
         None, description="images that do not start, or not as intended, without an accelerator"

@@ -255,6 +255,12 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
             f"health checks wait behind requests{unless}: give liveness more time than {time}"
             f"{_cited(limit.source)}"
         )
+    if preset.root_only is not None:
+        only = preset.root_only
+        yield (
+            f"runs only as root from version {only.since} on, since the {only.what} of its image is in "
+            f"`/root`{_cited(only.source)}"
+        )
     for home in preset.home_directories:
         env = f": set {_code(home.env[:1])} or `HOME`" if home.env else ": set `HOME`"
         yield (

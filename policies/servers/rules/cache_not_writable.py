@@ -1,4 +1,5 @@
-"""cache-not-writable: servers that cannot write to the directory of their models, or to other caches."""
+"""cache-not-writable: servers whose user cannot write to the directory of their models or to other caches, or
+cannot read the server's own files."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
+from policies.probes.recognition import release
 from policies.probes.serving import recognised
 from policies.servers.caches import download_of, mounts_at
 
 _KNOWN: Final = 1000
-"""Users up to this number may have a home directory in the image's base."""
+"""Users up to this number may have a home directory in the image's base, which is / for others."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -19,19 +21,40 @@ def check(target: Target, facts: Facts) -> Findings:
         if not template.is_as_written:
             continue
         for container in template.containers(Role.MAIN):
-            user = _user_without_home(template, container)
-            refused = _refused(template, container, user, facts)
-            if refused is None and user is not None:
-                refused = _refused_in_home(template, container, user, facts)
+            user = _user(template, container)
+            homeless = user if user is not None and user > _KNOWN else None
+            refused = (
+                _unreadable(template, container, user, facts)
+                or _refused(template, container, homeless, facts)
+                or _refused_in_home(template, container, homeless, facts)
+            )
             if refused is not None:
                 yield refused
 
 
-def _user_without_home(template: PodTemplate, container: Container) -> int | None:
-    """The user of a container, if its home directory is /."""
+def _user(template: PodTemplate, container: Container) -> int | None:
+    """The user that the container or the pod sets."""
     security, pod = container.typed.security_context, template.typed.spec.security_context
-    user = pod.run_as_user if security.run_as_user is None else security.run_as_user
-    return user if user is not None and user > _KNOWN else None
+    return pod.run_as_user if security.run_as_user is None else security.run_as_user
+
+
+def _unreadable(
+    template: PodTemplate, container: Container, user: int | None, facts: Facts
+) -> Finding | None:
+    """Files of the server itself."""
+    server = recognised(container, facts) if user else None
+    files = None if server is None else server.preset.root_only
+    if server is None or files is None or server.version < release(files.since):
+        return None
+    image = container.image
+    if not image_matches(image, files.images) or image_matches(image, files.excluded_images):
+        return None
+    return Finding(
+        _place(template, container),
+        f"Container {container.name} ({server.name}) runs as user {user}, but the {files.what} of its image "
+        "is in /root, which only root can read. The server doesn't start.",
+        f"Use a version before {files.since}, or an image of your own that has it elsewhere.",
+    )
 
 
 def _refused(template: PodTemplate, container: Container, user: int | None, facts: Facts) -> Finding | None:
@@ -62,9 +85,11 @@ def _refused(template: PodTemplate, container: Container, user: int | None, fact
     return None
 
 
-def _refused_in_home(template: PodTemplate, container: Container, user: int, facts: Facts) -> Finding | None:
+def _refused_in_home(
+    template: PodTemplate, container: Container, user: int | None, facts: Facts
+) -> Finding | None:
     """Another directory in its home directory."""
-    server = recognised(container, facts)
+    server = None if user is None else recognised(container, facts)
     if server is None or server.conditional or server.has_env_from:
         return None
     for each in server.preset.home_directories:
