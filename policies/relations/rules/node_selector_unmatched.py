@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.node_affinity import is_within_limits, required_keys
+from policies.accelerators.node_affinity import is_within_limits, required_keys, tolerates
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import Listing, is_manifest
+from policies.core.resources import Resource
 from policies.kube.group_kinds import DAEMON_SET, POD
-from policies.kube.objects.nodes import NodePool
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import labels_of
+from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.nodes import NodePool, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
 from policies.relations.node_pools import MAX_POOLS, obstacle
@@ -28,6 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if placement(template.view, facts) is None and is_within_limits(template.typed.spec):
             yield from _tainted(template, nodes)
+            yield from _following(template, facts)
     pools = facts.cluster_objects(NodePool) or ()
     if len(pools) > MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
@@ -59,6 +64,39 @@ def _tainted(template: PodTemplate, nodes: Listing) -> Findings:
             "Tolerate the taint if these nodes are meant for the pods.",
             Certainty.UNDECIDED,
         )
+
+
+def _following(template: PodTemplate, facts: Facts) -> Findings:
+    """A finding if the pods must run beside a pod with accelerators, and tolerate none of its nodes."""
+    spec = template.typed.spec
+    for term in spec.affinity.pod_affinity.required:
+        selector = term.label_selector
+        if term.topology_key != HOSTNAME or selector is None or term.namespaces or term.namespace_selector:
+            continue
+        workloads = facts.listing(Resource.WORKLOADS) or ()
+        followed = [each for each in workloads if selector.matches(labels_of(_pod_of(each)))]
+        if len(followed) != 1 or selector.matches(template.typed.metadata.labels):
+            continue
+        placed = placement(facts.view(_pod_of(followed[0])), facts)
+        taints = [] if placed is None else [_refused(spec, node.lasting_taints) for node in placed.nodes]
+        if taints and None not in taints:
+            yield Finding(
+                f"{template.spec_path}.tolerations",
+                "The pods stay Pending. Their podAffinity asks for the node of "
+                f"{text(followed[0], 'metadata', 'name')}, and every node with its accelerators has a "
+                f"taint that they don't tolerate, such as {taints[0]}.",
+                "Tolerate the taint too.",
+                Certainty.UNDECIDED,
+            )
+
+
+def _pod_of(workload: Json) -> Json:
+    return mapping(workload, "spec", "template")
+
+
+def _refused(pod: PodSpec, taints: tuple[Taint, ...]) -> str | None:
+    """The key of a taint that a pod does not tolerate."""
+    return next((taint.key for taint in taints if not tolerates(pod, taint)), None)
 
 
 def _may_scale_from_zero(pod: PodSpec, settings: GpuAffinity) -> bool:
