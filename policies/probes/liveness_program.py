@@ -358,16 +358,21 @@ def program(plan: Json | None = None, start: int = 0) -> str:
 @cache
 def _program_of(parts: frozenset[str] | None) -> str:
     """The program without comments, docstrings and other parts, indented by one space: every pod holds it."""
-    source = files("policies.probes").joinpath("programs", "progress.py").read_text("utf-8")
-    _, _, code = source.partition('"""\n\n')
     lines, part = [], _ALWAYS
-    for line in code.splitlines():
+    for line in _source().splitlines():
         text = line.lstrip()
         if text.startswith(_PART):
             part = text.removeprefix(_PART)
         if text and not text.startswith(_COMMENTS) and (part == _ALWAYS or parts is None or part in parts):
             lines.append(" " * ((len(line) - len(text)) // 4) + text)
     return "\n".join(lines)
+
+
+@cache
+def _source() -> str:
+    """The program without its docstring."""
+    text = files("policies.probes").joinpath("programs", "progress.py").read_text("utf-8")
+    return text.partition('"""\n\n')[2]
 
 
 _COMMENTS: Final = ("#", '"""')

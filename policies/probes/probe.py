@@ -155,8 +155,15 @@ def liveness_and_readiness(target: Target) -> Iterator[tuple[ContainerProbe, Con
     """The liveness and readiness probes of containers with both, except in pods that run to completion, which
     get no traffic."""
     for liveness in probes(target, LIVENESS):
-        if liveness.template.completes:
-            continue
-        readiness = probe_of(liveness.template, liveness.container, READINESS)
-        if readiness is not None and readiness.is_sent:
+        readiness = readiness_next_to(liveness)
+        if readiness is not None:
             yield liveness, readiness
+
+
+def readiness_next_to(liveness: ContainerProbe) -> ContainerProbe | None:
+    """The readiness probe of a liveness probe's container; None without one that the kubelet sends, or if no
+    traffic depends on it."""
+    if liveness.template.completes:
+        return None
+    readiness = probe_of(liveness.template, liveness.container, READINESS)
+    return readiness if readiness is not None and readiness.is_sent else None

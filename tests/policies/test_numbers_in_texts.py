@@ -17,7 +17,8 @@ from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.manifests import files
-from webhook.manifests.files import Document, ManifestCluster
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 CASES: Final = sorted(path for path in Path(__file__).parent.rglob("*.yaml") if "good-" not in path.name)
 KEPT: Final = frozenset({"apiVersion", "kind", "image", "name", "namespace"})

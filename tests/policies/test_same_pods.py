@@ -19,7 +19,6 @@ MAY: Final = {
     "autoscaler-metric-misleads": "the same",
     "autoscaler-never-scales": "the same",
     "device-claim-shared": "the same",
-    "dependency-missing": "a set with custom resources has controllers that may create what is missing",
     "init-waits-on-job": "the same",
     "readiness-external-dependency": "only built-in kinds are known to have no further ports",
     "readiness-waits-on-own-service": "it reports what the rule above does not",

@@ -55,7 +55,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 "container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
             )
-        elif probe.timeout > 1 or always_passes(probe) or is_too_strict(probe, target, facts):
+        elif probe.timeout > 1 or always_passes(probe) or is_too_strict(probe, facts):
             continue  # the other rule's finding leaves one probe with one warning
         elif probe.give_up < LENIENT and is_first_party(probe.template, probe.container, facts):
             yield Finding(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import LENIENT, ContainerProbe, liveness_and_readiness
+from policies.probes.probe import (
+    LENIENT,
+    LIVENESS,
+    ContainerProbe,
+    liveness_and_readiness,
+    probe_of,
+    readiness_next_to,
+)
 from policies.probes.serving import recognised
 
 SHORT: Final = 2
@@ -22,7 +28,9 @@ _FILE_AND_PROCESS_CHECKS: Final = frozenset(
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    for liveness, readiness in too_strict(target, facts):
+    for liveness, readiness in liveness_and_readiness(target):
+        if not _is_too_strict(liveness, readiness, facts):
+            continue
         server = recognised(liveness.container, facts)
         late = hint = ""
         if server is not None and server.preset.busy is not None and liveness.timeout <= SHORT:
@@ -45,21 +53,23 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def too_strict(target: Target, facts: Facts) -> Iterator[tuple[ContainerProbe, ContainerProbe]]:
-    """The liveness and readiness of each container that overload restarts before it gets less traffic."""
-    for liveness, readiness in liveness_and_readiness(target):
-        if not liveness.has_same_check_as(readiness) or liveness.give_up > readiness.give_up:
-            continue
-        if liveness.give_up >= LENIENT or not _fails_under_load(liveness):
-            continue
-        if is_first_party(liveness.template, liveness.container, facts):
-            yield liveness, readiness
+def _is_too_strict(liveness: ContainerProbe, readiness: ContainerProbe, facts: Facts) -> bool:
+    """Whether overload restarts the container before it gets less traffic."""
+    if not liveness.has_same_check_as(readiness) or liveness.give_up > readiness.give_up:
+        return False
+    if liveness.give_up >= LENIENT or not _fails_under_load(liveness):
+        return False
+    return is_first_party(liveness.template, liveness.container, facts)
 
 
-def is_too_strict(probe: ContainerProbe, target: Target, facts: Facts) -> bool:
-    """Whether `liveness-as-strict-as-readiness` reports the container, and so its other settings, too."""
-    place = probe.template.at(probe.container)
-    return any(liveness.template.at(liveness.container) == place for liveness, _ in too_strict(target, facts))
+def is_too_strict(probe: ContainerProbe, facts: Facts) -> bool:
+    """Whether `liveness-as-strict-as-readiness` reports the probe's container, and so its other settings,
+    too."""
+    liveness = probe_of(probe.template, probe.container, LIVENESS)
+    if liveness is None or not liveness.is_sent:
+        return False
+    readiness = readiness_next_to(liveness)
+    return readiness is not None and _is_too_strict(liveness, readiness, facts)
 
 
 def _fails_under_load(probe: ContainerProbe) -> bool:

@@ -11,7 +11,7 @@ from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if not probe.starts_late or is_too_strict(probe, target, facts):
+        if not probe.starts_late or is_too_strict(probe, facts):
             continue
         if not looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             yield Finding(

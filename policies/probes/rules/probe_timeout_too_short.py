@@ -32,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if probe.field == LIVENESS and probe.give_up <= TOO_SOON:
             continue  # liveness-gives-up-early reports it
-        if is_too_strict(probe, target, facts):
+        if is_too_strict(probe, facts):
             continue  # liveness-as-strict-as-readiness reports it, and names the timeout too
         if looks_injected(probe.template.view, container, probe.field, facts):
             continue
