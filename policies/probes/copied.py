@@ -19,6 +19,7 @@ from policies.core.pod_view import PodView
 from policies.kube.json import Json, mapping, strings, text
 from policies.kube.pods import Container, Role
 from policies.probes.health import handler_of, known_health, right_port
+from policies.probes.heavy_commands import heavy_work
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import is_sendable
 from policies.probes.serving import is_kuberay_container, recognised, waits_for
@@ -56,6 +57,8 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
     summary = handler_command(container, command)
     if not summary.complete or any(host.reach is not Reach.LOCAL for host in summary.hosts):
         return "its command checks another host, which may wait for this pod"
+    if heavy := heavy_work(summary):
+        return f"it {heavy[0]}, which a start would do again and again"
     return ""
 
 

@@ -82,6 +82,8 @@ ACTIONS = [
     {"httpGet": {"path": "/ready", "port": 8080, "httpHeaders": [{"name": "Host", "value": "a.example"}]}},
     {"tcpSocket": {"port": 8000}},
     {"tcpSocket": {"port": "grpc"}},
+    {"tcpSocket": {"port": 9999}},
+    {"httpGet": {"path": "/health", "port": 8000, "scheme": "HTTPS"}},
     {"grpc": {"port": 9000}},
     {"grpc": {"port": 9000, "service": "liveness"}},
     {"exec": {"command": ["cat", "/tmp/alive"]}},
@@ -97,6 +99,9 @@ SERVERS = [
     {"image": "nvcr.io/nvidia/tritonserver:24.12-py3"},
     {"image": "tensorflow/serving:2.18.0"},
     {"image": "ollama/ollama:0.9.0"},
+    {"image": "lmsysorg/sglang:v0.4.9", "command": ["python3", "-m", "sglang.launch_server", "--port=8000"]},
+    {"image": "rayproject/ray:2.52.0", "command": ["ray", "start", "--head", "--block"]},
+    {"image": "ghcr.io/mlflow/mlflow:v2.14.0", "args": ["mlflow", "server", "--host", "0.0.0.0"]},
     {"image": "example.org/api:1", "command": ["python3", "serve.py"]},
     {
         "image": "example.org/api:1",
@@ -122,6 +127,7 @@ OTHERS = [
     },
     {"name": "cache", "image": "redis:7", "ports": [{"name": "web", "containerPort": 6379}]},
 ]
+KINDS = ["Pod", "Deployment", "StatefulSet", "Job", "InferenceService", "LeaderWorkerSet", "RayCluster"]
 MORE = {
     "hostNetwork": True,
     "terminationGracePeriodSeconds": 5,
@@ -161,7 +167,7 @@ def workload(draw: st.DrawFn) -> Json:
             lambda keys: {key: ANNOTATIONS[key] for key in keys}
         )
     )
-    kind = draw(st.sampled_from(["Pod", "Deployment", "StatefulSet", "Job"]))
+    kind = draw(st.sampled_from(KINDS))
     if kind == "Pod":
         return manifest("Pod", "llm", spec, namespace="ml", annotations=annotations)
     if kind == "Job":
@@ -169,6 +175,14 @@ def workload(draw: st.DrawFn) -> Json:
         return manifest("Job", "llm", {"template": template}, namespace="ml")
     labels = {"app": "llm"}
     template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
+    if kind == "InferenceService":
+        model["name"] = "kserve-container"
+        return manifest(kind, "llm", {"predictor": spec}, namespace="ml", annotations=annotations)
+    if kind == "LeaderWorkerSet":
+        groups = {"size": 2, "workerTemplate": template}
+        return manifest(kind, "llm", {"replicas": 1, "leaderWorkerTemplate": groups}, namespace="ml")
+    if kind == "RayCluster":
+        return manifest(kind, "llm", {"headGroupSpec": {"template": template}}, namespace="ml")
     replicas = draw(st.sampled_from([1, 3]))
     selector = {"matchLabels": labels}
     return manifest(

@@ -309,7 +309,15 @@ def _fixed_cleanly(
     if obj == document.obj:
         return None
     fixed = replace(document, obj=obj)
-    return fixed if _places(fixed, config, cluster) <= _places(document, config, cluster) else None
+    left = _places(fixed, config, cluster)
+    written = [_place(obj, steps_of(each["path"])) for each in diff(document.obj, obj)]
+    if any(place[: len(field)] == field for _, place in left for field in written):
+        return None  # the value would be another rule's finding
+    return fixed if left <= _places(document, config, cluster) else None
+
+
+def _place(obj: Json, steps: Sequence[str]) -> tuple[str, ...]:
+    return named(obj, field_path(int(step) if step.isdecimal() else step for step in steps))
 
 
 def _places(document: Document, config: Config, cluster: Cluster) -> set[tuple[str, tuple[str, ...]]]:

@@ -172,6 +172,21 @@ def test_a_value_that_the_file_sets_stays(run: Chassis, tmp_path: Path) -> None:
     assert "podFailurePolicy:" in after
 
 
+def test_it_writes_no_value_that_another_rule_reports(run: Chassis, tmp_path: Path) -> None:
+    """6 * 5 s are not longer than readiness: liveness-as-strict-as-readiness."""
+    file = tmp_path / "api.yaml"
+    check = "exec: {command: [curl, -f, localhost:8080/health]}, timeoutSeconds: 5"
+    file.write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: api}\nspec:\n"
+        "  selector: {matchLabels: {app: api}}\n  template:\n    metadata: {labels: {app: api}}\n"
+        "    spec:\n      containers:\n        - name: api\n          image: r/api:1\n"
+        f"          livenessProbe: {{{check}, periodSeconds: 5, failureThreshold: 1}}\n"
+        f"          readinessProbe: {{{check}}}\n"
+    )
+    run(file)
+    assert "failureThreshold: 1}" in file.read_text()
+
+
 def test_a_kind_of_the_policy_may_refuse_fields(run: Chassis, tmp_path: Path) -> None:
     file, policy = tmp_path / "served.yaml", tmp_path / "policy.yaml"
     spec = textwrap.indent(SERVED.replace("- image", "- name: llm\n    image"), " " * 6)

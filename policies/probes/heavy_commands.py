@@ -1,0 +1,127 @@
+"""Commands of probes whose cost grows with the data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Final
+
+from policies.commands import Command, CommandSummary
+from policies.core.data import load_one, table
+from policies.core.finding import Certainty
+from policies.core.settings import Field, Model
+
+_INTEGRITY: Final = re.compile(
+    r"(?:check|verify|validate)[-_]?(?:integrity|checksums?|hash(?:es)?|weights)|"
+    r"integrity[-_]?check|checksum",
+    re.IGNORECASE,
+)
+
+
+class HeavyCommands(Model):
+    """The content of `heavy_commands.yaml`."""
+
+    checksums: frozenset[str] = Field(description="programs that compute checksums")
+    openssl_digests: frozenset[str] = Field(description="subcommands of openssl that compute checksums")
+    short_output: frozenset[str] = Field(description="programs with short output, whose checksum is cheap")
+    programs: frozenset[str] = Field(description="programs whose cost grows with the data")
+    recursive: Mapping[str, str] = Field(description="programs with the letters of their recursive options")
+    archivers: frozenset[str] = Field(description="programs that read archives")
+    archive_tests: frozenset[str] = Field(description="options with which they read a whole archive")
+    frameworks: frozenset[str] = Field(description="Python modules whose import is slow")
+    loading_calls: frozenset[str] = Field(description="Python functions that load a model, in any module")
+    loading_modules: frozenset[str] = Field(
+        description="Python modules whose functions named load, or load and more, load a model"
+    )
+    calls: frozenset[str] = Field(description="other Python calls that load a model or read many files")
+    modules: frozenset[str] = Field(description="Python modules whose functions read all that they are given")
+    tree_tests: frozenset[str] = Field(description="tests of find on each file of a tree")
+
+
+@table
+def _table() -> HeavyCommands:
+    return load_one(HeavyCommands, "policies.probes", "heavy_commands.yaml")
+
+
+def heavy_work(summary: CommandSummary) -> tuple[str, Certainty] | None:
+    """The work of a command whose cost grows with the data, such as `runs sha256sum`; None without any."""
+    return _heavy(summary) or _costly(summary)
+
+
+def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
+    """Checksums, walks through directory trees, and model loading."""
+    before = ""
+    for command in summary.commands:
+        if what := _checksum(command, before) or _heavy_work(command):
+            return what, Certainty.CERTAIN
+        before = command.name
+    for script in summary.scripts:
+        if _INTEGRITY.search(script):
+            return f"runs {script[:80]}, a check of integrity", Certainty.CERTAIN
+    return None
+
+
+def _checksum(command: Command, before: str) -> str | None:
+    """A checksum, except of the short output of the command before it in a pipe."""
+    arguments = command.argv[1:]
+    if command.name == "openssl" and arguments and arguments[0] in _table().openssl_digests:
+        return None if before in _table().short_output else f"runs openssl {arguments[0]}"
+    if command.name not in _table().checksums or "--version" in arguments:
+        return None
+    reads_files = any(word[:1] != "-" for word in arguments)
+    return f"runs {command.name}" if reads_files or before not in _table().short_output else None
+
+
+def _heavy_work(command: Command) -> str | None:
+    arguments = command.argv[1:]
+    if command.name in _table().programs and "--version" not in arguments:
+        return f"runs {command.name}"
+    if command.name == "find" and _walks_everything(arguments):
+        return "walks the whole file system with find"
+    letters = _table().recursive.get(command.name, "")
+    if letters and any(word == "--recursive" or _has_option(word, letters) for word in arguments):
+        return f"walks a directory tree with {command.name}"
+    if command.name in _table().archivers and not _table().archive_tests.isdisjoint(arguments):
+        return f"reads a whole archive with {command.name}"
+    if _INTEGRITY.search(command.name):
+        return f"runs {command.name}, a check of integrity"
+    for call in command.calls:
+        if _is_heavy_call(call) or _INTEGRITY.search(call):
+            return f"calls {call[:60]}"
+    return None
+
+
+def _is_heavy_call(call: str) -> bool:
+    """Whether a Python call, such as `torch.jit.load`, loads a model or reads many files."""
+    known, (*modules, function) = _table(), call.split(".")
+    ends = {function, ".".join((*modules[-1:], function))}  # of saved_model.load
+    if call in known.calls or not ends.isdisjoint(known.loading_calls):
+        return True
+    if modules and modules[0] in known.loading_modules and function.startswith("load"):
+        return True
+    return len(modules) == 1 and modules[0] in known.modules
+
+
+def _has_option(word: str, letters: str) -> bool:
+    """Whether a word such as `-lR` has one of the letters."""
+    return word[:1] == "-" and word[1:2] != "-" and any(letter in word for letter in letters)
+
+
+def _walks_everything(arguments: tuple[str, ...]) -> bool:
+    roots = takewhile(lambda word: word[:1] not in "-(!", arguments)
+    return not {"/", "//", "/."}.isdisjoint(roots) and "-maxdepth" not in arguments
+
+
+def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
+    """Work whose cost depends on the data. The content of script files is unknown, so they get no finding."""
+    for command in summary.commands:
+        framework = next(
+            (call for call in command.calls if call.partition(".")[0] in _table().frameworks), None
+        )
+        if framework:
+            return f"imports {framework.partition('.')[0]}", Certainty.LIKELY
+        words = set(command.argv)
+        if command.name == "find" and "-maxdepth" not in words and words & _table().tree_tests:
+            return "walks a directory tree with find", Certainty.LIKELY
+    return None
