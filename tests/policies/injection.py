@@ -31,6 +31,8 @@ Place: TypeAlias = tuple[str, ...]
 
 SAME_GAP = {"readiness-without-liveness": "liveness-missing"}
 """Two rules for one gap: a missing livenessProbe, next to a readinessProbe and without one."""
+FOR_ALL = frozenset({"liveness-missing"})
+"""Rules with one finding for all containers of a pod, at the first of them."""
 NOTICES = {
     "progress-deadline-too-short": "an injected readinessProbe waits for the model longer than the deadline, "
     "which is a field of the Deployment, and only pods are changed"
@@ -76,18 +78,25 @@ def _breaches(
     stage: str, before: Json, after: Json, results: Iterable[Result], found: dict[tuple[str, Place], Result]
 ) -> Iterator[str]:
     injected = list(_injected(before, after))
+    known = {(rule, _among(rule, place)) for rule, place in found}
     for (rule, place), result in _findings(after, results).items():
         finding = result.finding
         told = f"{stage}: {result.rule} ({result.mode}) at {finding.path}: {finding.message}"
         if any(place[: len(field)] == field for field in injected):
             yield f"at an injected field, {told}"
-        elif (rule, place) not in found and rule not in {*registry.mutators(), *NOTICES}:
+        elif (rule, _among(rule, place)) not in known and rule not in {*registry.mutators(), *NOTICES}:
             yield f"added by an injection, {told}"
 
 
 def _findings(obj: Json, results: Iterable[Result]) -> dict[tuple[str, Place], Result]:
     """The findings by rule and place."""
     return {(SAME_GAP.get(each.rule, each.rule), named(obj, each.finding.path)): each for each in results}
+
+
+def _among(rule: str, place: Place) -> Place:
+    """The place, or that of the pod."""
+    lists = [n for n, step in enumerate(place) if step in ("containers", "initContainers")]
+    return place[: lists[0]] if rule in FOR_ALL and lists else place
 
 
 def _injected(before: Json, after: Json) -> Iterator[Place]:
