@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
+from policies.containers.commands import command_without_pod
+from policies.containers.idle import idles
 from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, WholeObjects
@@ -113,6 +115,8 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
     reason = "runs to completion, and an eviction loses its work since its last checkpoint"
+    if all(idles(command_without_pod(each)) for each in view.containers if each.role is Role.MAIN):
+        reason = "isn't started again after an eviction"
     if state:
         reason = f"{state}, and an eviction loses the state of the cluster and all workers"
     for key, value in GUARDS.items():
