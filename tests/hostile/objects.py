@@ -51,6 +51,15 @@ def _containers(size: int) -> list[Json]:
     return [server(f"c{n}", command=["sh", "-c", f"exec serve --port {n}"]) for n in range(size)]
 
 
+def _probed_containers(size: int) -> list[Json]:
+    check: Json = {"exec": {"command": ["buildctl", "debug"]}}
+    late = {**check, "initialDelaySeconds": 600}
+    return [
+        server(f"c{n}", livenessProbe=late, readinessProbe={**check, "failureThreshold": 1})
+        for n in range(size)
+    ]
+
+
 def _containers_and_annotations(size: int) -> Json:
     annotations = {f"mlchassis.dev/health-path.x{n}": "/health" for n in range(size * 5 // 3)}
     return pod(*[server(f"c{n}") for n in range(size)], annotations=annotations)
@@ -211,6 +220,11 @@ HOSTILE: Final[dict[str, tuple[Callable[[int], Made], int]]] = {
     "containers, and annotations for others": (_containers_and_annotations, 3_000),
     "containers": (lambda n: deployment(pod(*_containers(n))), 1_000),
     "some containers": (lambda n: deployment(pod(*_containers(n))), 200),
+    "some containers with probes": (lambda n: deployment(pod(*_probed_containers(n))), 200),
+    "a port of digits": (
+        lambda n: deployment(pod(server(command=["vllm", "serve", "m", "--port", "7" * n]))),
+        100_000,
+    ),
     "a script": (_long_script, 100_000),
     "scripts": (
         lambda n: deployment(
