@@ -19,7 +19,7 @@ MAY: Final = {
     "autoscaler-metric-misleads": "the same",
     "autoscaler-never-scales": "the same",
     "device-claim-shared": "the same",
-    "init-waits-on-job": "the same",
+    "init-waits-on-job": "it counts the Deployments and StatefulSets that wait",
     "readiness-external-dependency": "only built-in kinds are known to have no further ports",
     "readiness-waits-on-own-service": "it reports what the rule above does not",
     "service-port-unknown": "variants of one Rollout in several files are not compared",
