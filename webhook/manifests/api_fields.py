@@ -48,6 +48,11 @@ def _api() -> _Api:
     return _Api(**json.loads(files(__package__).joinpath("api_fields.json").read_text("utf-8")))
 
 
+def newest_kubernetes() -> str:
+    """The version whose fields are known, such as 1.37."""
+    return _api().kubernetes
+
+
 def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[FieldProblem]:
     """The unknown and mistyped fields of a built-in kind, or of the pod templates of another known kind; the
     first few of them. An apiVersion that Kubernetes no longer has is one, too."""

@@ -18,6 +18,7 @@ from msgspec import Struct
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.names import shortened
 from webhook.errors import UserError
+from webhook.manifests.api_fields import newest_kubernetes
 from webhook.manifests.documents import BadDocument, load_all
 
 KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
@@ -26,6 +27,8 @@ MOST_BUILDS: Final = 100
 """Directories that one command builds."""
 SECONDS: Final = 30
 """The longest time to build one directory."""
+_NEWER: Final = "chart requires kubeVersion"
+"""In helm's error about a chart for a newer Kubernetes than the one that it assumes."""
 _LOGGED: Final = re.compile(r'^E\d.*?\berr="')
 """The start of an error that kubectl logs."""
 _HINT: Final = "Use --debug flag"
@@ -87,17 +90,22 @@ class RenderedSource(Struct, frozen=True):
         for command in self.tools:
             if shutil.which(command[0]) is None:
                 continue
-            try:
-                done = subprocess.run(  # noqa: S603 - the command is one of three of this module
-                    command, capture_output=True, timeout=SECONDS, check=False, text=True
-                )
-            except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-                raise self._left_out(f"{command[0]} failed: {error}") from None
+            done = self._run(command)
+            if done.returncode and _NEWER in done.stderr:
+                done = self._run((*command, "--kube-version", newest_kubernetes()))
             if done.returncode:
                 raise self._left_out(f"{command[0]} failed: {_reason(done.stderr)}")
             return done.stdout
         names = " and ".join(command[0] for command in self.tools)
         raise self._left_out(f"{names} {'is' if len(self.tools) == 1 else 'are'} not installed")
+
+    def _run(self, command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(  # noqa: S603 - the command is one of three of this module
+                command, capture_output=True, timeout=SECONDS, check=False, text=True
+            )
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise self._left_out(f"{command[0]} failed: {error}") from None
 
     def _left_out(self, why: str) -> UserError:
         return UserError(

@@ -92,6 +92,17 @@ def test_values_reach_the_chart(tree: Path, tools: Path) -> None:
     assert ([each.name for each in documents], problems) == (["api"], [])
 
 
+def test_a_chart_for_a_newer_kubernetes_than_helm_assumes(tree: Path, tools: Path) -> None:
+    refuses = "Error: chart requires kubeVersion: >=1.29.0-0 which is incompatible with Kubernetes v1.20.0"
+    program(
+        tools,
+        "helm",
+        f"case \"$*\" in *--kube-version*) echo '{DEPLOYMENT}';; *) echo '{refuses}' >&2; exit 1;; esac",
+    )
+    documents, problems = read_all([str(tree / "chart")], build=True)
+    assert ([each.name for each in documents], problems) == (["api"], [])
+
+
 def test_the_other_program_builds_too(tree: Path, tools: Path) -> None:
     program(tools, "kustomize", f"[ \"$1\" = build ] && echo '{DEPLOYMENT}'")
     read, [problem] = names(tree, build=True)

@@ -123,7 +123,7 @@ def _finding(label: str, review: Reviewed, result: Result, style: str) -> Iterat
     for path in (result.finding.path, *result.also):
         place = f" ({review.place(path)})" if review.document.origin else ""
         yield f"    at {path}{place}{', found by shape' if result.by_shape else ''}", ""
-    for other in review.others(result):
+    for other in review.others(result) if review.document.origin else ():
         yield f"    see {other.identity[0].kind} {other.name} ({other.start})", ""
     yield from _wrapped("", result.finding.message, "", indent=4)
     if result.exempted is not None:
