@@ -10,6 +10,7 @@ and `false` are booleans, so `mode: off` is text.
 from __future__ import annotations
 
 import base64
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -244,6 +245,25 @@ def load_all(
     """
     plain = _plain_documents(text, loader)
     yield from _documents(text, loader, duplicates) if plain is None else plain
+
+
+def as_documents(text: str) -> str:
+    """JSON objects one after the other, as `jq -c .items[]` prints them and kubectl reads them, as documents
+    on the same lines; empty if the text is anything else."""
+    decoder, parts, at = json.JSONDecoder(), [""], 0
+    try:
+        while following := _NO_SPACE.search(text, at):
+            start = following.start()
+            _, end = decoder.raw_decode(text, start)
+            between = text[at:start]
+            parts += [between if "\n" in between or not at else "\n", "--- ", text[start:end]]
+            at = end
+    except (ValueError, RecursionError):
+        return ""
+    return "".join(parts)
+
+
+_NO_SPACE: Final = re.compile(r"\S")
 
 
 def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | None:

@@ -21,7 +21,7 @@ from policies.kube.json import Json, text
 from policies.probes.observed import OBSERVED
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
-from webhook.manifests.documents import BadDocument, load_all
+from webhook.manifests.documents import BadDocument, as_documents, load_all
 from webhook.manifests.positions import Lines, Origin
 from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, sources
 
@@ -218,12 +218,8 @@ _OF_AN_OBJECT: Final = re.compile(rb"(?im)apiversion|^kind\s*:")
 
 def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:
     """The objects of a text, in order; if `strict`, UserError for any other document."""
-    values: list[tuple[Any, tuple[str, ...]]] = []
-    duplicates: list[str] = []
     try:
-        for value in load_all(content, duplicates=duplicates):
-            values.append((value, tuple(duplicates)))
-            duplicates.clear()
+        content, values = _read(content)
     except BadDocument as error:
         raise UserError(f"{source}: {error}") from None
     if strict and not any(value for value, _ in values):
@@ -241,6 +237,27 @@ def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Docume
             yield Document(
                 source, index, obj, Origin(content, index, steps), duplicate_keys=() if number else keys
             )
+
+
+def _read(content: str) -> tuple[str, list[tuple[Any, tuple[str, ...]]]]:
+    """The text as YAML, and the values of its documents. Raises BadDocument."""
+    try:
+        return content, _values(content)
+    except BadDocument:
+        documents = as_documents(content)
+        if not documents:
+            raise
+        return documents, _values(documents)
+
+
+def _values(content: str) -> list[tuple[Any, tuple[str, ...]]]:
+    """The documents of a text, each with the clauses about its duplicate keys."""
+    values: list[tuple[Any, tuple[str, ...]]] = []
+    duplicates: list[str] = []
+    for value in load_all(content, duplicates=duplicates):
+        values.append((value, tuple(duplicates)))
+        duplicates.clear()
+    return values
 
 
 def _items(value: Json, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Json]]:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from tests.tables import table
 from webhook.cli.output.yaml import dump
 from webhook.manifests import documents
-from webhook.manifests.documents import BadDocument, ManifestLoader, PolicyLoader, load_all, load_policy
+from webhook.manifests.documents import (
+    BadDocument,
+    ManifestLoader,
+    PolicyLoader,
+    as_documents,
+    load_all,
+    load_policy,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -277,3 +284,22 @@ def test_an_ordinary_manifest_is_read_once(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(yaml, name, None)
     (path,) = (ROOT / "examples").glob("triton.yaml")
     assert [each["kind"] for each in load_all(path.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('{"a": 1}\n{"a": 2}\n', 2),
+        ('{\n "a": 1\n}\n\n{"a": 2}', 5),
+        ('{"a": 1}{"a": 2}', 2),
+    ],
+)
+def test_json_objects_one_after_the_other_are_documents(text: str, lines: int) -> None:
+    documents = as_documents(text)
+    assert list(load_all(documents)) == [{"a": 1}, {"a": 2}]
+    assert len(documents.splitlines()) == lines
+
+
+@pytest.mark.parametrize("text", ["", "a: 1", '{"a": 1}\n{"a": ', "{" * 100_000, '{"a": 1}\na: 2'])
+def test_other_texts_are_not(text: str) -> None:
+    assert as_documents(text) == ""
