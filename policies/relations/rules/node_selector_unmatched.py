@@ -8,8 +8,10 @@ from policies.accelerators.node_affinity import is_within_limits, required_keys,
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.facts import NO_OBJECTS
 from policies.core.listing import Listing, is_manifest
 from policies.core.resources import Resource
+from policies.core.services import with_labels
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
@@ -73,7 +75,7 @@ def _following(template: PodTemplate, facts: Facts) -> Findings:
         selector = term.label_selector
         if term.topology_key != HOSTNAME or selector is None or term.namespaces or term.namespace_selector:
             continue
-        workloads = facts.listing(Resource.WORKLOADS) or ()
+        workloads = with_labels(selector.match_labels, facts.listing(Resource.WORKLOADS) or NO_OBJECTS)
         followed = [each for each in workloads if selector.matches(labels_of(_pod_of(each)))]
         if len(followed) != 1 or selector.matches(template.typed.metadata.labels):
             continue
