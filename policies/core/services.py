@@ -18,6 +18,7 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import POD, SERVICE, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
+from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
@@ -129,18 +130,28 @@ def _has_others(service: Service, target: Target, facts: Facts) -> bool:
 def selected_workloads(service: Service, workloads: Listing | None) -> Iterator[Json]:
     """The workloads, or pods, whose pods a Service selects."""
     if workloads and service.spec.selector:
-        for workload in with_labels(service.spec.selector, workloads):
+        for workload in _with_labels(service.spec.selector, workloads):
             if selects(service, labels_of(_pod_of(workload))):
                 yield workload
 
 
-def with_labels(selector: Mapping[str, str], workloads: Listing) -> Iterable[Json]:
+def _with_labels(selector: Mapping[str, str], workloads: Listing) -> Iterable[Json]:
     """All workloads whose pods have these labels, and a few others."""
     if not selector:
         return workloads
     by_label = workloads.by(BY_LABEL)
     # Each label of the selector has all selected workloads; the rarest one has the fewest others.
     return min((by_label[str(label)] for label in selector.items()), key=len)
+
+
+def workloads_of(selector: LabelSelector, facts: Facts) -> Iterator[tuple[Json, Replicated]]:
+    """The known workloads of the namespace whose pods a selector selects, as JSON and as a type."""
+    workloads = facts.objects(Replicated)
+    if workloads:
+        for obj in _with_labels(selector.match_labels, workloads.listing):
+            workload = workloads.typed(obj)
+            if selector.matches(workload.spec.template.metadata.labels):
+                yield obj, workload
 
 
 def _pod_of(workload: Json) -> Json:
@@ -183,11 +194,10 @@ def _has_variants(target: Target, workloads: Listing) -> bool:
 def named_ports(service: Service) -> tuple[str, ...]:
     """The names of the container ports that a Service sends to; none for a headless Service, whose clients
     choose the port."""
-    spec = service.spec
-    if spec.cluster_ip == "None" or spec.type == "ExternalName":
+    if not service.has_address:
         return ()
     # The API server refuses other texts, such as "80" and the placeholders of templates.
-    names = (port.target_port for port in spec.ports if isinstance(port.target_port, str))
+    names = (port.target_port for port in service.spec.ports if isinstance(port.target_port, str))
     return tuple(dict.fromkeys(filter(_is_port_name, names)))
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | which fields are added | `disruption_guard` |
 | how a server ends | `drains` |
-| which budgets select which pods | `budgets` |
+| which budgets select a pod | `budgets` |
 | who keeps state | `single_state` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,

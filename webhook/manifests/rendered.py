@@ -32,7 +32,7 @@ _NEWER: Final = "chart requires kubeVersion"
 _LOGGED: Final = re.compile(r'^E\d.*?\berr="')
 """The start of an error that kubectl logs."""
 _HINT: Final = "Use --debug flag"
-"""The start of the line that helm prints after an error: it says how to see more."""
+"""The start of the last line of helm's errors, which isn't part of the reason."""
 _PATHS: Final = ("resources", "bases", "components")
 _PARTS: Final = (
     "patchesStrategicMerge",

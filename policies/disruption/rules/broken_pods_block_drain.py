@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.disruption.budgets import workloads_of
+from policies.core.services import workloads_of
 from policies.disruption.rules.drain_blocked_by_pdb import check as blocked
 from policies.disruption.single_state import starts_slowly
 from policies.kube.group_kinds import DISRUPTION_BUDGET

@@ -9,7 +9,8 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.groups import LWS_NAME, RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
 from policies.core.scaled_objects import autoscaler_of_scaled_object
-from policies.disruption.budgets import budgets_of, workloads_of
+from policies.core.services import workloads_of
+from policies.disruption.budgets import budgets_of
 from policies.kube.group_kinds import (
     AUTOSCALER,
     CRON_JOB,

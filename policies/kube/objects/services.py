@@ -28,6 +28,12 @@ class ServiceSpec(Part):
 class Service(Object):
     spec: ServiceSpec = ServiceSpec()
 
+    @property
+    def has_address(self) -> bool:
+        """Whether it has an address of its own, for which the kubelet sets variables and behind which
+        connections are distributed: neither a headless Service nor an ExternalName."""
+        return self.spec.cluster_ip != "None" and self.spec.type != "ExternalName"
+
 
 class NamedService(Part):
     name: str = ""

@@ -33,9 +33,7 @@ class _Group(Struct, frozen=True):
 def check(target: Target, facts: Facts) -> Findings:
     for group in _groups(target, facts):
         for service in selecting(group.labels, facts):
-            spec = service.spec
-            headless = spec.cluster_ip == "None" or spec.type == "ExternalName"
-            if not headless and selects(service, group.first):
+            if service.has_address and selects(service, group.first):
                 yield Finding(
                     group.path,
                     f"Service {service.name} also selects the workers, but only the leader serves. "

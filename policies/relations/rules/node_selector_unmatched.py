@@ -8,13 +8,10 @@ from policies.accelerators.node_affinity import is_within_limits, required_keys,
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.facts import NO_OBJECTS
 from policies.core.listing import Listing, is_manifest
-from policies.core.resources import Resource
-from policies.core.services import with_labels
+from policies.core.services import workloads_of
 from policies.kube.group_kinds import DAEMON_SET, POD
-from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import labels_of
+from policies.kube.json import mapping
 from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.nodes import NodePool, Taint
 from policies.kube.objects.pods import PodSpec
@@ -69,31 +66,28 @@ def _tainted(template: PodTemplate, nodes: Listing) -> Findings:
 
 
 def _following(template: PodTemplate, facts: Facts) -> Findings:
-    """A finding if the pods must run beside a pod with accelerators, and tolerate none of its nodes."""
+    """A finding about pods that must run on the node of a pod with accelerators, and that don't tolerate the
+    taints of any such node."""
     spec = template.typed.spec
     for term in spec.affinity.pod_affinity.required:
         selector = term.label_selector
         if term.topology_key != HOSTNAME or selector is None or term.namespaces or term.namespace_selector:
             continue
-        workloads = with_labels(selector.match_labels, facts.listing(Resource.WORKLOADS) or NO_OBJECTS)
-        followed = [each for each in workloads if selector.matches(labels_of(_pod_of(each)))]
+        followed = list(workloads_of(selector, facts))
         if len(followed) != 1 or selector.matches(template.typed.metadata.labels):
             continue
-        placed = placement(facts.view(_pod_of(followed[0])), facts)
+        [(obj, workload)] = followed
+        placed = placement(facts.view(mapping(obj, "spec", "template")), facts)
         taints = [] if placed is None else [_refused(spec, node.lasting_taints) for node in placed.nodes]
         if taints and None not in taints:
             yield Finding(
                 f"{template.spec_path}.tolerations",
                 "The pods stay Pending. Their podAffinity asks for the node of "
-                f"{text(followed[0], 'metadata', 'name')}, and every node with its accelerators has a "
+                f"{workload.name}, and every node with its accelerators has a "
                 f"taint that they don't tolerate, such as {taints[0]}.",
                 "Tolerate the taint too.",
                 Certainty.UNDECIDED,
             )
-
-
-def _pod_of(workload: Json) -> Json:
-    return mapping(workload, "spec", "template")
 
 
 def _refused(pod: PodSpec, taints: tuple[Taint, ...]) -> str | None:

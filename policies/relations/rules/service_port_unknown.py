@@ -55,8 +55,7 @@ def _senders(target: Target, template: PodTemplate, facts: Facts, port: int) -> 
     labels = template.typed.metadata.labels
     for service in selecting(labels, facts):
         numbers = (each.port if each.target_port is None else each.target_port for each in service.spec.ports)
-        headless = service.spec.cluster_ip == "None" or service.spec.type == "ExternalName"
-        if port in numbers and not headless and selects_only(service, target, facts) is not None:
+        if port in numbers and service.has_address and selects_only(service, target, facts) is not None:
             yield f"Service {service.name}"
     for pool in pools_of(labels, facts):
         if port in target_ports(pool):

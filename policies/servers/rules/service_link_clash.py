@@ -25,7 +25,7 @@ def check(target: Target, facts: Facts) -> Findings:
             for variable in _read(server) if server is not None else ():
                 name = variable.removesuffix("_PORT").lower().replace("_", "-")
                 service = services.named(name)
-                if server is None or service is None or not _has_address(service):
+                if server is None or service is None or not service.has_address:
                     continue
                 yield Finding(
                     f"{template.spec_path}.enableServiceLinks",
@@ -48,11 +48,6 @@ def _read(server: Server) -> Iterator[str]:
     if not server.has_option(*preset.port_flags):
         names += [name for name in preset.port_env if name.endswith("_PORT")]
     return (name for name in dict.fromkeys(names) if name not in server.variables)
-
-
-def _has_address(service: Service) -> bool:
-    """Whether the kubelet sets variables for a Service: not for a headless one."""
-    return service.spec.cluster_ip != "None" and service.spec.type != "ExternalName"
 
 
 RULE = rule(__name__, check)
