@@ -13,7 +13,7 @@ from benchmarks import against_kyverno as kyverno
 from benchmarks import cluster_size, leader
 from benchmarks._page import put
 from policies.kube.json import Json
-from policies.models.existing_puller import status_port
+from policies.models.model_puller import status_port
 
 CPU = {kyverno.OURS: 2.0, kyverno.GO: 1.5, kyverno.CLASSIC: 12.0, kyverno.CEL: 6.0}
 

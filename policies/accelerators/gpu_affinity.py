@@ -51,9 +51,8 @@ from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
 from policies.kube.names import is_label_key, listed
-from policies.kube.nodes import HOSTNAME
 from policies.kube.objects.metadata import ObjectMeta
-from policies.kube.objects.nodes import Node
+from policies.kube.objects.nodes import HOSTNAME, Node
 from policies.kube.objects.placement import Toleration
 from policies.kube.objects.pods import Pod, PodSpec
 

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
 from policies.kube.cache import Cache
-from policies.kube.nodes import HOSTNAME
-from policies.kube.objects.nodes import Taint
+from policies.kube.objects.nodes import HOSTNAME, Taint
 
 MAX_HOSTNAMES: Final = 20
 """The most accelerator nodes without a vendor's label that are listed by name."""

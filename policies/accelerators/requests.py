@@ -21,8 +21,8 @@ from policies.core.listing import Groups, Index, Listing, TypedIndex
 from policies.core.pod_view import PodView
 from policies.core.settings import Field, Settings, default_settings
 from policies.kube.json import Json
-from policies.kube.objects.base import Quantity
 from policies.kube.objects.devices import DeviceClass
+from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.pods import Pod, PodSpec, ResourceRequirements

@@ -5,7 +5,6 @@
 | what a container's commands do | `commands` |
 | which programs it runs, with which options | `programs` |
 | which pods run no work of their own | `idle` |
-| which image it has | `images` |
 | which containers are sidecars of others | `sidecars` |
 
 Imports: `policies.commands`, `policies.core`, `policies.kube`.

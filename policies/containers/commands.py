@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from policies import commands
 from policies.commands import BudgetSpent, CommandSummary, Reach, StepBudget, reach_of
-from policies.containers.bounded_cache import BoundedCache
 from policies.core.target import PodTemplate
+from policies.kube.cache import BoundedCache
 from policies.kube.json import Json, strings
 from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.pods import Container

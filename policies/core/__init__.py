@@ -5,11 +5,10 @@
 | what a rule and a mutator are | `contracts`; `registry` finds them |
 | what a rule reads of the object | `target`, `pod_view`; `pod_features` decides whether it is called |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
-| what it reports | `finding`, `mode` |
+| what it reports | `finding`, with its mode |
 | why a field is added | `reasons` |
 | what can be set | `settings`, `annotations`; `pydantic_models` checks what users write |
 | how a kind's pods start and end | `lives` |
-| what was meant by a misspelt name | `suggestions` |
 | which kinds have pods, and where | `workloads`, `shapes`, `composing`, `completing`; the rest: `coverage` |
 | how tables of facts are loaded | `data` |
 | which pods belong together | `groups`, `services`, `dns`, `scaled_objects` |

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
+
+from policies.kube.names import closest
 
 DOMAIN: Final = "mlchassis.dev"
 
@@ -107,3 +110,22 @@ OTHERS: Final = (
     TERMINATION_MESSAGE,
 )
 """The other annotations that users write."""
+
+_NAMES: Final = tuple(known.removeprefix(f"{DOMAIN}/") for known in (*OF_HEALTH, *OTHERS))
+_KNOWN: Final = frozenset((*OF_HEALTH, *OTHERS, CHANGED))
+_SIMILARITY: Final = 0.78
+"""From 0 to 1. A name at least this similar to a known one is taken for a misspelling."""
+_MAX_COMPARED: Final = 8
+
+
+def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each unknown annotation that is similar to a known one.
+
+    standard-probes itself reports misspelt annotations about health.
+    """
+    ours = f"{DOMAIN}/"
+    unknown = [key for key in annotations if key.startswith(ours) and key not in _KNOWN]
+    for key in unknown[:_MAX_COMPARED]:
+        close = ours + closest(key.removeprefix(ours).lower(), _NAMES, _SIMILARITY)
+        if close in OTHERS:
+            yield f"annotation {key} is unknown and has no effect; did you mean {close}?"

@@ -8,9 +8,9 @@ from typing import Final
 
 from policies.core import data
 from policies.core.settings import Field, Model
-from policies.core.suggestions import closest
 from policies.core.workloads import is_builtin, known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
+from policies.kube.names import closest
 
 _SIMILAR: Final = 0.8
 """The least similarity of two kinds of a group."""

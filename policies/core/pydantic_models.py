@@ -33,7 +33,7 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import CoreSchema, core_schema
 
 from policies.core.settings import MAX_PROBLEMS, After, Before, Declared, Invalid, Model, S
-from policies.core.suggestions import did_you_mean
+from policies.kube.names import did_you_mean
 
 
 class _Written(BaseModel):

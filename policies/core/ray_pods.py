@@ -17,8 +17,8 @@ from policies.core.groups import RAY_GROUP, RAY_NODE_TYPE, RAY_SERVES
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import RAY_KINDS, RAY_SERVICE, kind_of
 from policies.kube.json import Json, integer, mapping, maps, replaced, text
-from policies.kube.objects.base import EMPTY
 from policies.kube.objects.kinds import type_of
+from policies.kube.objects.metadata import EMPTY
 from policies.kube.objects.ray import FT_ENABLED, RayClusterSpec, RayObject
 from policies.kube.objects.reading import WrongTypeError, read
 

@@ -1,4 +1,4 @@
-"""The pods that Services select, and Services that select only the pods that use them."""
+"""The pods that Services and InferencePools select, and Services that select only the pods that use them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import POD, SERVICE, kind_of
-from policies.kube.json import Json, mapping, text
+from policies.kube.group_kinds import POD, SERVICE, GroupKind, kind_of
+from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.services import Service
@@ -224,3 +224,30 @@ def selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
     if services:
         for label in map(str, labels.items()):
             yield from (each for each in services.by(BY_FIRST_LABEL, label) if selects(each, labels))
+
+
+_KINDS: Final = (
+    GroupKind("inference.networking.k8s.io", "InferencePool"),
+    GroupKind("inference.networking.x-k8s.io", "InferencePool"),
+)
+
+
+def pools_of(labels: Mapping[str, str], facts: Facts) -> Iterator[Json]:
+    """The known InferencePools that select pods with labels."""
+    if facts.whole is not None:
+        for kind in _KINDS:
+            yield from (pool for pool in facts.whole.every(kind, facts.namespace) if _selects(pool, labels))
+
+
+def _selects(pool: Json, labels: Mapping[str, str]) -> bool:
+    """Whether an InferencePool selects pods with labels: by `matchLabels` in v1, else by a map of labels."""
+    selector = mapping(pool, "spec", "selector")
+    wanted = mapping(selector, "matchLabels") or selector
+    return bool(wanted) and wanted.items() <= labels.items()
+
+
+def target_ports(pool: Json) -> tuple[int, ...]:
+    """The ports to which it sends: `targetPorts` in v1, before that `targetPortNumber`."""
+    old = integer(pool, "spec", "targetPortNumber", default=0)
+    numbers = (integer(each, "number", default=0) for each in maps(pool, "spec", "targetPorts"))
+    return tuple(filter(None, (old, *numbers)))

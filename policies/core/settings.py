@@ -25,7 +25,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, StructMeta, field
 from msgspec.structs import FieldInfo, fields
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube import quantities
 from policies.kube.json import Json
 from policies.kube.names import _LABEL, is_label_key, is_label_value

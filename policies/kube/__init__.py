@@ -5,8 +5,7 @@
 | which fields an object has | `objects` |
 | how JSON is read and edited | `json`, `metadata`, `group_kinds`, `field_paths` |
 | which containers a pod has | `pods` |
-| how texts are parsed | `quantities`, `times`, `images`, `selectors`, `names` |
-| which nodes a pod selects | `nodes` |
+| how texts are parsed | `quantities`, `images`, `names` |
 | how user text is printed | `printable` |
 | what is computed once | `cache` |
 

@@ -1,8 +1,11 @@
-"""Image references."""
+"""Image references, and the globs that match them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+
+from policies.kube.cache import BoundedCache
 
 
 def repository(image: str) -> str:
@@ -48,3 +51,23 @@ def glob_matches(glob: str, path: str) -> bool:
             return False
     # With as many slashes as the glob, none is left for what a `*` matches.
     return len(end) - at >= len(rest[-1]) and end.endswith(rest[-1])
+
+
+class Globs:
+    """Globs of images, as `policies.kube.images.image_matches` reads them."""
+
+    def __init__(self, globs: Iterable[str]) -> None:
+        distinct = dict.fromkeys(globs)
+        self._of_paths = tuple(glob for glob in distinct if ":" not in glob)
+        self._of_tags = tuple(glob for glob in distinct if ":" in glob)
+        self._known: BoundedCache[str, frozenset[str]] = BoundedCache(1 << 20)
+
+    def matching(self, image: str) -> frozenset[str]:
+        """The globs that match an image."""
+        path, tag = repository_and_tag(image)
+        known = self._known.get(path)
+        if known is None:
+            known = frozenset(glob for glob in self._of_paths if glob_matches(glob, path))
+            self._known.put(path, known, len(path) + 100 * len(known))
+        tagged = [glob for glob in self._of_tags if glob_matches(glob, f"{path}:{tag}")]
+        return known.union(tagged) if tagged else known

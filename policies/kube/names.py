@@ -1,10 +1,14 @@
-"""Names that the API server accepts. Policies write no others: it would refuse pods with a malformed label
-key from an annotation or the settings. Source: `k8s.io/apimachinery/pkg/util/validation`."""
+"""Names: those that the API server accepts, how sentences list them, and the similar ones of a misspelt name.
+
+Policies write only names that the API server accepts: it would refuse pods with a malformed label key from an
+annotation or the settings. Source: `k8s.io/apimachinery/pkg/util/validation`.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
@@ -78,3 +82,26 @@ def is_numbered(pod: str, prefix: str) -> bool:
     """Whether a name consists of the prefix and one or two numbers: `train-workers-0-3`."""
     numbers = pod.removeprefix(prefix).split("-")
     return pod.startswith(prefix) and len(numbers) <= 2 and all(map(str.isdecimal, numbers))
+
+
+_MAX_LENGTH: Final = 200
+"""Characters: the name is compared with every known one."""
+
+
+def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """The most similar known name, with a similarity of `least` (0 to 1) or more; empty if there is none."""
+    if len(name) > _MAX_LENGTH:
+        return ""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: `; did you mean timeout?`, or an empty text."""
+    close = closest(name, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def containing(words: str, known: Iterable[str]) -> Sequence[str]:
+    """The known names that contain the words of a name in any order: `standard-probes` contains `probes`."""
+    wanted = set(words.lower().replace("_", "-").split("-"))
+    return [name for name in known if wanted <= set(name.split("-"))]

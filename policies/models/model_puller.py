@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import to_builtins
 
+from policies.containers.programs import option
 from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
@@ -19,9 +20,8 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
-from policies.kube.pods import Container, containers, every, timed
+from policies.kube.pods import Container, containers, every, port_number, timed
 from policies.kube.quantities import parse_quantity
-from policies.models.existing_puller import models_mount, running_puller
 from policies.models.model_puller_settings import ModelPuller, ReadyWhen, Scheme, Sidecar
 from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
 from policies.models.volumes import (
@@ -29,6 +29,7 @@ from policies.models.volumes import (
     CLAIMS_DIR,
     check_models_path,
     free_name,
+    mount_at,
     mounted_models,
     with_cache,
     with_claims,
@@ -37,7 +38,7 @@ from policies.models.volumes import (
     with_models_volume,
 )
 from policies.probes.life import PullerOption
-from policies.probes.recognition import PULLER, Server
+from policies.probes.recognition import PULLER, Server, is_puller
 from policies.probes.serving import istio_came_first, recognised
 from policies.probes.startup_budget import models_of
 from puller.model_config import ModelSpec
@@ -428,3 +429,35 @@ def _has(server: Server, needed: PullerOption) -> bool:
 
 
 MUTATOR: Final = Mutator("model-puller", ModelPuller, mutate=mutate, advise=advise, kinds=(POD,))
+
+
+_STATUS_PORT: Final = 9081
+
+
+def status_port(pod: Json) -> int | None:
+    """The port of the puller's status; None if the pod has no puller."""
+    for container in containers(pod):
+        if is_puller(container):
+            return port_number(container.typed, option(container.typed.argv, "--port")) or _STATUS_PORT
+    return None
+
+
+def running_puller(pod: Json, config: str) -> Container | None:
+    """The container that mounts this ConfigMap at its `--config-dir`."""
+    volumes = {
+        text(volume, "name")
+        for volume in maps(pod, "spec", "volumes")
+        if text(volume, "configMap", "name") == config
+    }
+    for container in containers(pod):
+        directory = option(container.typed.argv, "--config-dir")
+        mount = None if directory is None else mount_at(container.spec, directory.rstrip("/"))
+        if mount is not None and text(mount, "name") in volumes:
+            return container
+    return None
+
+
+def models_mount(puller: Container) -> Json | None:
+    """The volume mount of a puller's `--model-dir`."""
+    directory = option(puller.typed.argv, "--model-dir") or "/mnt/models"
+    return mount_at(puller.spec, directory.rstrip("/"))

@@ -20,10 +20,9 @@ from policies.core.finding import Finding
 from policies.core.groups import Waits, leads
 from policies.core.pod_view import PodView
 from policies.core.reasons import in_words
-from policies.core.suggestions import closest
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig
-from policies.kube.names import listed
+from policies.kube.names import closest, listed
 from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
 from policies.probes.copied import killed_start, startup_check

@@ -11,13 +11,12 @@ from functools import lru_cache
 from typing import Final
 
 from policies.containers.commands import command_without_pod
-from policies.containers.images import Globs
 from policies.core.data import load_one, table
 from policies.core.facts import Facts
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
-from policies.kube.images import glob_matches, repository
+from policies.kube.images import Globs, glob_matches, repository
 from policies.kube.json import mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.serving import recognised

@@ -17,12 +17,10 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.containers.bounded_cache import BoundedCache
-from policies.containers.images import Globs
 from policies.containers.programs import Launch, Program, ProgramOptions, has_option, launch_of, started
 from policies.containers.sidecars import infrastructure as known_infrastructure
-from policies.kube.cache import lazy
-from policies.kube.images import glob_matches, repository_and_tag
+from policies.kube.cache import BoundedCache, lazy
+from policies.kube.images import Globs, glob_matches, repository_and_tag
 from policies.kube.json import strings
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset, Unversioned

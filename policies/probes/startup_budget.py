@@ -27,7 +27,7 @@ from policies.kube import quantities as units
 from policies.kube.images import repository, repository_and_tag
 from policies.kube.json import mapping
 from policies.kube.names import shortened
-from policies.kube.objects.base import Quantity
+from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import Pod, Volume
 from policies.kube.pods import Container, Role
 from policies.probes.model_sizes import heaviest

@@ -18,8 +18,8 @@ from policies.core.listing import Listing
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
-from policies.kube.objects.base import Quantity
 from policies.kube.objects.limits import LimitRange, LimitRangeItem
+from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing, Objects, TypedIndex
-from policies.kube.objects.base import Quantity
+from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.queues import ClusterQueue, Cohort
 from policies.kube.quantities import parse_quantity
 

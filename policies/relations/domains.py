@@ -16,13 +16,12 @@ from msgspec import Struct
 from policies.accelerators.inventory import lasting
 from policies.accelerators.node_affinity import admits, required_terms, tolerates
 from policies.accelerators.placement import Placement, apart_in
-from policies.containers.bounded_cache import BoundedCache
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
+from policies.kube.cache import BoundedCache
 from policies.kube.names import listed
-from policies.kube.nodes import HOSTNAME
-from policies.kube.objects.nodes import Node, Taint
+from policies.kube.objects.nodes import HOSTNAME, Node, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Role
 from policies.rollouts.rollouts import host_ports

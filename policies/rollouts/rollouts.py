@@ -21,8 +21,7 @@ from policies.kube import group_kinds
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET
 from policies.kube.json import Json, dig
-from policies.kube.objects.base import IntOrString
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import IntOrString, Object
 from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.objects.reading import readable
 from policies.kube.objects.scaling import HorizontalPodAutoscaler

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Mode, Profile
 from webhook.admission import engine
 from webhook.admission.review import Review
 from webhook.config.load import load

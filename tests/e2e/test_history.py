@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.controlplane import HOST
 from tests.e2e.prometheus import Prometheus
-from webhook.cli.prometheus import query_history
+from webhook.observed.history import query_history
 
 pytestmark = pytest.mark.e2e
 

@@ -13,7 +13,7 @@ import msgspec
 
 from policies.core import registry
 from policies.core.facts import Cluster
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.field_paths import field_path, named
 from policies.kube.json import Json
 from webhook.admission import engine

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Mode, Profile
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from policies.probes import copied

@@ -25,8 +25,7 @@ import yaml
 from policies.core.annotations import POLICY_LABEL
 from policies.core.contracts import Rule
 from policies.core.facts import Cluster, Facts
-from policies.core.finding import Certainty, Finding
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Certainty, Finding, Mode, Profile
 from policies.core.target import Target, pod_templates
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of

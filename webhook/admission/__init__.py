@@ -10,7 +10,7 @@
 | which policy is in force | `configuration` |
 | how fields are added, and how workloads' pods will look | `mutation`, `projection` |
 | how rules run | `validation` |
-| which findings are exempted | `exemptions`, with `misspelt_annotations` |
+| which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
 | whose pods are never refused | `replacements` |
 | what the result is | `decision` |

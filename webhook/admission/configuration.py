@@ -14,14 +14,12 @@ from msgspec import Struct
 
 from policies.core import registry
 from policies.core.contracts import Mutator, Rule
-from policies.core.finding import Certainty
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Certainty, Mode, Profile
 from policies.core.settings import Field, Model, S, Settings, Thresholds, default_settings, fields_as_json
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
-from policies.kube.metadata import labels_of
-from policies.kube.selectors import matches
+from policies.kube.metadata import labels_of, matches
 
 REMEMBERED = 1024
 """Cached results for combinations of overrides, of which there are 2**n, and for namespaces."""

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from policies.core.contracts import Family
 from policies.core.coverage import Coverage
-from policies.core.finding import Finding
-from policies.core.mode import Mode
+from policies.core.finding import Finding, Mode
 from policies.core.reasons import UNREAD, Reasons
 from policies.kube.json import Json
 from webhook.admission.json_patch import Operation

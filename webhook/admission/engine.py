@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.group_kinds import POD
 from webhook.admission.bounds import most_important
 from webhook.admission.changed_annotation import annotated

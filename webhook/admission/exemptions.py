@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT
-from policies.core.suggestions import did_you_mean
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from policies.kube.names import shortened
+from policies.kube.names import did_you_mean, shortened
 from webhook.admission.configuration import Config
 
 _MAX_COMPARED: Final = 4

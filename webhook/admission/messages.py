@@ -11,7 +11,7 @@ import orjson
 from msgspec import Struct
 
 from policies.core.contracts import Family
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import shortened

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from policies.core.annotations import ADMISSION, CHANGED, EXEMPT
 from policies.core.facts import Cluster, Facts
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.field_paths import value_at, without
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, text

@@ -9,8 +9,7 @@ from typing import Any
 from policies.core import registry
 from policies.core.annotations import EXEMPT
 from policies.core.contracts import Mutator
-from policies.core.finding import Finding
-from policies.core.mode import Mode
+from policies.core.finding import Finding, Mode
 from policies.core.reasons import Reasons
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json

@@ -10,8 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from policies.core.contracts import Rule
-from policies.core.finding import Certainty, Finding
-from policies.core.mode import Mode
+from policies.core.finding import Certainty, Finding, Mode
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import named, value_at
 from policies.kube.json import Json, dig, mapping, text

@@ -10,13 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.core import registry
-from policies.core.annotations import EXEMPT
+from policies.core.annotations import EXEMPT, misspelt_annotations
 from policies.core.completing import Base
 from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
-from policies.core.finding import Certainty, Finding
+from policies.core.finding import Certainty, Finding, Mode
 from policies.core.lives import run_of
-from policies.core.mode import Mode
 from policies.core.pod_features import PodFeature
 from policies.core.target import Target
 from policies.kube.field_paths import scopes
@@ -26,7 +25,6 @@ from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import allowance, bounded, with_short_texts
 from webhook.admission.decision import Crash, Result, crash_from, not_denying
 from webhook.admission.exemptions import Exemptions, may_exempt
-from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.admission.projection import Projection, project
 from webhook.admission.review import Context, Review
 

@@ -8,7 +8,7 @@
 | how texts are printed | `output`, `terminal` |
 | how manifests are edited | `fix`, `text_edits` |
 | who set a field, and how to change it | `why`, `provenance`, `kubectl` |
-| which flags and exit statuses commands share | `flags`, `exit_status` |
+| which flags and exit statuses commands share | `flags` |
 
 Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,
 `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`, `policies.relations`,

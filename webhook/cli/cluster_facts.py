@@ -14,7 +14,7 @@ from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE, ApiServer
 from webhook.kube.caches import ClusterCache, ObservedStarts, Store
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 
 class ClusterSnapshot(ClusterCache, WholeObjects):

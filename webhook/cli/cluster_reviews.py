@@ -33,9 +33,9 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube import crds
 from webhook.kube.api import ApiServer
+from webhook.kube.calls import ApiError
 from webhook.kube.discovery import Collection as Served
 from webhook.kube.discovery import may_list, served
-from webhook.kube.errors import ApiError
 from webhook.manifests.files import Document
 
 MAX_REFERENCED: Final = 2_000

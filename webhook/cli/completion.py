@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 
 SHELLS: Final = ("bash", "zsh", "fish")
 FILES: Final = frozenset({"PATH", "FILE", "DIR", "WHERE", "POLICY", "OLD", "NEW"})

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.kube.own_pod import in_cluster
 
 RETRIES: Final = 10

@@ -17,10 +17,10 @@ from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Config
 from webhook.admission.exemptions import SOON, ExemptionState, exemptions_in
 from webhook.cli import flags
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 from webhook.cli.inputs import opened
-from webhook.cli.output.plain import as_json, table
 from webhook.cli.reviewing import Reviewed
+from webhook.cli.terminal import as_json, table
 
 _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")
 

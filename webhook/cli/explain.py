@@ -13,12 +13,11 @@ from typing import Any, Final
 
 from policies.core import registry
 from policies.core.contracts import Family, Mutator, Rule
-from policies.core.finding import Certainty
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Certainty, Mode, Profile
 from policies.core.pydantic_models import fields_of
-from policies.core.suggestions import closest, containing
+from policies.kube.names import closest, containing
 from webhook.cli import flags, server_pages
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 from webhook.cli.settings_in_words import default_of_field, kind_of_field
 from webhook.cli.terminal import WIDTH, wrapped
 from webhook.config.load import rules

@@ -24,17 +24,17 @@ from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.facts import Cluster
-from policies.core.mode import Mode
-from policies.core.suggestions import did_you_mean
+from policies.core.finding import Mode
 from policies.jobs.termination_messages import FIELD
 from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced
+from policies.kube.names import did_you_mean
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
 from webhook.admission.json_patch import diff, same, steps_of
 from webhook.cli import flags
-from webhook.cli.exit_status import BAD_INPUT, OK
+from webhook.cli.flags import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.reviewing import Reviewed, review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited

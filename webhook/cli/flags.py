@@ -1,4 +1,4 @@
-"""The flags that several commands share."""
+"""The flags and exit statuses that several commands share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from typing import Final
 
 from webhook.config.location import WHERE
 from webhook.errors import UserError
+
+OK: Final = 0
+DENIED: Final = 1
+"""Something was denied, or a warning counts as an error."""
+BAD_INPUT: Final = 2
+
 
 CURRENT_CONTEXT: Final = "-"
 """Of --against: the context that kubectl would use, or the account of the pod that this command runs in."""

@@ -9,13 +9,13 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from policies.core.suggestions import did_you_mean
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
+from policies.kube.names import did_you_mean
 from policies.relations.graph import Blast, graph_of
 from webhook.admission.bounds import allowance, bounded
 from webhook.cli import flags
-from webhook.cli.exit_status import BAD_INPUT, DENIED, OK
+from webhook.cli.flags import BAD_INPUT, DENIED, OK
 from webhook.cli.inputs import Input, opened
 from webhook.cli.output.graph import written
 from webhook.errors import UserError

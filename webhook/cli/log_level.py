@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 from webhook.errors import UserError
 
 SIGNALS: Final = {"debug": signal.SIGUSR1, "configured": signal.SIGUSR2}

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
 from webhook.cli.examples import epilog
-from webhook.cli.exit_status import BAD_INPUT, OK
+from webhook.cli.flags import BAD_INPUT, OK
 from webhook.errors import UserError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -145,7 +145,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _suggestion(self, message: str) -> str:
         """`; did you mean --output?` for a misspelt flag or choice that argparse reports."""
-        from policies.core.suggestions import did_you_mean
+        from policies.kube.names import did_you_mean
 
         if message.startswith("unrecognized arguments: -"):
             return did_you_mean(message.split()[2].partition("=")[0], _flags(self))

@@ -17,19 +17,17 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET,
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.metadata import controller
 from policies.kube.printable import printable
-from policies.kube.times import moment_of, seconds_of
 from webhook.admission.configuration import Config
 from webhook.admission.missed import Difference, Missed, excluded, missed, runs
-from webhook.cli.output.plain import as_json, plural
 from webhook.cli.owners import Owners
-from webhook.cli.terminal import print_note
+from webhook.cli.terminal import as_json, plural, print_note
 from webhook.config.location import CONFIG_MAP, INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
+from webhook.kube.calls import ApiError
 from webhook.kube.discovery import served
-from webhook.kube.errors import ApiError
 from webhook.kube.leader_election import NAME, Outage, outages_in
-from webhook.kube.leases import LEASES, renewed_at
+from webhook.kube.times import LEASES, moment_of, renewed_at, seconds_of
 
 _VERBS: Final = {
     Difference.LACKS: "lacks",

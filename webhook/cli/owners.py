@@ -11,8 +11,7 @@ from typing import Final
 
 from policies.kube.group_kinds import DEPLOYMENT, GroupKind, kind_of
 from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import controller, labels_of
-from policies.kube.selectors import matches
+from policies.kube.metadata import controller, labels_of, matches
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection

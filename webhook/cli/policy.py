@@ -6,7 +6,7 @@ import argparse
 import json
 
 from webhook.cli import flags, policy_diff, policy_test
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 from webhook.cli.named_policy import read_policy
 from webhook.config.load import schema
 from webhook.config.location import WHERE

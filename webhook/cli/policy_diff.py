@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from msgspec import Struct, field
 
 from policies.core.annotations import CHANGED
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.settings import fields_as_json
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
@@ -28,12 +28,11 @@ from webhook.admission.messages import places
 from webhook.cli import flags
 from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace
-from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
 from webhook.cli.output.json import identity
-from webhook.cli.output.plain import plural
 from webhook.cli.reviewing import Outcome, Reviewed, review_documents
-from webhook.cli.terminal import Line, print_lines
+from webhook.cli.terminal import Line, plural, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import orjson
 from msgspec import Struct
 
-from policies.core.mode import Profile
+from policies.core.finding import Profile
 from policies.core.pydantic_models import validated
 from policies.core.settings import Field, Invalid, Model
 from policies.kube.field_paths import value_at
@@ -26,12 +26,11 @@ from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Problem
 from webhook.admission.json_patch import same
 from webhook.cli import flags
-from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output import junit
-from webhook.cli.output.plain import plural
 from webhook.cli.reviewing import Outcome, Reviewed, review_documents
-from webhook.cli.terminal import Line, print_lines
+from webhook.cli.terminal import Line, plural, print_lines
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError

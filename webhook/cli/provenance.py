@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.reasons import Reason
 from policies.kube.field_paths import scopes, segments, value_at
 from policies.kube.json import Json, mapping, maps, text

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from policies.kube.json import Json, integer, maps, text
-from policies.models.existing_puller import status_port
+from policies.models.model_puller import status_port
 from puller.quantities import human
 from webhook.admission.missed import runs
-from webhook.cli.output import plain
+from webhook.cli import terminal
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 CONCURRENT_REQUESTS: Final = 16
 _TIMEOUT_SECONDS: Final = 10.0
@@ -83,9 +83,9 @@ def _row(model: Json) -> list[str]:
 def table(found: Iterable[Json]) -> Iterator[str]:
     """A line for each model, and how many there are."""
     models = list(found)
-    yield from plain.table(_COLUMNS, map(_row, models))
+    yield from terminal.table(_COLUMNS, map(_row, models))
     named = [each for each in models if each["name"]]
     loaded = sum(each["state"] == "Loaded" for each in named)
     silent = len(models) - len(named)
-    others = f"; {plain.plural(silent, 'pod')} could not be asked" if silent else ""
-    yield f"\n{plain.plural(len(named), 'model')}, {loaded} loaded{others}\n"
+    others = f"; {terminal.plural(silent, 'pod')} could not be asked" if silent else ""
+    yield f"\n{terminal.plural(len(named), 'model')}, {loaded} loaded{others}\n"

@@ -18,9 +18,7 @@ from policies.core.facts import Cluster
 from policies.core.target import Target
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.metadata import labels_of
-from policies.kube.selectors import matches
-from policies.kube.times import moment_of
+from policies.kube.metadata import labels_of, matches
 from policies.rollouts.rollouts import count_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
@@ -32,9 +30,9 @@ from webhook.cli.terminal import confirmed, print_note
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.calls import STRATEGIC_MERGE
+from webhook.kube.calls import STRATEGIC_MERGE, ApiError
 from webhook.kube.discovery import served
-from webhook.kube.errors import ApiError
+from webhook.kube.times import moment_of
 
 RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
 """The annotation by which `kubectl rollout restart` changes the pod template."""

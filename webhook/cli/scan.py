@@ -15,14 +15,13 @@ from msgspec.structs import replace
 from webhook.cli import flags, pulled_models, servers
 from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace
-from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import policy_of
 from webhook.cli.output import policyreport
-from webhook.cli.output.plain import as_json
 from webhook.cli.output.show import show
 from webhook.cli.repair import scan_missed
 from webhook.cli.reviewing import Subject
-from webhook.cli.terminal import print_note
+from webhook.cli.terminal import as_json, print_note
 from webhook.errors import UserError
 
 

@@ -21,10 +21,9 @@ from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
 from policies.kube.images import repository_and_tag
 from policies.kube.json import Json, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.metadata import annotations_of, labels_of, matches
 from policies.kube.pods import Container
 from policies.kube.printable import printable
-from policies.kube.selectors import matches
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.hangs import Hang, hang_of, noticed
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
@@ -33,13 +32,12 @@ from policies.probes.serving import recognised, serving_containers
 from policies.probes.startup_budget import budget_of, models_of, size_by_name
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
-from webhook.cli.output import plain
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewing import Reviewed, Subject
-from webhook.cli.terminal import print_note
+from webhook.cli.terminal import as_json, plural, print_note, table
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 MODEL_FLAGS: Final = ("--model", "--model-path", "--model-id", "--model_path", "--served-model-name")
 ROUNDED_SECONDS: Final = 60
@@ -255,16 +253,16 @@ def written(found: Iterable[Serving], subject: Subject, output: str) -> Iterator
 
         return pages.stream("servers.html", subject=subject, columns=_COLUMNS, rows=found)
     if output == "json":
-        return iter([plain.as_json([each.record for each in found])])
+        return iter([as_json([each.record for each in found])])
     return _table(list(found))
 
 
 def _table(rows: Sequence[Serving]) -> Iterator[str]:
     """A line for each container, with a line for each note below it."""
-    lines = plain.table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in rows))
+    lines = table(_COLUMNS, ([each.cells[name] for name in _COLUMNS] for each in rows))
     for line, notes in zip(lines, [(), *(each.notes for each in rows)], strict=True):
         yield line
         for note in notes:
             yield printable(f"    {note}") + "\n"
     noticed = sum(each.hang.noticed is True for each in rows)
-    yield f"\n{plain.plural(len(rows), 'serving container')}; a hang would be noticed in {noticed}\n"
+    yield f"\n{plural(len(rows), 'serving container')}; a hang would be noticed in {noticed}\n"

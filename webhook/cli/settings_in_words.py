@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.settings import Model
 from policies.kube import quantities as units
 

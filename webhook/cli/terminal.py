@@ -1,4 +1,4 @@
-"""Text for a person at a terminal: notes, questions, progress, colour and paragraphs."""
+"""Text for a person at a terminal: notes, questions, progress, colour, paragraphs and tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Final, TextIO, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TextIO, TypeAlias, TypeVar
 
-from policies.kube.printable import printable
+import orjson
+
+from policies.kube.printable import printable, printable_json
 
 T = TypeVar("T")
 Line: TypeAlias = tuple[str, str]
@@ -88,3 +90,21 @@ def progress(
                 stream.flush()
 
     return watch
+
+
+def as_json(value: Any) -> str:
+    """Indented JSON with a final line end."""
+    return printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()) + "\n"
+
+
+def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A header and a line for each row; a column is as wide as its widest cell."""
+    cells = [[name.upper() for name in columns], *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
+
+
+def plural(count: int, one: str, several: str = "") -> str:
+    """A number with its noun, such as `2 pods`."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"

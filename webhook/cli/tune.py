@@ -16,16 +16,15 @@ from policies.probes.observed import OBSERVED
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import connected, selected_namespace
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 from webhook.cli.missed import RESTARTABLE
 from webhook.cli.named_policy import policy_of
-from webhook.cli.output.plain import as_json, plural, table
-from webhook.cli.prometheus import query_history
-from webhook.cli.terminal import print_note
+from webhook.cli.terminal import as_json, plural, print_note, table
 from webhook.config.location import INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
+from webhook.observed.history import query_history
 from webhook.observed.record import Record
 from webhook.observed.tuning import Row, rows
 

@@ -14,7 +14,7 @@ from typing import Final
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.server.ca_bundle import RESOURCES
 
 SETTLE_SECONDS: Final = 3.0

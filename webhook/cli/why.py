@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.facts import Cluster
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.settings import fields_as_json
 from policies.core.target import PodTemplate, pod_templates
 from policies.jobs.jobs import jobs_in
@@ -35,20 +35,20 @@ from webhook.admission.review import Context, Review
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
 from webhook.cli.connection import connected
-from webhook.cli.exit_status import OK
+from webhook.cli.flags import OK
 from webhook.cli.kubectl import Kubectl, PodMetadata, PolicyText, annotate, configure, exempt
 from webhook.cli.named_policy import policy_files
-from webhook.cli.output.plain import as_json
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, relevant_fields
+from webhook.cli.terminal import as_json
 from webhook.config import override
 from webhook.config.load import load
 from webhook.config.location import CONFIG_MAP, config_map, read_files
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
+from webhook.kube.calls import ApiError
 from webhook.kube.discovery import Collection, served
-from webhook.kube.errors import ApiError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, read
 

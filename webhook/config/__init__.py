@@ -3,9 +3,9 @@
 | question | module |
 |---|---|
 | where the policy comes from | `source` in a server, `location` in a command |
-| how its text becomes a configuration | `keys`, `load` |
+| how its text becomes a configuration | `load` |
 | which settings were removed | `retired` |
-| whose settings win | `override` |
+| which keys a ConfigMap has, and whose settings win | `override` |
 | what is said about the webhook's own policy | `policy_config_invalid` |
 
 Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.kube`,

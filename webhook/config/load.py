@@ -14,8 +14,8 @@ from msgspec import structs
 from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.settings import MAX_PROBLEMS, Invalid, Model, Thresholds, default_settings
-from policies.core.suggestions import did_you_mean
 from policies.kube.json import Json
+from policies.kube.names import did_you_mean
 from webhook.admission.configuration import (
     Config,
     Override,

@@ -38,8 +38,8 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
     from policies.kube.group_kinds import kind_of
     from policies.kube.metadata import labels_of
-    from webhook.config.keys import as_text, keys
     from webhook.config.load import models
+    from webhook.config.override import as_text, keys
     from webhook.config.source import EmptyDirectoryError, read_policy
     from webhook.manifests.files import read
 
@@ -79,9 +79,9 @@ async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
     NoPolicy if the ConfigMap does not exist or may not be read.
     """
     from webhook.config import override
-    from webhook.config.keys import keys
+    from webhook.config.override import keys
     from webhook.kube import paths
-    from webhook.kube.errors import ApiError
+    from webhook.kube.calls import ApiError
 
     namespace, name = config_map(where)
     found = []

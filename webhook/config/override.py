@@ -1,4 +1,4 @@
-"""The ConfigMap mlchassis-override: settings of a person that win over those of the installer.
+"""The policy's two ConfigMaps: their keys, and mlchassis-override, whose settings win over the installer's.
 
 Installers create it empty and never write data, so upgrades do not revert or conflict with edits
 (designs/0008). Its keys are merged into the keys of the policy ConfigMap, field by field. Two keys are
@@ -7,12 +7,14 @@ switches.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from typing import Final
 
 import yaml
 
-from policies.kube.json import Json
+from policies.kube.json import Json, mapping
 from webhook.manifests.documents import BadDocument, load_policy
 
 NAME: Final = "mlchassis-override"
@@ -73,3 +75,21 @@ def _deep_merged(lower: Json, upper: Json) -> Json:
         if isinstance(value, dict) and isinstance(lower.get(key), dict)
     }
     return {**lower, **upper, **both}
+
+
+def as_text(content: bytes) -> str:
+    """The text of a file; bytes that are not UTF-8 become lone surrogates."""
+    return content.decode(errors="surrogateescape")
+
+
+def keys(obj: Json) -> Mapping[str, str]:
+    """The keys of a policy's ConfigMap, with YAML files in `binaryData`: `kubectl create configmap` puts
+    files there that are not UTF-8."""
+    found = {name: value for name, value in mapping(obj, "data").items() if isinstance(value, str)}
+    for name, value in mapping(obj, "binaryData").items():
+        if name.endswith((".yaml", ".yml")) and isinstance(value, str):
+            try:
+                found[name] = as_text(base64.b64decode(value, validate=True))
+            except (binascii.Error, ValueError):
+                found[name] = "\udcff"  # not UTF-8 either; no API server accepts it
+    return found

@@ -18,7 +18,7 @@ from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
 from webhook.admission.configuration import Problem
 from webhook.config import override
-from webhook.config.keys import keys
+from webhook.config.override import keys
 
 ProblemsOf = Callable[[Mapping[str, str]], tuple[Iterable[Problem], Iterable[Problem]]]
 """Returns the problems of a policy, and the removed settings in it."""

@@ -21,8 +21,8 @@ from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
 from webhook.admission.configuration import Config
 from webhook.config import override
-from webhook.config.keys import as_text, keys
 from webhook.config.load import PolicyError, load, own_rules
+from webhook.config.override import as_text, keys
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
 from webhook.kube.reflector import Lister, OneObject, Reflector

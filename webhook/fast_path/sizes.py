@@ -11,9 +11,9 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 from weakref import ref
 
-from policies.containers.bounded_cache import BoundedCache
 from policies.core.listing import Listing
 from policies.core.settings import Model
+from policies.kube.cache import BoundedCache
 from policies.probes.recognition import Recogniser, Server
 
 _SHARED: Final = (

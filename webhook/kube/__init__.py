@@ -2,10 +2,10 @@
 
 | question | module |
 |---|---|
-| how the API server is called | `api`, with `paths`, `calls`, `errors` and `rate_limit` |
+| how the API server is called | `api`, with `paths`, `calls` and `rate_limit` |
 | how facts are kept up to date | `caches`, from `reflector` |
 | which kinds a cluster has | `discovery`, `crds` |
-| who leads | `leader_election`, `leases` |
+| who leads | `leader_election`; renewals: `times` |
 | which pod this is | `own_pod` |
 | which the kubelet is the oldest | `oldest_kubelet` |
 | how Events are written | `events` |

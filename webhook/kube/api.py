@@ -24,7 +24,7 @@ import orjson
 
 from policies.kube.json import Json, dig, integer, mapping, text
 from webhook.errors import UserError
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.kube.own_pod import own_namespace
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from policies.relations.devices import OFFER, offer_of
 from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cached_links
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.kube.reflector import Lister, Reflector
 
 K = TypeVar("K")

@@ -12,7 +12,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, mapping, maps, text
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 DEEPEST: Final = 24
 MAX_FIELDS: Final = 20_000

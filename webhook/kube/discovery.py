@@ -12,7 +12,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 
 class Collection(Struct, frozen=True):

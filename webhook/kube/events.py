@@ -13,8 +13,7 @@ import structlog
 from policies.kube.json import Json
 from policies.kube.names import shortened
 from webhook.kube import paths
-from webhook.kube.calls import JSON_MERGE, Writes
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import JSON_MERGE, ApiError, Writes
 
 log = structlog.get_logger()
 

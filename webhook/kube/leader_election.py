@@ -20,10 +20,9 @@ from policies.core.annotations import OUTAGES
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from webhook.kube import paths
-from webhook.kube.calls import Calls
-from webhook.kube.errors import ApiError
-from webhook.kube.leases import LEASES, renewal, renewed_at
+from webhook.kube.calls import ApiError, Calls
 from webhook.kube.rate_limit import Clock
+from webhook.kube.times import LEASES, renewal, renewed_at
 
 log = structlog.get_logger()
 

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote
 
 from policies.kube.names import is_api_version, is_label, is_path_segment, is_subdomain
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 _RESOURCE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """A plural in lower case, without a subresource."""

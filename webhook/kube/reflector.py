@@ -18,7 +18,7 @@ import structlog
 
 from policies.kube.json import Json, mapping, text
 from webhook.kube.api import BAD_ANSWER, UNREACHABLE, WATCH_SECONDS
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 log = structlog.get_logger()
 

@@ -11,7 +11,6 @@ from policies.core.facts import NO_OBJECTS, WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import Resource, resource_kinds
 from policies.core.scaled_objects import autoscaler_of_scaled_object
-from policies.core.suggestions import closest
 from policies.core.workloads import known_workloads
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import (
@@ -29,6 +28,7 @@ from policies.kube.group_kinds import (
 )
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.metadata import controller
+from policies.kube.names import closest
 from policies.probes.observed import trimmed
 from webhook.manifests.nearest import Nearest, namespace_of
 

@@ -10,5 +10,5 @@ models that fail.
 | which probes and limits fit | `tuning` |
 
 Imports: `policies.core`, `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`,
-`webhook.admission`, `webhook.kube`.
+`webhook`, `webhook.admission`, `webhook.kube`.
 """

@@ -25,8 +25,7 @@ from policies.probes.observed import OBSERVED
 from policies.probes.standard_probes_settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
-from webhook.kube.calls import Calls
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError, Calls
 from webhook.kube.rate_limit import Clock, Sleep
 from webhook.kube.reflector import Lister, Reflector
 from webhook.observed.model_events import ModelEvents

@@ -1,6 +1,7 @@
 """The history of pods in a Prometheus: starts of pods that no longer exist, and results of liveness probes.
 
-Sources: kube-state-metrics (docs/metrics/workload/pod-metrics.md) and the kubelet's /metrics/probes
+Sources: Prometheus' HTTP API (https://prometheus.io/docs/prometheus/latest/querying/api/),
+kube-state-metrics (docs/metrics/workload/pod-metrics.md) and the kubelet's /metrics/probes
 (pkg/kubelet/prober/prober_manager.go), both scraped with `honor_labels: true`. The kubelet measures the
 duration of successful probes only; a probe that times out counts as failed.
 
@@ -14,12 +15,15 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
+import aiohttp
 from msgspec import Struct, field
+from yarl import URL
 
 from policies.kube.json import Json
 from policies.probes.observed import workload_of
+from webhook.errors import UserError
 
 DAYS: Final = 7
 """The window."""
@@ -133,3 +137,46 @@ def _starts(where: str) -> str:
 
 def _increase(metric: str, selector: str, by: str) -> str:
     return f"sum by (namespace, pod, container, {by}) (increase({metric}{{{selector}}}[{DAYS}d]))"
+
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=120)
+
+
+async def query_history(url: str, namespace: str) -> ObservedHistory:
+    """The history of a namespace's workloads; of all namespaces if empty.
+
+    Raises:
+        UserError: the URL is invalid, or no Prometheus answers.
+    """
+    try:
+        base = URL(url)
+    except ValueError:
+        base = URL()
+    if base.scheme not in ("http", "https") or not base.host:
+        raise UserError("--prometheus must be an http or https URL, such as http://127.0.0.1:9090")
+    where = base.with_user(None)  # keeps the password out of messages
+
+    async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
+
+        async def post(query: str) -> list[tuple[Mapping[str, str], float]]:
+            try:
+                async with session.post(base / "api/v1/query", data={"query": query}) as answer:
+                    return _vector(await answer.json(content_type=None))
+            except _QueryError as error:
+                raise UserError(f"{where}: Prometheus refuses the query: {error}") from None
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                raise UserError(f"{where} doesn't answer: {error or type(error).__name__}") from None
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise UserError(f"{where} doesn't answer like Prometheus") from None
+
+        return await history(post, namespace)
+
+
+class _QueryError(Exception):
+    pass
+
+
+def _vector(answer: Any) -> list[tuple[Mapping[str, str], float]]:
+    if answer["status"] != "success":
+        raise _QueryError(answer["error"])
+    return [(series["metric"], float(series["value"][1])) for series in answer["data"]["result"]]

@@ -22,16 +22,14 @@ import structlog
 from msgspec import Struct, field
 
 from policies.core.facts import Cluster, Facts
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.json import Json, text
 from policies.kube.metadata import labels_of
-from policies.models.existing_puller import status_port
-from policies.models.model_puller import MUTATOR
+from policies.models.model_puller import MUTATOR, status_port
 from policies.models.model_puller_settings import ModelPuller
 from webhook.admission.configuration import Config
 from webhook.kube import events
-from webhook.kube.calls import Writes
-from webhook.kube.errors import ApiError, is_missing_right
+from webhook.kube.calls import ApiError, Writes, is_missing_right
 from webhook.kube.rate_limit import Clock, RateLimit, RateLimited, Sleep, jittered
 from webhook.observed.status_pages import GetStatus, NoStatus, Page, Unloaded, status_client
 

@@ -20,7 +20,6 @@ from policies.kube import quantities as units
 from policies.kube.json import Json, dig, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.pods import Container, Role, port_number
-from policies.kube.times import seconds_of
 from policies.probes.endpoints import server_port
 from policies.probes.liveness_program import watched_start
 from policies.probes.observed import place_of, run_of, workload_of
@@ -29,6 +28,7 @@ from policies.probes.standard_probes_settings import Learning, StandardProbes
 from policies.probes.startup_budget import declared_size
 from webhook.admission.configuration import Config
 from webhook.admission.review import of_running
+from webhook.kube.times import seconds_of
 from webhook.observed.record import Ended, Observation, ObservedStart
 
 NODE_TYPE_LABELS: Final = (

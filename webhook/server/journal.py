@@ -9,7 +9,7 @@ import structlog
 from msgspec import Struct
 from prometheus_client import Counter
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.json import text
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request

@@ -27,7 +27,7 @@ from webhook.admission.missed import Difference, excluded, missed, runs
 from webhook.admission.review import of_running
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 log = structlog.get_logger()
 

@@ -22,8 +22,8 @@ from policies.kube.metadata import annotations_of
 from policies.worker_names.workers import WorkerOwner
 from webhook.kube import paths
 from webhook.kube.api import ApiServer, items_of
-from webhook.kube.errors import ApiError
-from webhook.kube.leases import LEASES, renewed_at
+from webhook.kube.calls import ApiError
+from webhook.kube.times import LEASES, renewed_at
 from webhook.worker_names.endpoint import Listed
 from webhook.worker_names.leases import NoScale
 

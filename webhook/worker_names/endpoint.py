@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from policies.core.annotations import WORKER_GROUP
 from policies.core.facts import Cluster, Facts
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.reasons import Reasons
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
@@ -51,8 +51,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff
 from webhook.admission.scope import in_scope
 from webhook.kube import events
-from webhook.kube.calls import Writes
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError, Writes
 from webhook.worker_names.leases import (
     NoScale,
     earlier_lease_name,

@@ -16,7 +16,7 @@ from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import annotations_of
 from policies.worker_names.workers import AllocationRecord, Worker
-from webhook.kube.leases import LEASES, renewal
+from webhook.kube.times import LEASES, renewal
 
 MAX_NAME_LENGTH: Final = 253
 

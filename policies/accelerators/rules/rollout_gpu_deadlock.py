@@ -10,7 +10,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayService
 from policies.rollouts.rollouts import (
     RolloutOutcome,

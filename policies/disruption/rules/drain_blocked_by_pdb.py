@@ -24,8 +24,7 @@ from policies.kube.group_kinds import (
     SCALED_OBJECT,
     STATEFUL_SET,
 )
-from policies.kube.objects.base import IntOrString
-from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.metadata import IntOrString, LabelSelector
 from policies.kube.objects.ray import RayCluster, RayService, WorkerGroupSpec
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget

@@ -3,15 +3,14 @@
 | question | module |
 |---|---|
 | How is JSON converted, and what happens to a value of a wrong type? | `reading` |
-| The base classes of all types | `base` |
-| Names, labels, owners, selectors | `metadata` |
+| The base classes of all types; names, labels, owners, selectors | `metadata` |
 | Pods: containers, probes, volumes, scheduling | `pods` |
 | Affinity, tolerations, topology spread | `placement` |
 | Deployments, StatefulSets, DaemonSets, LeaderWorkerSets, Rollouts | `workloads` |
 | Jobs, CronJobs, JobSets | `jobs` |
 | Services, Ingresses, HTTPRoutes | `services` |
 | Autoscalers and disruption budgets | `scaling` |
-| Nodes and Karpenter's NodePools | `nodes` |
+| Nodes, Karpenter's NodePools, and the nodes that a pod selects | `nodes` |
 | Volumes, claims and StorageClasses | `storage` |
 | Quotas, LimitRanges, PriorityClasses | `limits` |
 | Devices of DRA | `devices` |

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from policies.kube.objects.base import Part
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import Object, Part
 
 
 class CELSelector(Part):

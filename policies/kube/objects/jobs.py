@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from policies.kube.objects.base import Part
-from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta
+from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta, Part
 from policies.kube.objects.pods import PodTemplateSpec
 
 

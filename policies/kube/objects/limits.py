@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.kube.objects.base import EMPTY, Part, Quantity
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import EMPTY, Object, Part, Quantity
 
 
 class ScopeRequirement(Part):

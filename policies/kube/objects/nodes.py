@@ -1,11 +1,12 @@
-"""Nodes, and the NodePools of which Karpenter makes them."""
+"""Nodes, the NodePools of which Karpenter makes them, and the nodes that a pod's own spec selects."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from policies.kube.objects.base import EMPTY, Part, Quantity
-from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta, Requirement
+from policies.kube.objects.metadata import EMPTY, NO_METADATA, Object, ObjectMeta, Part, Quantity, Requirement
+from policies.kube.objects.pods import PodSpec
 
 
 class Taint(Part):
@@ -50,3 +51,27 @@ class NodePoolSpec(Part):
 
 class NodePool(Object):
     spec: NodePoolSpec = NodePoolSpec()
+
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+def only_node(pod: PodSpec) -> str:
+    """The only node that a pod may run on, by its name or its host name; empty if there are several."""
+    if found := pod.node_name or pod.node_selector.get(HOSTNAME, ""):
+        return found
+    required = pod.affinity.node_affinity.required
+    if required is None or len(required.node_selector_terms) != 1:
+        return ""
+    [term] = required.node_selector_terms
+    names = (
+        each.values[0]
+        for key, requirements in ((HOSTNAME, term.match_expressions), ("metadata.name", term.match_fields))
+        for each in requirements
+        if each.operator == "In" and each.key == key and len(each.values) == 1
+    )
+    return next(names, "")
+
+
+def pinned_to_one_node(pod: PodSpec) -> bool:
+    return bool(only_node(pod))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from policies.kube.objects.base import Part
-from policies.kube.objects.metadata import LabelSelector, Requirement
+from policies.kube.objects.metadata import LabelSelector, Part, Requirement
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

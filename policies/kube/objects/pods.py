@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from policies.kube.objects.base import EMPTY, IntOrString, Part, Quantity
-from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta
+from policies.kube.objects.metadata import EMPTY, NO_METADATA, IntOrString, Object, ObjectMeta, Part, Quantity
 from policies.kube.objects.placement import Affinity, Toleration, TopologySpreadConstraint
 
 DEFAULT_GRACE: Final = 30

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.kube.objects.base import EMPTY, Part, Quantity
-from policies.kube.objects.metadata import LabelSelector, Object
+from policies.kube.objects.metadata import EMPTY, LabelSelector, Object, Part, Quantity
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.placement import Toleration
 

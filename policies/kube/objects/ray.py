@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.kube.objects.base import EMPTY, Part
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import EMPTY, Object, Part
 from policies.kube.objects.pods import PodTemplateSpec
 
 FT_ENABLED: Final = "ray.io/ft-enabled"

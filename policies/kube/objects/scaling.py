@@ -6,8 +6,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from policies.kube.objects.base import EMPTY, IntOrString, Part, Quantity
-from policies.kube.objects.metadata import LabelSelector, Object, ObjectReference
+from policies.kube.objects.metadata import (
+    EMPTY,
+    IntOrString,
+    LabelSelector,
+    Object,
+    ObjectReference,
+    Part,
+    Quantity,
+)
 
 
 class DisruptionBudgetSpec(Part):

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from policies.kube.objects.base import EMPTY, IntOrString, Part
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import EMPTY, IntOrString, Object, Part
 
 
 class ServicePort(Part):

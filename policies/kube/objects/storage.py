@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.kube.objects.base import EMPTY, Part
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import EMPTY, Object, Part
 from policies.kube.objects.placement import NodeSelector
 from policies.kube.objects.pods import ClaimResources
 

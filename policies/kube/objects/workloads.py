@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from policies.kube.objects.base import IntOrString, Part
-from policies.kube.objects.metadata import LabelSelector, Object, ObjectReference
+from policies.kube.objects.metadata import IntOrString, LabelSelector, Object, ObjectReference, Part
 from policies.kube.objects.pods import PodTemplateSpec
 from policies.kube.objects.storage import PersistentVolumeClaim
 

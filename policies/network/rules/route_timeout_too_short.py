@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.inference_pools import pools_of
-from policies.core.services import selecting
+from policies.core.services import pools_of, selecting
 from policies.kube.json import text
 from policies.kube.pods import Role
 from policies.network.gateways import Backends, routed

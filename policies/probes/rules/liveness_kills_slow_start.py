@@ -9,7 +9,7 @@ from policies.commands import Command
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.pods import ContainerSpec

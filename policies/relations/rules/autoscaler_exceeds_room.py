@@ -19,7 +19,7 @@ from policies.kube.group_kinds import (
     ROLLOUT,
     STATEFUL_SET,
 )
-from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayObject
 from policies.quotas.quotas import quota_matches
 from policies.relations.bounded_pools import bound_of

@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.placement import kept_apart
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, REPLICA_SET, ROLLOUT, STATEFUL_SET
-from policies.kube.nodes import HOSTNAME
+from policies.kube.objects.nodes import HOSTNAME
 from policies.relations.devices import requests_of_claim
 from policies.rollouts.rollouts import minimum_replicas
 

@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.resources import Resource
-from policies.core.suggestions import closest
+from policies.kube.names import closest
 from policies.kube.objects.devices import DeviceClass
 from policies.relations.devices import ANY, ClaimedRequest, DeviceSupply, one_slice_has, requests_of, supply
 

@@ -12,8 +12,7 @@ from policies.core.listing import Listing, is_manifest
 from policies.core.services import workloads_of
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import mapping
-from policies.kube.nodes import HOSTNAME
-from policies.kube.objects.nodes import NodePool, Taint
+from policies.kube.objects.nodes import HOSTNAME, NodePool, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
 from policies.relations.node_pools import MAX_POOLS, obstacle

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.suggestions import closest
 from policies.kube.group_kinds import POD
+from policies.kube.names import closest
 from policies.kube.objects.limits import PriorityClass
 
 _BUILT_IN: Final = ("system-node-critical", "system-cluster-critical")

@@ -14,9 +14,8 @@ from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import runs_in
-from policies.core.suggestions import closest
 from policies.kube.group_kinds import JOB
-from policies.kube.names import listed
+from policies.kube.names import closest, listed
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node

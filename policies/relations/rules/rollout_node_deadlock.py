@@ -9,7 +9,7 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
-from policies.kube.nodes import HOSTNAME, pinned_to_one_node
+from policies.kube.objects.nodes import HOSTNAME, pinned_to_one_node
 from policies.relations.domains import (
     MAX_NODES,
     DomainCause,

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.inference_pools import pools_of, target_ports
-from policies.core.services import named_ports, selecting, selects_only
+from policies.core.services import named_ports, pools_of, selecting, selects_only, target_ports
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.names import listed

@@ -21,7 +21,7 @@ from policies.core.listing import TypedIndex
 from policies.core.volumes import class_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.nodes import HOSTNAME, only_node, pinned_to_one_node
+from policies.kube.objects.nodes import HOSTNAME, only_node, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec

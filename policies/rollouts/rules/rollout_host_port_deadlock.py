@@ -8,8 +8,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.nodes import only_node, pinned_to_one_node
-from policies.kube.objects.nodes import Node
+from policies.kube.objects.nodes import Node, only_node, pinned_to_one_node
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import DaemonSet, Replicated

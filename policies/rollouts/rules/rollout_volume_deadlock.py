@@ -9,7 +9,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.volumes import keeps_others_waiting
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
-from policies.kube.nodes import pinned_to_one_node
+from policies.kube.objects.nodes import pinned_to_one_node
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.rollouts.rollouts import (
     RollingUpdate,

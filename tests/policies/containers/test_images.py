@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.containers.images import Globs
-from policies.kube.images import image_matches
+from policies.kube.images import Globs, image_matches
 from policies.probes.preset import known_presets
 
 GLOBS = [glob for each in known_presets().values() for glob in (*each.images, *each.excluded_images)]

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from policies.core.contracts import Family, Modes, Rule, RuleDocument
-from policies.core.finding import Certainty
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Certainty, Mode, Profile
 
 
 def test_modes_have_an_order() -> None:

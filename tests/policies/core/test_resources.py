@@ -12,8 +12,8 @@ from typing import get_args
 import msgspec
 
 from policies.core.resources import ResourceKind, resource_kinds
-from policies.kube.objects.base import Part
 from policies.kube.objects.kinds import type_of
+from policies.kube.objects.metadata import Part
 from tests.tables import table
 
 READ_BY_NO_RULE_OF_OTHERS = {

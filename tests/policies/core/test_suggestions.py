@@ -1,6 +1,6 @@
 """A slip in a name, and the name that is meant."""
 
-from policies.core.suggestions import closest, containing, did_you_mean
+from policies.kube.names import closest, containing, did_you_mean
 
 KNOWN = ("standard-probes", "gpu-affinity", "gpu-unschedulable", "tcp-probe")
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from policies.kube.selectors import matches
+from policies.kube.metadata import matches
 
 
 @pytest.mark.parametrize(

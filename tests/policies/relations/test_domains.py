@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from policies.containers.bounded_cache import LARGEST
 from policies.core.listing import Listing
+from policies.kube.cache import LARGEST
 from policies.kube.objects.pods import PodSpec
 from policies.relations import domains
 

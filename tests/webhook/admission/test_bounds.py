@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policies.containers import commands
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.group_kinds import kind_of
 from policies.kube.names import listed
 from tests.calls import calls

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from policies.core import registry
 from policies.core.contracts import Family, Modes, Mutator, Rule, RuleDocument
 from policies.core.facts import Facts, NoCluster
-from policies.core.finding import Certainty, Finding
-from policies.core.mode import Mode
+from policies.core.finding import Certainty, Finding, Mode
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Settings
 from policies.core.target import Target

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from policies.core.contracts import Family
-from policies.core.finding import Finding
-from policies.core.mode import Mode
+from policies.core.finding import Finding, Mode
 from policies.core.reasons import Reasons
 from policies.kube.json import Json
 from webhook.admission import messages as answer

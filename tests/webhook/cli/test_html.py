@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from policies.core.facts import NoCluster
-from policies.core.mode import Profile
+from policies.core.finding import Profile
 from policies.kube.json import Json
 from policies.kube.names import shortened
 from tests.manifests import manifest

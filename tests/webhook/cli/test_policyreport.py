@@ -27,7 +27,7 @@ from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output import policyreport
 from webhook.config.load import rules
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 
 def reported(fake: FakeApiServer, name: str = policyreport.NAME) -> Json:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.reasons import Reason
 from policies.kube.field_paths import without
 from policies.kube.json import Json

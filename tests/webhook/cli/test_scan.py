@@ -12,8 +12,7 @@ import yaml
 
 from policies.core.annotations import ADMISSION
 from policies.core.facts import NoCluster
-from policies.core.finding import Finding
-from policies.core.mode import Mode
+from policies.core.finding import Finding, Mode
 from tests.webhook.cli.scanned import (
     DEPLOYMENTS,
     HAZARD,
@@ -40,7 +39,7 @@ from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import load
 from webhook.kube import api as api_server
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.manifests.files import Document
 
 # --- the reviewed objects --------------------------------------------------------------------------------

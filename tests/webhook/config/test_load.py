@@ -10,17 +10,16 @@ import pytest
 
 from policies.core import registry
 from policies.core.facts import Facts
-from policies.core.finding import Certainty
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Certainty, Mode, Profile
 from policies.core.pydantic_models import validated
 from policies.core.settings import MAX_PROBLEMS, default_settings
 from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from tests.tables import table
 from webhook.admission.configuration import Config, Problem
-from webhook.config.keys import keys
 from webhook.config.load import PolicyError, load, models, own_rules, problems_of, rules, schema
 from webhook.config.location import read_files
+from webhook.config.override import keys
 from webhook.config.source import read_directory
 
 RULE = "drain-blocked-by-pdb"

@@ -8,8 +8,7 @@ from msgspec import to_builtins
 from policies.core import registry
 from policies.core.annotations import POLICY_LABEL
 from policies.core.facts import Facts
-from policies.core.finding import Certainty
-from policies.core.mode import Mode
+from policies.core.finding import Certainty, Mode
 from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from webhook.config.load import PolicyError, load, rules, schema

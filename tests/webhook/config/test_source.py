@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from policies.core.mode import Profile
+from policies.core.finding import Profile
 from puller.mounted import UnstableError
 from tests.webhook.kube.apiserver import FakeApiServer, until
 from webhook.admission.configuration import Config

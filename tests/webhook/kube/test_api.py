@@ -21,7 +21,7 @@ from webhook.kube import api as cluster
 from webhook.kube import events, paths, reflector
 from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.server import ca_bundle as registration
 from webhook.server import pki
 from webhook.server import tls_reload as certs

@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from tests.webhook.kube.filled import fill, stores_of
 from webhook.kube import caches as facts
 from webhook.kube.caches import ClusterCache, Store
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 [SERVICES] = [known for known in resource_kinds() if known.resource is Resource.SERVICES]
 

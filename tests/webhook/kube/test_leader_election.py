@@ -11,7 +11,7 @@ import pytest
 
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.kube.leader_election import (
     LAPSED_SECONDS,
     NAME,
@@ -22,7 +22,7 @@ from webhook.kube.leader_election import (
     Uptime,
     outages_in,
 )
-from webhook.kube.leases import renewed_at
+from webhook.kube.times import renewed_at
 
 START = 1_800_000_000.0
 

@@ -11,7 +11,7 @@ from tests.manifests import manifest
 from webhook.cli.main import main
 from webhook.errors import UserError
 from webhook.kube.caches import ClusterCache, ObservedStarts
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import observed_in
 

@@ -12,7 +12,7 @@ from yarl import URL
 
 from tests.tables import table
 from webhook.kube import paths
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 
 def test_paths_are_those_of_the_api_server() -> None:

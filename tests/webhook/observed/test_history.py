@@ -14,9 +14,8 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from tests.webhook.observed.test_pods import made
 from tests.webhook.observed.test_tuning import CONFIG, injected
-from webhook.cli.prometheus import query_history
 from webhook.errors import UserError
-from webhook.observed.history import LivenessResults, ObservedHistory, history
+from webhook.observed.history import LivenessResults, ObservedHistory, history, query_history
 from webhook.observed.record import Record
 from webhook.observed.tuning import FINE, Row, rows
 

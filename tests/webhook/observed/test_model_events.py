@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.admission.configuration import Config
 from webhook.config.load import load
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.observed import model_events
 from webhook.observed.model_events import (
     CONCURRENT_REQUESTS,

@@ -15,7 +15,7 @@ from policies.kube.json import Json
 from tests.webhook.kube.apiserver import FakeApiServer, turns, until
 from webhook.kube import reflector
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 from webhook.server import ca_bundle, pki
 from webhook.server.ca_bundle import LAG, MAX_RETAINED, RETENTION, Registration, ignoring, update_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from policies.kube.printable import printable
 from policies.relations.graph import Blast, Edge, Graph, GraphNode, members_of
-from webhook.cli.output.plain import as_json, plural
+from webhook.cli.terminal import as_json, plural
 
 
 def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct, field
 
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages
 from webhook.cli.reviewing import Reviewed
@@ -22,7 +22,7 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
-from webhook.kube.errors import ApiError
+from webhook.kube.calls import ApiError
 
 
 class Reports(Struct, frozen=True):

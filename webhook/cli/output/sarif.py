@@ -16,14 +16,14 @@ from urllib.parse import quote
 import orjson
 
 from policies.core import registry
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.kube.field_paths import named
 from policies.kube.json import Json
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli import explain
-from webhook.cli.output.plain import as_json
 from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.terminal import as_json
 from webhook.config.load import rules
 from webhook.manifests.files import Document
 from webhook.version import version

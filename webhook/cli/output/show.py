@@ -10,7 +10,7 @@ from importlib import import_module
 from msgspec import Struct
 from msgspec.structs import replace
 
-from webhook.cli.exit_status import DENIED, OK
+from webhook.cli.flags import DENIED, OK
 from webhook.cli.reviewing import Reviewed, Subject
 from webhook.cli.terminal import print_lines
 

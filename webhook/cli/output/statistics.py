@@ -12,9 +12,8 @@ from policies.core.coverage import is_fragment
 from policies.core.target import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
-from webhook.cli.output.plain import as_json, plural
 from webhook.cli.reviewing import Reviewed, Subject
-from webhook.cli.terminal import Line
+from webhook.cli.terminal import Line, as_json, plural
 
 
 class Statistics(Struct):

@@ -12,9 +12,8 @@ from typing import Final
 from policies.core.coverage import Reading
 from webhook.admission import messages
 from webhook.admission.decision import Result
-from webhook.cli.output.plain import plural
 from webhook.cli.reviewing import Outcome, Reviewed, outcome_of
-from webhook.cli.terminal import Line
+from webhook.cli.terminal import Line, plural
 
 _TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEMPTED)
 _READINGS: Final = {Reading.NO_PODS: "without pods"}

@@ -12,10 +12,9 @@ import kubernetes.client
 import msgspec
 
 from policies.core.workloads import is_builtin
-from policies.kube.objects.base import IntOrString, Quantity
 from policies.kube.objects.devices import DeviceRequest, DeviceSubRequest
 from policies.kube.objects.kinds import TYPES
-from policies.kube.objects.metadata import OwnerReference
+from policies.kube.objects.metadata import IntOrString, OwnerReference, Quantity
 from policies.kube.objects.pods import LocalReference, SecurityContext
 from policies.kube.objects.scaling import AutoscalerSpec, ResourceMetric
 from policies.kube.objects.workloads import DeploymentSpec, RollingUpdateSteps

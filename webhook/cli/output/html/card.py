@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.core.annotations import EXEMPT
 from policies.core.facts import Facts
-from policies.core.mode import Mode
+from policies.core.finding import Mode
 from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.kube.field_paths import named
@@ -19,10 +19,9 @@ from policies.kube.names import shortened
 from webhook.admission import messages
 from webhook.admission.decision import Decision, Result
 from webhook.admission.json_patch import diff, steps_of
-from webhook.cli.named_objects import named_in
 from webhook.cli.output.html.timeline import timelines
 from webhook.cli.output.yaml import dump, for_reading
-from webhook.cli.reviewing import Reviewed
+from webhook.cli.reviewing import Reviewed, named_in
 from webhook.manifests.positions import Origin
 
 CONTEXT_LINES: Final = 2

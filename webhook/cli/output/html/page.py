@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 from msgspec import Struct
 
-from policies.core.mode import Profile
+from policies.core.finding import Profile
 from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, ReviewStatus, Summary, accelerators_requested, status_of

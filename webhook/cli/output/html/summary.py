@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.core.coverage import Coverage, Reading
 from policies.core.facts import Facts
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Mode, Profile
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, integer, mapping

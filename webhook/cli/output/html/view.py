@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from policies.core import registry
-from policies.core.mode import Mode, Profile
+from policies.core.finding import Mode, Profile
 from policies.kube.json import Json
 from webhook.cli import explain
 from webhook.cli.history import Figures, ReviewHistory

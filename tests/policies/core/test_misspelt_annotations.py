@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from policies.core import annotations as known
+from policies.core.annotations import misspelt_annotations
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
@@ -15,7 +16,6 @@ from tests.manifests import manifest
 from tests.tables import table
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
-from webhook.admission.misspelt_annotations import misspelt_annotations
 from webhook.admission.review import Review
 from webhook.config.load import load
 
