@@ -1,8 +1,8 @@
 """The contracts of mutators and rules, and every name of `policies.core` that rules use.
 
 A mutator is a settings model, a pure function, and a page `<id>.md` in its subject's folder. A rule is a pure
-function in a module of its subject's `rules`, with its modes and texts in a YAML file next to it.
-`policies.core.registry` finds both.
+function in a module of its subject's `rules`, with its modes and texts in a YAML file next to it; rules with one
+check share a module. `policies.core.registry` finds both.
 """
 
 from __future__ import annotations
@@ -158,12 +158,13 @@ def rule(
     kinds: tuple[GroupKind, ...] | None = None,
     requires: Iterable[PodFeature] = (),
     *,
+    name: str = "",
     unowned: bool = False,
     at_once: bool = False,
 ) -> Rule:
     """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py` has the id `tcp-probe`, and its
-    texts are in `tcp-probe.yaml`."""
-    package, _, name = module.rpartition(".")
-    rule_id = name.replace("_", "-")
+    texts are in `tcp-probe.yaml`. `name` is the id of a rule that shares its module with others."""
+    package, _, stem = module.rpartition(".")
+    rule_id = name or stem.replace("_", "-")
     load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")
     return Rule(rule_id, check, kinds, load, frozenset(requires), unowned, at_once)

@@ -1,7 +1,7 @@
 """All mutators and rules, found by their files: a new one needs no change here.
 
 A mutator is the `MUTATOR` of the module that has a page next to it (`job_retries.py` and `job-retries.md`), a
-rule the `RULE` of a module in a package `rules`.
+rule the `RULE` of a module in a package `rules`, or one of its `RULES`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def mutators() -> Mapping[str, Mutator[Any]]:
 @cache
 def rules() -> Mapping[str, Rule]:
     """The rules by id, in alphabetical order."""
-    found = _by_id(module.RULE for module in _modules("*/rules/[!_]*.py"))
+    found = _by_id(each for module in _modules("*/rules/[!_]*.py") for each in _rules_of(module))
     return MappingProxyType({name: found[name] for name in sorted(found)})
 
 
@@ -46,6 +46,10 @@ def documentation(policy_id: str) -> str:
     """The documentation of a mutator in Markdown; the first line summarises its effect. Raises KeyError."""
     package = mutators()[policy_id].settings.__module__.rpartition(".")[0]
     return files(package).joinpath(f"{policy_id}.md").read_text("utf-8").strip()
+
+
+def _rules_of(module: ModuleType) -> Iterable[Rule]:
+    return module.RULES if hasattr(module, "RULES") else (module.RULE,)
 
 
 def _by_id(found: Iterable[P]) -> dict[str, P]:

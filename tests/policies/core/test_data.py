@@ -89,12 +89,13 @@ def test_every_file_is_somebodys() -> None:
     assert {name(path) for path in DATA if path.stem not in rules()} == presets | tables
 
 
-def test_a_rule_is_a_module_and_its_document() -> None:
-    modules = {path for path in (ROOT / "policies").glob("*/rules/*.py") if path.stem != "__init__"}
-    modules.add(ROOT / "webhook" / "config" / "policy_config_invalid.py")
-    documents = {path for path in DATA if path.stem in rules()}
-    assert {path.with_name(f"{path.stem.replace('_', '-')}.yaml") for path in modules} == documents
-    assert {path.stem for path in documents} == set(rules())
+def test_each_document_of_a_rule_is_next_to_a_module_with_the_rule() -> None:
+    documents = {path.stem: path for path in DATA if path.stem in rules()}
+    assert documents.keys() == rules().keys()
+    assert {path.parent for path in documents.values()} == {
+        *(path.parent for path in (ROOT / "policies").glob("*/rules/*.py")),
+        ROOT / "webhook" / "config",
+    }
 
 
 def test_the_tables_are_of_their_models() -> None:

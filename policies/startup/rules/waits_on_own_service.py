@@ -1,4 +1,5 @@
-"""readiness-waits-on-own-service: pods that become ready only when their own Service answers."""
+"""init-waits-on-own-service, readiness-waits-on-own-service: pods that become ready only after their own Service
+answers."""
 
 from __future__ import annotations
 
@@ -6,10 +7,18 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.core.resources import Resource
 from policies.core.services import own_service
 from policies.kube.pods import Role
-from policies.startup.waits import probe_waits
+from policies.startup.waits import own_service_finding, probe_waits
 
 
-def check(target: Target, facts: Facts) -> Findings:
+def of_init_containers(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        for container in template.containers(Role.INIT):
+            finding = own_service_finding(target, template, container, facts)
+            if finding:
+                yield finding
+
+
+def of_probes(target: Target, facts: Facts) -> Findings:
     if not facts.listing(Resource.SERVICES):
         return
     for template in target.templates:
@@ -29,4 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     )
 
 
-RULE = rule(__name__, check, requires=(PodFeature.OTHER_HOST,))
+RULES = (
+    rule(__name__, of_init_containers, requires=(PodFeature.INIT,), name="init-waits-on-own-service"),
+    rule(__name__, of_probes, requires=(PodFeature.OTHER_HOST,), name="readiness-waits-on-own-service"),
+)

@@ -1,0 +1,164 @@
+"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten: pods to which a mesh adds a proxy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from policies.commands import Reach
+from policies.containers.commands import container_command
+from policies.core import data
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.lives import known_lives, runs_in
+from policies.core.settings import Field, Model
+from policies.kube.pods import Container, Role
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
+
+
+class Mesh(Model):
+    """An entry of `meshes.yaml`. Entries of lists are `key=value`, or `key` for any value."""
+
+    name: str
+    labels: tuple[str, ...] = Field(description="labels of a pod that gets its proxy")
+    annotations: tuple[str, ...] = Field(description="annotations of such a pod")
+    namespace_labels: tuple[str, ...] = Field(description="labels of a namespace whose pods get its proxy")
+    namespace_annotations: tuple[str, ...] = Field((), description="annotations of such a namespace")
+    unless: tuple[str, ...] = Field(description="labels or annotations of pods that get none")
+    native: tuple[str, ...] = Field(description="annotations with which the proxy is a native sidecar")
+    bypass: tuple[str, ...] = Field(description="annotations with which some connections avoid the proxy")
+    no_rewrite: str = Field("", description="annotation that leaves HTTP probes as they are")
+    proxy_user: int = Field(description="the user whose connections avoid the proxy")
+    source: str = Field(description="the documentation that shows it")
+
+
+def mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
+    """The mesh that adds a proxy to a pod which is no native sidecar; None if none does, or if it is
+    unknown."""
+    metadata = template.typed.metadata
+    for mesh in _meshes():
+        both = {**metadata.labels, **metadata.annotations}
+        if _has(both, (*mesh.unless, *mesh.native)):
+            continue
+        named = _has(metadata.labels, mesh.labels) or _has(metadata.annotations, mesh.annotations)
+        if named or _has(facts.namespace_labels() or {}, mesh.namespace_labels):
+            return mesh
+        if _has(facts.namespace_annotations(), mesh.namespace_annotations):
+            return mesh
+    return None
+
+
+def bypasses(template: PodTemplate, mesh: Mesh) -> bool:
+    """Whether an annotation lets connections avoid the proxy."""
+    return _has(template.typed.metadata.annotations, mesh.bypass)
+
+
+def _has(given: Mapping[str, str], wanted: Iterable[str]) -> bool:
+    return any(
+        key in given and (not value or given[key] == value)
+        for key, _, value in (each.partition("=") for each in wanted)
+    )
+
+
+@data.table
+def _meshes() -> tuple[Mesh, ...]:
+    return data.load_list(Mesh, "policies.network", "meshes.yaml")
+
+
+# --- mesh-init-without-proxy ---------------------------------------------------------------------
+
+_LIBRARIES: Final = re.compile(
+    r"snapshot_download|hf_hub_download|huggingface_hub|boto3|urllib|requests\.get|gcsfs|s3fs"
+)
+"""Names in a Python program that downloads."""
+_DOWNLOADERS: Final = frozenset(
+    {"aws", "gsutil", "gcloud", "azcopy", "rclone", "s5cmd", "huggingface-cli", "hf", "mc", "git", "pip"}
+)
+
+
+def init_without_proxy(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        mesh = mesh_of(template, facts)
+        if mesh is None or bypasses(template, mesh):
+            continue
+        for container in template.containers(Role.INIT):
+            user = container.typed.security_context.run_as_user
+            if user != mesh.proxy_user and _needs_network(template, container):
+                yield Finding(
+                    template.at(container),
+                    f"Init container {container.name} needs the network, but {mesh.name}'s proxy starts "
+                    "only after all init containers. With the mesh's CNI plugin, or for hosts that require "
+                    "mutual TLS, its connections fail.",
+                    f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), "
+                    f"exclude the port, or run the container as user {mesh.proxy_user}.",
+                )
+
+
+def _needs_network(template: PodTemplate, container: Container) -> bool:
+    summary = container_command(template, container)
+    return any(host.reach is Reach.EXTERNAL and not host.name_lookup for host in summary.hosts) or any(
+        command.name in _DOWNLOADERS
+        or (command.name.startswith("python") and any(map(_LIBRARIES.search, command.argv)))
+        for command in summary.commands
+    )
+
+
+# --- mesh-job-never-ends -------------------------------------------------------------------------
+
+_STOPS: Final = re.compile(r"quitquitquit|linkerd-await|/shutdown|pilot-agent|istio-proxy|linkerd-proxy")
+_EXITS: Final = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
+
+
+def jobs_without_end(target: Target, facts: Facts) -> Findings:
+    stops = {run.life.kind for run in runs_in(target.obj) if run.life.stops_sidecars}
+    for template in target.templates:
+        if stops or not template.completes:
+            continue
+        mesh = mesh_of(template, facts)
+        if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
+            continue
+        words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
+        if any(_STOPS.search(word) for word in words) or not words:
+            continue
+        yield Finding(
+            template.spec_path,
+            f"{mesh.name} adds a proxy to the pods of this {target.kind.kind}, and nothing stops it when "
+            "the work is done. Unless the proxy is a native sidecar, the pod never completes.",
+            f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or turn "
+            f"it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
+        )
+
+
+# --- mesh-probe-not-rewritten --------------------------------------------------------------------
+
+
+def probes_not_rewritten(target: Target, facts: Facts) -> Findings:
+    reported: set[str] = set()
+    for probe in probes(target, LIVENESS, READINESS, STARTUP):
+        template = probe.template
+        mesh = mesh_of(template, facts)
+        key, _, value = ("" if mesh is None else mesh.no_rewrite).partition("=")
+        if mesh is None or not key or template.typed.metadata.annotations.get(key) != value:
+            continue
+        if template.spec_path in reported or probe.typed.http_get is None or not probe.is_user_written:
+            continue
+        reported.add(template.spec_path)
+        yield Finding(
+            probe.at("httpGet"),
+            f"The annotation {key} keeps {mesh.name} from rewriting the {probe.name}. With strict mutual "
+            "TLS, the proxy refuses the kubelet, which has no certificate, and the probe always fails.",
+            "Remove the annotation, or use an exec probe.",
+        )
+
+
+RULES = (
+    rule(__name__, init_without_proxy, requires=(PodFeature.INIT,), name="mesh-init-without-proxy"),
+    rule(
+        __name__,
+        jobs_without_end,
+        tuple(known_lives()),
+        requires=(PodFeature.COMPLETES,),
+        name="mesh-job-never-ends",
+    ),
+    rule(__name__, probes_not_rewritten, requires=(PodFeature.HTTP,), name="mesh-probe-not-rewritten"),
+)
