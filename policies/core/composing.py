@@ -7,7 +7,7 @@ the operator writes. Other defaults of operators are not assumed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from policies.core.workloads import Composed
@@ -63,67 +63,130 @@ def composed_pod(
     """The spec and metadata of the pod that a map describes, and the origins of their fields; without
     containers if the map has none. `at` is the field path of the map, which is in the map `around` of the
     object `whole`."""
-    origins: dict[str, str] = {}
-    base = _at(node, entry.base) if entry.base else {}
-    containers: list[Json] = []
-    if entry.fields or entry.main:
-        main = _main(node, at, entry, around, origins)
-        if main:
-            containers.append({"name": entry.name, **main})
-    _append(containers, "containers", node, at, entry, entry.containers, base, origins)
-    init: list[Json] = []
-    _append(init, "initContainers", node, at, entry, entry.init_containers, base, origins)
-    spec: Json = {}
-    holders = [(node, at)]
-    if entry.spec:
-        holders.append((_at(node, entry.spec), f"{at}.{entry.spec}"))
-    for holder, place in holders:
-        for name in OF_A_POD:
-            if name in holder:
-                spec[name] = holder[name]
-                origins[f"spec.{name}"] = f"{place}.{name}"
-    shared = _at(whole, entry.pods) if entry.pods else {}
-    for name in entry.pod_fields:
-        if name == "volumes":
-            used = {text(each, "name") for one in (*containers, *init) for each in maps(one, "volumeMounts")}
-            mounted = [each for each in maps(shared, name) if text(each, "name") in used]
-            if mounted:
-                spec[name] = [*mounted, *maps(spec, name)]
-        elif name in shared and name not in spec:
-            spec[name] = shared[name]
-            origins[f"spec.{name}"] = f"{entry.pods}.{name}"
-    if containers:
-        _mount(spec, containers, node, at, entry, origins)
-        spec["containers"] = containers
-        if init:
-            spec["initContainers"] = init
-    metadata: Json = {}
-    if entry.metadata:
-        own = _at(node, entry.metadata)
-        all_pods = _at(shared, entry.pod_metadata) if entry.pod_metadata else {}
-        for key in ("labels", "annotations"):
-            if found := {**mapping(all_pods, key), **mapping(own, key)}:
-                metadata[key] = found
-        origins["metadata"] = f"{at}.{entry.metadata}" if entry.metadata != "." else at
-    origins["spec"] = at
-    return spec, metadata, origins
+    pod = _ComposedPod(node, at, entry, around, _at(whole, entry.pods) if entry.pods else {})
+    return pod.spec(), pod.metadata(), {**pod.origins, "spec": at}
 
 
-def _mount(
-    spec: Json, containers: list[Json], node: Json, at: str, entry: Composed, origins: dict[str, str]
-) -> None:
-    """Add the volumes that the operator mounts into the main container."""
-    for each in entry.mounts:
-        if not any(_dig(node, field) for field in each.fields):
-            continue
-        main, name = containers[0], f"{entry.name}{each.path.replace('/', '-')}"
-        origins[f"spec.volumes[{len(maps(spec, 'volumes'))}]"] = f"{at}.{each.claim or each.fields[0]}"
-        claim = {"claimName": text(node, *each.claim.split("."))}
-        spec["volumes"] = [*maps(spec, "volumes"), {"name": name, "persistentVolumeClaim": claim}]
-        main = appended(main, ("volumeMounts",), {"name": name, "mountPath": each.path})
-        if each.variable and all(text(own, "name") != each.variable for own in maps(main, "env")):
-            main = appended(main, ("env",), {"name": each.variable, "value": each.path})
-        containers[0] = main
+class _ComposedPod:
+    """A pod that is made from the fields of a map, and the origins of its fields."""
+
+    def __init__(self, node: Json, at: str, entry: Composed, around: Json, shared: Json) -> None:
+        self._node, self._path, self._entry, self._around = node, at, entry, around
+        self._shared = shared
+        """The fields of all pods of the object."""
+        self.origins: dict[str, str] = {}
+
+    def spec(self) -> Json:
+        containers = self._listed("containers", self._entry.containers, self._main())
+        init = self._listed("initContainers", self._entry.init_containers)
+        spec = self._own_fields()
+        self._add_shared_fields(spec, [*containers, *init])
+        if containers:
+            self._mount(spec, containers)
+            spec["containers"] = containers
+            if init:
+                spec["initContainers"] = init
+        return spec
+
+    def metadata(self) -> Json:
+        entry = self._entry
+        if not entry.metadata:
+            return {}
+        self.origins["metadata"] = f"{self._path}.{entry.metadata}" if entry.metadata != "." else self._path
+        own = _at(self._node, entry.metadata)
+        all_pods = _at(self._shared, entry.pod_metadata) if entry.pod_metadata else {}
+        both = {key: {**mapping(all_pods, key), **mapping(own, key)} for key in ("labels", "annotations")}
+        return {key: found for key, found in both.items() if found}
+
+    def _own_fields(self) -> Json:
+        """The fields of a pod spec that the map has, directly or in a map inside it."""
+        holders = [(self._node, self._path)]
+        if self._entry.spec:
+            holders.append((_at(self._node, self._entry.spec), f"{self._path}.{self._entry.spec}"))
+        spec: Json = {}
+        for holder, place in holders:
+            for name in OF_A_POD:
+                if name in holder:
+                    spec[name] = holder[name]
+                    self.origins[f"spec.{name}"] = f"{place}.{name}"
+        return spec
+
+    def _add_shared_fields(self, spec: Json, containers: list[Json]) -> None:
+        """Add the fields of all pods that a spec lacks, and the volumes that the containers mount."""
+        for name in self._entry.pod_fields:
+            if name == "volumes":
+                used = {text(each, "name") for one in containers for each in maps(one, "volumeMounts")}
+                mounted = [each for each in maps(self._shared, name) if text(each, "name") in used]
+                if mounted:
+                    spec[name] = [*mounted, *maps(spec, name)]
+            elif name in self._shared and name not in spec:
+                spec[name] = self._shared[name]
+                self.origins[f"spec.{name}"] = f"{self._entry.pods}.{name}"
+
+    def _mount(self, spec: Json, containers: list[Json]) -> None:
+        """Add the volumes that the operator mounts into the main container."""
+        node = self._node
+        for each in self._entry.mounts:
+            if not any(_dig(node, field) for field in each.fields):
+                continue
+            main, name = containers[0], f"{self._entry.name}{each.path.replace('/', '-')}"
+            volume = f"spec.volumes[{len(maps(spec, 'volumes'))}]"
+            self.origins[volume] = f"{self._path}.{each.claim or each.fields[0]}"
+            claim = {"claimName": text(node, *each.claim.split("."))}
+            spec["volumes"] = [*maps(spec, "volumes"), {"name": name, "persistentVolumeClaim": claim}]
+            main = appended(main, ("volumeMounts",), {"name": name, "mountPath": each.path})
+            if each.variable and all(text(own, "name") != each.variable for own in maps(main, "env")):
+                main = appended(main, ("env",), {"name": each.variable, "value": each.path})
+            containers[0] = main
+
+    def _listed(self, name: str, paths: tuple[str, ...], *first: Json) -> list[Json]:
+        """The containers of a list: those that are not empty of `first`, then those at the paths."""
+        entry = self._entry
+        base = _at(self._node, entry.base) if entry.base else {}
+        found = [{"name": entry.name, **each} for each in first if each]
+        for path in paths:
+            for steps, container in maps_at(self._node, path):
+                number = len(found)
+                place = f"spec.{name}[{number}]"
+                self.origins[place] = f"{self._path}.{field_path(steps)}"
+                for key in base.keys() - container.keys():
+                    self.origins[f"{place}.{key}"] = f"{self._path}.{entry.base}.{key}"
+                default = entry.name if not number else f"{entry.name}-{number}"
+                found.append({"name": default, **base, **container})
+        return found
+
+    def _main(self) -> Json:
+        """The container whose fields are fields of the kind; empty if the kind has none."""
+        entry, origins, found = self._entry, self.origins, {}
+        if not entry.fields and not entry.main:
+            return {}
+        for field, path, value in self._main_fields():
+            found[field] = value
+            origins[f"spec.containers[0].{field}"] = path
+        for field, given in entry.gives.items() if found else ():
+            turned_off = bool(given.enabled) and _dig(self._node, given.enabled) is False
+            if field not in found and not turned_off:
+                found[field] = given.value
+                origins[f"spec.containers[0].{field}"] = f"{self._path}.{entry.fields.get(field, field)}"
+        written = entry.main and _at(self._node, entry.main)
+        origins["spec.containers[0]"] = f"{self._path}.{entry.main}" if written else self._path
+        return found
+
+    def _main_fields(self) -> Iterator[tuple[str, str, Any]]:
+        """The fields of the main container with their field paths; of one name the last one counts."""
+        entry, node, at = self._entry, self._node, self._path
+        sources = [(entry.fields, node, at)]
+        if "template" not in node:  # else they complete that template
+            sources.insert(0, (entry.shared, self._around, at.rpartition(".")[0]))
+            if resources := _resources(node, entry):
+                yield "resources", at, resources
+        for paths, holder, place in sources:
+            for field, path in paths.items():
+                value = _value(field, _dig(holder, path))
+                if value is not None:
+                    yield field, f"{place}.{path}", value
+        for field, value in (_at(node, entry.main) if entry.main else {}).items():
+            yield field, f"{at}.{entry.main}.{field}", value
 
 
 def _dig(node: Json, path: str) -> Any:
@@ -133,57 +196,6 @@ def _dig(node: Json, path: str) -> Any:
 
 def _at(node: Json, path: str) -> Json:
     return node if path == "." else mapping(node, *path.split("."))
-
-
-def _append(
-    into: list[Json],
-    name: str,
-    node: Json,
-    at: str,
-    entry: Composed,
-    paths: tuple[str, ...],
-    base: Json,
-    origins: dict[str, str],
-) -> None:
-    for path in paths:
-        for steps, container in maps_at(node, path):
-            where = field_path(steps)
-            number = len(into)
-            origins[f"spec.{name}[{number}]"] = f"{at}.{where}"
-            for key in base:
-                if key not in container:
-                    origins[f"spec.{name}[{number}].{key}"] = f"{at}.{entry.base}.{key}"
-            default = entry.name if not number else f"{entry.name}-{number}"
-            into.append({"name": default, **base, **container})
-
-
-def _main(node: Json, at: str, entry: Composed, around: Json, origins: dict[str, str]) -> Json:
-    """The container whose fields are fields of the kind."""
-    found: Json = {}
-    sources = [(entry.fields, node, at)]
-    if "template" not in node:  # else they complete that template
-        sources.insert(0, (entry.shared, around, at.rpartition(".")[0]))
-        resources = _resources(node, entry)
-        if resources:
-            found["resources"] = resources
-            origins["spec.containers[0].resources"] = at
-    for paths, holder, place in sources:
-        for field, path in paths.items():
-            value = _value(field, _dig(holder, path))
-            if value is not None:
-                found[field] = value
-                origins[f"spec.containers[0].{field}"] = f"{place}.{path}"
-    own = _at(node, entry.main) if entry.main else {}
-    for field, value in own.items():
-        found[field] = value
-        origins[f"spec.containers[0].{field}"] = f"{at}.{entry.main}.{field}"
-    for field, given in entry.gives.items() if found else ():
-        turned_off = bool(given.enabled) and _dig(node, given.enabled) is False
-        if field not in found and not turned_off:
-            found[field] = given.value
-            origins[f"spec.containers[0].{field}"] = f"{at}.{entry.fields.get(field, field)}"
-    origins["spec.containers[0]"] = f"{at}.{entry.main}" if own else at
-    return found
 
 
 def _resources(node: Json, entry: Composed) -> Json:

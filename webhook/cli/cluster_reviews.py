@@ -52,6 +52,10 @@ READ_WHOLE: Final = (MUTATING_WEBHOOKS,)
 """Kinds of which a rule compares all objects with each other."""
 
 
+_NAMED: Final = (CONFIG_MAP, SECRET)
+"""Kinds of which the names are read: a rule reports references to missing objects."""
+
+
 class Scan(Struct, frozen=True):
     """One pass over the objects of a cluster, or of one namespace, under one policy or more."""
 
@@ -74,45 +78,27 @@ class Scan(Struct, frozen=True):
     async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
         """Find the readable collections. UserError if none may be read, or there is no such namespace."""
         workloads = {kind: each for config in configs for kind, each in config.workloads.items()}
-        cluster, unknown = await read_facts(api, namespace)
-        not_read: list[str] = []
-        for kind in (CONFIG_MAP, SECRET):
-            names = await read_names(api, kind, namespace)
-            if names is None:
-                not_read.append(f"missing {kind.kind}s aren't reported, because you may not list their names")
-            else:
-                cluster.names[kind] = names
-        embedding = await crds.unread(api, workloads)
-        if embedding is None:
-            not_read.append(
-                "unknown kinds that hold pods are not scanned, because you may not list "
-                "CustomResourceDefinitions"
-            )
-        further = [each.kind for each in embedding or ()]
-        found = list(_selected(await served(api, [*kinds_of(workloads), *further]), namespace))
-        readable = await asyncio.gather(*(may_list(api, collection) for collection in found))
-        resources = [each for each, may in zip(found, readable, strict=True) if may]
-        forbidden = {str(each.kind): None for each, may in zip(found, readable, strict=True) if not may}
         place = f"namespace {namespace}" if namespace else "all namespaces"
+        cluster, unknown = await read_facts(api, namespace)
+        cluster.names.update(await _names(api, namespace))
+        embedding = await crds.unread(api, workloads)
+        kinds = [*kinds_of(workloads), *(each.kind for each in embedding or ())]
+        resources, forbidden = await _readable(api, _selected(await served(api, kinds), namespace))
         if not resources:
             raise UserError(f"you may not read any of the scanned objects in {place}")
-        if forbidden:
-            not_read.append(f"not scanned, because you may not list them in {place}: {', '.join(forbidden)}")
-        if unknown:
-            not_read.append(f"unknown to the rules, because you may not read them: {', '.join(unknown)}")
+        not_read = list(_missing_rights(cluster, embedding, forbidden, unknown, place))
         for sentence in not_read:
             print_note(sentence)
-        completed = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
         for each in resources:
             if each.kind in READ_WHOLE:
                 items = api.objects(each.path, {})
                 cluster.read_whole[each.kind] = [_with_kind(item, each) async for item in items]
+        completed = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
         any_completed = any(each.kind in completed for each in resources)
         completing = {each.kind: each for each in await served(api, COMPLETING)} if any_completed else {}
         source = api.context or "cluster"
         scan = cls(api, source, configs, workloads, cluster, resources, completed, completing, not_read)
-        covered = any(config.webhook.namespaces.covers(namespace) for config in configs)
-        if namespace and (not covered or scan._disabled(namespace)):
+        if namespace and not scan._covers(namespace):
             print_note(f"the policy excludes namespace {namespace}")
         return scan
 
@@ -128,6 +114,11 @@ class Scan(Struct, frozen=True):
         pages = self._pages()
         while (page := wait(_next(pages))) is not None:
             yield from page
+
+    def _covers(self, namespace: str) -> bool:
+        """Whether a policy covers a namespace that does not exclude itself."""
+        covered = any(config.webhook.namespaces.covers(namespace) for config in self.configs)
+        return covered and not self._disabled(namespace)
 
     def _disabled(self, namespace: str) -> bool:
         labels = Facts(namespace, self.cluster).namespace_labels() or {}
@@ -198,6 +189,41 @@ class Scan(Struct, frozen=True):
         return all(
             kind in config.workloads and config.workloads[kind].whole for config in self.configs
         ) and any(each.kind == kind for each in self.resources)
+
+
+async def _names(api: ApiServer, namespace: str) -> dict[GroupKind, frozenset[tuple[str, str]]]:
+    """The names of all objects of the kinds in `_NAMED` that may be listed."""
+    found = {kind: await read_names(api, kind, namespace) for kind in _NAMED}
+    return {kind: names for kind, names in found.items() if names is not None}
+
+
+async def _readable(api: ApiServer, found: Iterable[Served]) -> tuple[list[Served], list[str]]:
+    """The collections that this account may list, and the kinds of the others."""
+    every = list(found)
+    readable = await asyncio.gather(*(may_list(api, collection) for collection in every))
+    forbidden = {str(each.kind): None for each, may in zip(every, readable, strict=True) if not may}
+    return [each for each, may in zip(every, readable, strict=True) if may], list(forbidden)
+
+
+def _missing_rights(
+    cluster: ClusterSnapshot,
+    embedding: Sequence[crds.Embedding] | None,
+    forbidden: Sequence[str],
+    unknown: Sequence[str],
+    place: str,
+) -> Iterator[str]:
+    """A sentence for each right to list that is missing."""
+    for kind in _NAMED:
+        if kind not in cluster.names:
+            yield f"missing {kind.kind}s aren't reported, because you may not list their names"
+    if embedding is None:
+        yield (
+            "unknown kinds that hold pods are not scanned, because you may not list CustomResourceDefinitions"
+        )
+    if forbidden:
+        yield f"not scanned, because you may not list them in {place}: {', '.join(forbidden)}"
+    if unknown:
+        yield f"unknown to the rules, because you may not read them: {', '.join(unknown)}"
 
 
 def _with_kind(item: Json, listed: Served) -> Json:
