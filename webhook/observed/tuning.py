@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -179,34 +179,57 @@ def rows(
     return sorted(made, key=lambda row: (row.verdicts == (FINE,), row.namespace, row.workload, row.container))
 
 
+class _Starts(Struct, frozen=True):
+    """What is known about the starts of a group."""
+
+    budget: int
+    injected: bool
+    loads: tuple[int, ...]
+    count: int
+    kills: Mapping[str, int]
+    """Restarts by probe."""
+
+    @classmethod
+    def of(cls, group: _Group, earlier: Sequence[int]) -> _Starts:
+        """`earlier`: seconds of the starts in a Prometheus."""
+        entry, container = group.entry, group.container
+        known = entry.loads or group.loads
+        ends = {reason: each.count for reason, each in entry.ends.items()}
+        kills = {
+            "startup": max(group.kills["startup"], ends.get(STARTUP_PROBE, 0)),
+            "liveness": max(group.kills["liveness"], ends.get(KILLED, 0)),
+        }
+        recorded = max(entry.starts, sum(ends.values())) if group.completes else entry.starts
+        return cls(
+            start_limit(container),
+            _is_injected(group.pod, container),
+            tuple(sorted(earlier if len(earlier) > len(known) else known)),
+            max(recorded, group.starts, len(earlier)) + kills["startup"],
+            kills,
+        )
+
+    def judged(self, longest_killed: int) -> tuple[str, int]:
+        """What is wrong with the budget, and the start in seconds that it should be made for; an empty text
+        and 0 if it fits."""
+        budget, slowest = self.budget, self.loads[-1] if self.loads else 0
+        if self.kills["startup"]:
+            wanted = max(slowest, longest_killed, budget // 3 if self.injected else budget)
+            return f"the startup probe killed {self.kills['startup']} of {self.count} starts", wanted
+        if budget and slowest and budget < _MARGIN * slowest:
+            return f"the slowest start took {slowest} s of {budget} s", slowest
+        if budget >= _HOUR and len(self.loads) >= MIN_STARTS and budget > EXCESS * slowest:
+            return f"a hung start would last {in_words(budget)}", max(slowest, 1)
+        return "", 0
+
+
 def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
     entry, container = group.entry, group.container
-    earlier = history.starts.get((key, text(container.spec, "image")), [])
-    known = entry.loads or group.loads
-    loads = tuple(sorted(earlier if len(earlier) > len(known) else known))
+    starts = _Starts.of(group, history.starts.get((key, text(container.spec, "image")), []))
     liveness = history.liveness.get(key)
-    ends = {reason: each.count for reason, each in entry.ends.items()}
-    kills = {
-        "startup": max(group.kills["startup"], ends.get(STARTUP_PROBE, 0)),
-        "liveness": max(group.kills["liveness"], ends.get(KILLED, 0)),
-    }
-    recorded = max(entry.starts, sum(ends.values())) if group.completes else entry.starts
-    starts = max(recorded, group.starts, len(earlier)) + kills["startup"]
-    budget, slowest = start_limit(container), loads[-1] if loads else 0
-    injected = _is_injected(group.pod, container)
-    verdicts: list[str] = []
-    wanted = 0
-    if kills["startup"]:
-        verdicts.append(f"the startup probe killed {kills['startup']} of {starts} starts")
-        wanted = max(slowest, entry.killed, budget // 3 if injected else budget)
-    elif budget and slowest and budget < _MARGIN * slowest:
-        verdicts.append(f"the slowest start took {slowest} s of {budget} s")
-        wanted = slowest
-    elif budget >= _HOUR and len(loads) >= MIN_STARTS and budget > EXCESS * slowest:
-        verdicts.append(f"a hung start would last {in_words(budget)}")
-        wanted = max(slowest, 1)
-    if kills["liveness"]:
-        verdicts.append(f"the liveness probe restarted it {kills['liveness']} times")
+    wrong, wanted = starts.judged(entry.killed)
+    verdicts = [wrong] if wrong else []
+    if starts.kills["liveness"]:
+        verdicts.append(f"the liveness probe restarted it {starts.kills['liveness']} times")
     if not group.completes and not any(map(container.spec.get, _PROBES)):
         verdicts.append("it has no probes, so a hang isn't noticed")
     verdicts += _liveness_verdicts(liveness, container) if liveness else ()
@@ -215,17 +238,17 @@ def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
     startup = container.typed.startup_probe
     return Row(
         *key,
-        budget,
-        injected,
-        loads,
-        starts,
-        {probe: count for probe, count in kills.items() if count},
-        ends,
+        starts.budget,
+        starts.injected,
+        starts.loads,
+        starts.count,
+        {probe: count for probe, count in starts.kills.items() if count},
+        {reason: each.count for reason, each in entry.ends.items()},
         {reason: each.nodes for reason, each in entry.ends.items() if each.nodes},
         entry.memory,
         tuple(verdicts) or (FINE,),
-        (_annotation_key(container.name), f"{expected}s") if expected and injected else None,
-        -(-3 * expected // startup.period) if expected and startup and not injected else None,
+        (_annotation_key(container.name), f"{expected}s") if expected and starts.injected else None,
+        -(-3 * expected // startup.period) if expected and startup and not starts.injected else None,
         liveness,
     )
 
