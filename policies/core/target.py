@@ -85,6 +85,12 @@ class PodTemplate:
         return not self.by_shape and (self.workload is None or self.workload.as_written)
 
     @property
+    def has_own_volumes(self) -> bool:
+        """Whether its containers get no other volumes, devices and users, as far as is known."""
+        exact = not (self.by_shape or self.rewritten or self.container_path)
+        return self.is_as_written or (exact and self.workload is not None and self.workload.own_volumes)
+
+    @property
     def is_projected(self) -> bool:
         """Whether rules read the pod with the fields that the mutators will add."""
         edited = self.workload is None or not self.workload.projected or self.rewritten

@@ -221,6 +221,11 @@ class Workload(Model):
     as_written: bool = Field(
         False, description="whether its pods have only the ports, volumes and devices of the template"
     )
+    own_volumes: bool = Field(
+        False,
+        description="whether the containers of the template get no other volumes, devices and users, as "
+        "those of `asWritten` kinds, although the operator may add ports, variables or containers",
+    )
     without_shm: bool = Field(
         False,
         description="whether its operator mounts nothing at /dev/shm, as that of `asWritten` kinds",

@@ -167,6 +167,15 @@ class Busy(Model):
     """Health endpoints that answer late under load."""
 
     why: str = Field(description="what their answer does under load: the end of a sentence about it")
+    least: int = Field(0, ge=0, description="seconds that every answer takes at least, also without load")
+    least_since: str = Field(
+        "0",
+        pattern=r"^[0-9]+(\.[0-9]+)*$",
+        description="the first version with `least`, by the tag of the preset's images",
+    )
+    least_unless_env: tuple[str, ...] = Field(
+        (), description="variables that may switch the part of the answer off that takes so long"
+    )
     source: str = Field(description="the code, documentation or thread that shows it")
 
 

@@ -242,6 +242,12 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
             f"under load its health endpoint {preset.busy.why}: give probes a timeout of 10 s or "
             f"more{_cited(preset.busy.source)}"
         )
+        if preset.busy.least:
+            yield (
+                f"every answer of its health endpoint takes {preset.busy.least} s or longer since version "
+                f"{preset.busy.least_since}: a probe with this timeout always fails"
+                f"{_cited(preset.busy.source)}"
+            )
     if preset.long_answers is not None:
         yield (
             f"a normal answer may take {preset.long_answers.seconds} s or longer: raise the timeouts of "

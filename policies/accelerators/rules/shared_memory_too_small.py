@@ -19,7 +19,7 @@ _DISABLED_BY: Final = "NCCL_SHM_DISABLE"
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if not template.is_as_written or template.is_ray or not has_default_shm(template):
+        if not template.has_own_volumes or template.is_ray or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)

@@ -18,7 +18,7 @@ _KNOWN: Final = 1000
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if not template.is_as_written:
+        if not template.has_own_volumes:
             continue
         for container in template.containers(Role.MAIN):
             user = _user(template, container)

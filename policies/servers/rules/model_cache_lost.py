@@ -17,7 +17,7 @@ _FOR_MODELS: Final = re.compile(r"model|cache|hugging|weights|ollama|(?:^|\W)hf"
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if not template.is_as_written or template.completes:
+        if not template.has_own_volumes or template.completes:
             continue
         for container in template.containers(Role.MAIN):
             found = download_of(template, container, facts)

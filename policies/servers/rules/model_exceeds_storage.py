@@ -23,7 +23,7 @@ _MARGIN = 0.8
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if not template.is_as_written:
+        if not template.has_own_volumes:
             continue
         for container in template.containers(Role.MAIN):
             found = download_of(template, container, facts)

@@ -12,7 +12,7 @@ from policies.probes.serving import recognised
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if not template.is_as_written:
+        if not template.has_own_volumes:
             continue
         if template.is_ray or template.typed.spec.runtime_class_name:
             continue  # a runtime may give all GPUs of the node to each container
