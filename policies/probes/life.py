@@ -113,6 +113,9 @@ class SharedMemory(Model):
         (), description="images whose servers do so, written as those of a preset"
     )
     flags: tuple[str, ...] = Field((), description="flags with which it does so")
+    each_processor: int = Field(
+        0, description="bytes for each processor, if it computes with several processes on processors"
+    )
     why: str = Field(description="what needs the space: the end of a sentence that begins with `since`")
     source: str = Field(description="the documentation or thread that shows it")
 
@@ -161,6 +164,15 @@ class MemoryShare(Model):
     env: tuple[str, ...] = Field((), description="environment variables that set it")
     unless_flags: tuple[str, ...] = Field((), description="flags with which it takes another amount")
     source: str = Field(description="the documentation or code that shows it")
+
+
+class SlowStart(Model):
+    """A variable for debugging with which a start takes far longer than usual."""
+
+    env: str = Field(description="its name; 0 and false switch it off")
+    seconds: int = Field(ge=1, description="a start with it takes this long or longer")
+    why: str = Field(description="what it does: the end of a sentence that begins with its name")
+    source: str = Field(description="the documentation, measurement or thread that shows the time")
 
 
 class Busy(Model):

@@ -35,6 +35,7 @@ from policies.probes.life import (
     Reserved,
     RootOnly,
     SharedMemory,
+    SlowStart,
 )
 
 
@@ -522,6 +523,9 @@ class Preset(Model):
     )
     expected_start: Duration | None = Field(
         None, description="seconds from the container's start until a usual model is served"
+    )
+    slow_starts: tuple[SlowStart, ...] = Field(
+        (), description="variables with which a start takes far longer than usual"
     )
     timeout: Duration | None = Field(
         None,

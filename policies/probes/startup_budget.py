@@ -30,6 +30,7 @@ from policies.kube.names import shortened
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import Pod, Volume
 from policies.kube.pods import Container, Role
+from policies.probes.life import SlowStart
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
@@ -62,6 +63,8 @@ class Start(Struct, frozen=True):
     """Whether an annotation gives the time."""
     source: str = ""
     """The source of the model's size: an annotation, the model config, or the server and the model's name."""
+    least: int = 0
+    """Seconds that a start takes at least, since a variable slows it down; 0 without one."""
 
 
 class StartupBudget(Struct, frozen=True):
@@ -121,12 +124,26 @@ def _estimate(pod: PodView, container: Container, facts: Facts) -> Start | None:
         named = shortened(name.rpartition("=")[2], MAX_MODEL_NAME_LENGTH)
         source = f"{server.name}, from {named}" if named else server.name
     loading = _seconds_to_load(size, settings) if size else 0
+    slow = _slow_start(server) if server is not None else None
+    if slow is not None and slow.seconds > max(usual, loading):
+        reason = f"{slow.env} {slow.why}"
+        return Start(slow.seconds, reason, slow.seconds, slow.seconds, least=slow.seconds)
     if not (usual or loading):
         return None
     reason = f"{_gigabytes(size)} at {_rate(settings.load_rate)}"
     if server is not None and usual >= loading:
         reason = f"the usual start of {server.name}"
     return Start(max(usual, loading), reason, usual, loading, declared=declared is not None, source=source)
+
+
+def _slow_start(server: Server) -> SlowStart | None:
+    """The variable of the container that slows its start down most."""
+    found = (
+        each
+        for each in server.preset.slow_starts
+        if server.variables.get(each.env, "0").lower() not in ("", "0", "false")
+    )
+    return max(found, key=lambda each: each.seconds, default=None)
 
 
 def expected_start(pod: PodView, container: Container, facts: Facts) -> int | None:

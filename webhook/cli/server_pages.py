@@ -154,6 +154,10 @@ def _start(preset: Preset) -> Iterator[str]:
             "loads its model before it serves, so the number of parameters in the model's name determines "
             "the startup budget"
         )
+    for slow in preset.slow_starts:
+        yield (
+            f"`{slow.env}` {slow.why}: a start takes {in_words(slow.seconds)} or longer{_cited(slow.source)}"
+        )
     names = (*preset.model_flags, *preset.model_env)
     if names:
         yield f"the model is named by {_code(names)}"
@@ -207,10 +211,8 @@ def _memory(preset: Preset) -> Iterator[str]:
         yield f"takes {what} of the node{each}: {options}{until}{default}{_cited(reserved.source)}"
     if preset.shared_memory is not None:
         shared = preset.shared_memory
-        yield (
-            f"needs more than 64 MiB of /dev/shm with {_code((*shared.images, *shared.flags))}, because "
-            f"{shared.why}{_cited(shared.source)}"
-        )
+        when = _code((*shared.images, *shared.flags)) or "several processes on more than 32 processors"
+        yield (f"needs more than 64 MiB of /dev/shm with {when}, because {shared.why}{_cited(shared.source)}")
 
 
 def _variables(preset: Preset) -> Iterator[str]:

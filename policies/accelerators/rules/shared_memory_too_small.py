@@ -6,11 +6,12 @@ from typing import Final
 
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.rules.parallelism_exceeds_gpus import devices
-from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
+from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, has_default_shm, is_small
 from policies.containers.programs import launch_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import bytes_or_zero
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
@@ -25,7 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
             server = recognised(container, facts)
             if server is None or _DISABLED_BY in launch_of(container).variables:
                 continue
-            if _exchanges(server, container) and is_small(template, container):
+            exchanges = _exchanges(server, container) or _on_processors(server, container)
+            if exchanges and is_small(template, container):
                 needs = server.preset.shared_memory
                 yield Finding(
                     template.at(container),
@@ -52,6 +54,17 @@ def _exchanges(server: Server, container: Container) -> bool:
         return False
     by_flag = any(word.startswith(flag) for flag in needs.flags for word in server.argv)
     return by_flag or image_matches(container.image, needs.images)
+
+
+def _on_processors(server: Server, container: Container) -> bool:
+    """Whether several processes of the server compute on processors, and need more than the default size."""
+    needs, resources = server.preset.shared_memory, container.typed.resources
+    if needs is None or not needs.each_processor or on_this_node(server) < 2:
+        return False
+    requested = {**resources.limits, **resources.requests}
+    if resources.claims or server.has_env_from or any("/" in name for name in requested):
+        return False  # it may compute on devices
+    return bytes_or_zero(requested.get("cpu")) * needs.each_processor > DEFAULT_BYTES
 
 
 def _by_default(server: Server, container: Container) -> int:

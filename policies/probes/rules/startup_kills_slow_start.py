@@ -10,6 +10,10 @@ from policies.probes.startup_budget import keeps_files, start_of
 
 _FAR_BELOW: Final = 8
 """A budget this many times below a server's usual start is too short for any model."""
+_DOWNLOADING: Final = 4
+"""The same for a start that also downloads a model of several gigabytes."""
+_SMALL: Final = 120
+"""Seconds to load a model of 7 GB at the default rate, with the start of the container."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -24,13 +28,16 @@ def check(target: Target, facts: Facts) -> Findings:
         # allow for. A server's usual start is for a usual model.
         stored = keeps_files(probe.template.typed, probe.container) or not probe.template.is_exact
         margin = 1 if start.annotated else _FAR_BELOW if stored and not start.declared else 2
-        if budget * margin >= start.loading and budget * _FAR_BELOW >= start.usual:
+        downloads = not stored and not start.declared and start.loading > _SMALL
+        enough = budget * _DOWNLOADING > start.usual if downloads else budget * _FAR_BELOW >= start.usual
+        if budget >= start.least and budget * margin >= start.loading and enough:
             continue
         yield Finding(
             probe.at(),
             f"The {probe.name} kills it {budget} s after it starts, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}).",
-            f"Raise failureThreshold until periodSeconds * failureThreshold is well above {start.seconds}. "
+            f"{'Remove the variable, or raise' if start.least else 'Raise'} failureThreshold until "
+            f"periodSeconds * failureThreshold is well above {start.seconds}. "
             "This does not delay a faster start.",
             Certainty.CERTAIN if start.declared else Certainty.UNDECIDED,
         )

@@ -11,6 +11,7 @@ from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.objects.nodes import pinned_to_one_node
 from policies.kube.objects.storage import PersistentVolumeClaim
+from policies.rollouts.locks import locked
 from policies.rollouts.rollouts import (
     RollingUpdate,
     RolloutOutcome,
@@ -31,6 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         pod = template.typed.spec
+        locks = locked(template)
         elsewhere: dict[str, str] = {}  # claims that keep a new pod on another node waiting, with their paths
         for index, volume in enumerate(pod.volumes):
             source = volume.persistent_volume_claim
@@ -40,6 +42,8 @@ def check(target: Target, facts: Facts) -> Findings:
             path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
             if "ReadWriteOncePod" in claim.spec.access_modes:
                 yield from _of_one_pod(path, claim.name, update)
+            elif volume.name in locks and "ReadWriteMany" in claim.spec.access_modes and _adds_first(update):
+                yield _of_one_process(path, claim.name, locks[volume.name])
             elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
                 elsewhere.setdefault(claim.name, path)
         if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
@@ -55,6 +59,16 @@ def _of_one_node(claims: Mapping[str, str]) -> Finding:
         f"one stops. On another node, it waits for the volume{ending}, which the old pod keeps until the "
         "new one is ready.",
         _HINT,
+        Certainty.LIKELY,
+    )
+
+
+def _of_one_process(path: str, claim: str, store: str) -> Finding:
+    return Finding(
+        path,
+        f"Claim {claim} has the data directory of {store}, which one process at a time may lock. The new pod "
+        "starts before the old one stops, finds the lock, and is never ready, so the old one stays.",
+        "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1.",
         Certainty.LIKELY,
     )
 
