@@ -509,6 +509,9 @@ class Preset(Model):
         (), description="flags with the name by which clients ask for the model, if it is another"
     )
     default_model: str | None = Field(None, description="the default name of the model")
+    version_path: str | None = Field(
+        None, description="path, without the first slash, whose JSON answer has the field `version`"
+    )
     repository_api: str | None = Field(
         None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"
     )

@@ -29,7 +29,7 @@ from policies.probes.hangs import Hang, hang_of, noticed
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.startup_budget import budget_of, models_of, size_by_name
+from policies.probes.startup_budget import budget_of, models_of, named_models, size_by_name
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
 from webhook.cli.output.html.timeline import Timeline, timelines
@@ -39,26 +39,11 @@ from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.calls import ApiError
 
-MODEL_FLAGS: Final = ("--model", "--model-path", "--model-id", "--model_path", "--served-model-name")
 ROUNDED_SECONDS: Final = 60
 """The most that a probe takes longer than its budget, because it counts whole periods."""
-_POSITIONAL: Final = ("vllm", "serve")
-_MODEL_VARIABLES: Final = ("MODEL_ID", "HF_MODEL_ID", "MODEL_NAME")
 _COLUMNS: Final = ("workload", "server", "version", "port", "health", "models", "drain", "budget")
 _EFFECTS: Final = {STARTUP: "a restart", READINESS: "no traffic", LIVENESS: "a restart"}
 """The effect of a probe that has failed for long enough."""
-VERSION_PATHS: Final[Mapping[str, str]] = {
-    "vllm": "version",
-    "vllm-by-arguments": "version",
-    "ollama": "api/version",
-    "triton": "v2",
-    "tgi": "info",
-    "tei": "info",
-}
-"""By preset the path whose JSON answer has the field `version`:
-vllm/entrypoints/serve/instrumentator (`show_version`), https://docs.ollama.com/api/version,
-https://github.com/kserve/open-inference-protocol (server metadata; Triton's own version, not the tag of its
-image), `get_model_info` in server.rs of text-generation-inference and text-embeddings-inference."""
 MAX_VERSION_LENGTH: Final = 64
 
 
@@ -96,12 +81,13 @@ class Serving(Struct, frozen=True):
     start_budget_from: str | None = None
     """The reason for the budget, if the policy set it."""
     selector: Mapping[str, Any] = field(default_factory=dict)
+    version_path: str | None = None
 
     @property
     def record(self) -> Json:
         """The element of `-o json`."""
         found = {to_camel(name): value for name, value in asdict(self).items()}
-        del found["selector"]
+        del found["selector"], found["versionPath"]
         found["hang"] = self.hang._asdict()
         return found
 
@@ -165,6 +151,7 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
     return replace(
         found,
         server=server.name,
+        version_path=server.preset.version_path,
         version=(version_in(repository_and_tag(container.image)[1]) or None) if server.own_image else None,
         port=server_port(container, server),
         live_path=None if server.preset.live_socket else live or None,
@@ -184,10 +171,8 @@ def _models(pod: Json, container: Container, server: Server | None, facts: Facts
         return tuple(listed)
     if server is None:
         return ()
-    name = option(server.argv, *MODEL_FLAGS)
-    if not name and server.argv[:2] == _POSITIONAL and len(server.argv) > 2:
-        name = server.argv[2] if not server.argv[2].startswith("-") else None
-    name = name or next(filter(None, (server.variables.get(each) for each in _MODEL_VARIABLES)), None)
+    served = option(server.argv, *server.preset.served_name_flags)
+    name = next(filter(None, named_models(server)), served)
     if not name or name.startswith("/"):  # a folder, whose claim, bucket or image may have a name
         name = size_by_name(facts.view(pod).typed, container, server)[1] or name
     return (name,) if name else ()
@@ -211,7 +196,7 @@ def with_versions(api: ApiServer, wait: Wait, found: Iterable[Serving]) -> Itera
 
 
 async def _version(api: ApiServer, serving: Serving) -> str:
-    path = VERSION_PATHS.get(serving.server or "")
+    path = serving.version_path
     if path is None or serving.port is None:
         return ""
     try:

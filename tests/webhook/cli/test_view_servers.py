@@ -9,7 +9,6 @@ from policies.probes.hangs import noticed
 from policies.probes.preset import known_presets
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named
 from tests.webhook.kube.apiserver import FakeApiServer
-from webhook.cli.servers import VERSION_PATHS
 
 VLLM: Json = {
     **SERVER,
@@ -120,7 +119,6 @@ async def test_a_server_that_cannot_be_asked_is_named(served: FakeApiServer, sca
 
 def test_the_tables_are_of_known_presets() -> None:
     assert set(noticed()) <= set(known_presets())
-    assert set(VERSION_PATHS) <= set(known_presets())
 
 
 API = "registry.example/api:1"
