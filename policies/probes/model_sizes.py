@@ -37,6 +37,9 @@ _WRITTEN: Final = {
 """Bytes of a parameter with its scales, by the number format in a name."""
 _GGUF: Final = re.compile(r"i?q([2-8])", re.IGNORECASE)
 """`Q4_K_M`: four bits and the scales of the blocks."""
+_GGUF_DEFAULT: Final = 0.65
+"""Bytes of a parameter of a repository of GGUF files without a format in its name: llama.cpp takes Q4_K_M
+(`-hf` in tools/server/README.md)."""
 _BY_FLAG: Final = {
     **dict.fromkeys(("awq", "awq_marlin"), 0.65),
     **dict.fromkeys(("gptq", "gptq_marlin", "marlin"), 1.1),
@@ -92,6 +95,8 @@ def _size_of_name(text: str, usual: float) -> int | None:
             written.append((int(match[1]) + 1) / 8)
         elif _EXPERTS.fullmatch(part):
             experts = True
+    if not written and "gguf" in parts:
+        written.append(_GGUF_DEFAULT)
     counts = _counts(text)
     if known := _published(parts, counted=bool(counts)):
         return round(known.billions * max(written) * 10**9 if written else known.gigabytes * 10**9)

@@ -141,7 +141,7 @@ def _slow_start(server: Server) -> SlowStart | None:
     found = (
         each
         for each in server.preset.slow_starts
-        if server.variables.get(each.env, "0").lower() not in ("", "0", "false")
+        if (server.variables.get(each.env) or "").lower() not in ("", "0", "false")
     )
     return max(found, key=lambda each: each.seconds, default=None)
 

@@ -31,13 +31,13 @@ def check(target: Target, facts: Facts) -> Findings:
             available = devices(container)
             server = recognised(container, facts) if available else None
             needed = 0 if server is None else on_this_node(server)
-            if server is None or needed <= available or not _runs_only(container, server):
+            if server is None or needed <= available or not runs_only(container, server):
                 continue
-            if not _runs_ray(template):
+            if not runs_ray(template):
                 yield _finding(template, container, server, needed, available)
 
 
-def _runs_ray(template: PodTemplate) -> bool:
+def runs_ray(template: PodTemplate) -> bool:
     """Whether the pod may join a Ray cluster, whose other nodes have GPUs, too."""
     return any(
         program[0] == "ray" or any("ray_cluster" in word for word in program)
@@ -50,7 +50,7 @@ def _runs_ray(template: PodTemplate) -> bool:
     )
 
 
-def _runs_only(container: Container, server: Server) -> bool:
+def runs_only(container: Container, server: Server) -> bool:
     """Whether the container runs only the server: another entrypoint may start a cluster."""
     if not launch_of(container).command and not server.own_image:
         return False
