@@ -120,6 +120,16 @@ class StartOrder(Model):
     unless: tuple[str, ...] = Field((), description="paths of fields with which all pods start together")
 
 
+class Gang(Model):
+    """Where a workload says in which queue of Volcano its pods start together."""
+
+    queue: str = Field(description="path of the queue's name")
+    default_queue: str = Field("", description="the queue if that field is absent; empty: none")
+    least: str = Field(
+        "", description="path of the number of pods that start together, by default all; empty: one"
+    )
+
+
 class Embedded(Model):
     """The spec of another kind inside a spec."""
 
@@ -166,6 +176,7 @@ class Life(Model):
     in_turn: tuple[str, ...] = Field(
         (), description="paths of fields with which roles run one after the other"
     )
+    gang: Gang | None = None
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
     misplaced: Mapping[str, str] = Field(
         default_factory=dict,

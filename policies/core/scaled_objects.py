@@ -7,11 +7,11 @@ from typing import Final
 
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
+from policies.kube.objects.scaling import KEDA_MOST
 from policies.kube.quantities import whole_number
 
 _DIGITS: Final = 9
 _PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
-_DEFAULT_MOST: Final = 100
 
 
 def autoscaler_of_scaled_object(obj: Json) -> Json | None:
@@ -36,7 +36,7 @@ def autoscaler_of_scaled_object(obj: Json) -> Json | None:
                 "name": text(reference, "name"),
             },
             "minReplicas": max(1, integer(obj, "spec", "minReplicaCount", default=0)),
-            "maxReplicas": integer(obj, "spec", "maxReplicaCount", default=_DEFAULT_MOST),
+            "maxReplicas": integer(obj, "spec", "maxReplicaCount", default=KEDA_MOST),
             "metrics": list(_metrics(obj)),
             "behavior": mapping(config, "behavior"),
         },

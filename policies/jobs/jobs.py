@@ -18,7 +18,7 @@ from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
 from policies.kube.json import Json, mapping
-from policies.kube.metadata import written
+from policies.kube.metadata import ARGO_HOOK, HELM_HOOK, written
 from policies.kube.objects.jobs import JobSet, ReplicatedJob
 from policies.kube.objects.jobs import JobSpec as TypedSpec
 from policies.kube.objects.metadata import Object
@@ -28,7 +28,7 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition after eviction, preemption, taints and node shutdown.
 https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"""
 
-HOOKS: Final = ("helm.sh/hook", "argocd.argoproj.io/hook")
+HOOKS: Final = (HELM_HOOK, ARGO_HOOK)
 """Annotations of Jobs that a release runs, watches and deletes."""
 
 _DEFAULT_BACKOFF: Final = 6

@@ -9,6 +9,10 @@ import orjson
 
 from policies.kube.json import Json, dig, mapping, maps, strings, text
 
+HELM_HOOK: Final = "helm.sh/hook"
+ARGO_HOOK: Final = "argocd.argoproj.io/hook"
+"""Annotations of objects that Helm and Argo CD apply at a certain time of a release, and delete."""
+
 
 def labels_of(obj: Json) -> Mapping[str, str]:
     return mapping(obj, "metadata", "labels")

@@ -15,11 +15,10 @@ from typing import Final
 from msgspec import Struct
 
 from policies.kube.group_kinds import JOB, POD
+from policies.kube.metadata import ARGO_HOOK, HELM_HOOK
 from policies.kube.objects.metadata import Object
 
-_ARGO_HOOK: Final = "argocd.argoproj.io/hook"
 _ARGO_WAVE: Final = "argocd.argoproj.io/sync-wave"
-_HELM_HOOK: Final = "helm.sh/hook"
 _HELM_WEIGHT: Final = "helm.sh/hook-weight"
 
 
@@ -52,28 +51,28 @@ class Position(Struct, frozen=True):
 
 def orders_with_argo(*objects: Object) -> bool:
     """Whether one of the objects has an annotation that only Argo CD reads."""
-    return any(key in obj.metadata.annotations for obj in objects for key in (_ARGO_HOOK, _ARGO_WAVE))
+    return any(key in obj.metadata.annotations for obj in objects for key in (ARGO_HOOK, _ARGO_WAVE))
 
 
 def argo_position(obj: Object) -> Position | None:
     """When Argo CD deploys an object; None if it does not on a first sync, or if that is unknown."""
-    hooks, phases = _annotation(obj, _ARGO_HOOK), _ARGO_PHASES
+    hooks, phases = _annotation(obj, ARGO_HOOK), _ARGO_PHASES
     if not hooks:  # Argo CD also reads Helm's hooks
-        hooks, phases = _annotation(obj, _HELM_HOOK), _HELM_PHASES_IN_ARGO
+        hooks, phases = _annotation(obj, HELM_HOOK), _HELM_PHASES_IN_ARGO
     wave = _number(_annotation(obj, _ARGO_WAVE) or (hooks and _annotation(obj, _HELM_WEIGHT)))
     return None if wave is None else _position(hooks, phases, wave, "in wave", f"in wave {wave}")
 
 
 def helm_position(obj: Object) -> Position | None:
     """When `helm install` deploys an object; None if it does not, or if that is unknown."""
-    hooks = _annotation(obj, _HELM_HOOK)
+    hooks = _annotation(obj, HELM_HOOK)
     weight = _number(hooks and _annotation(obj, _HELM_WEIGHT))
     return None if weight is None else _position(hooks, _HELM_PHASES, weight, "of weight", "without a hook")
 
 
 def helm_waits_for(obj: Object) -> bool:
     """Whether Helm deploys nothing else before the object is complete."""
-    return bool(_annotation(obj, _HELM_HOOK)) and obj.group_kind in (JOB, POD)
+    return bool(_annotation(obj, HELM_HOOK)) and obj.group_kind in (JOB, POD)
 
 
 def _position(

@@ -7,6 +7,7 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.lives import runs_in
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
     CRON_JOB,
@@ -18,6 +19,7 @@ from policies.kube.group_kinds import (
     RAY_CLUSTER,
     RAY_JOB,
     GroupKind,
+    kind_of,
 )
 from policies.kube.json import Json, dig, integer, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
@@ -88,25 +90,18 @@ def _is_scheduled_together(template: PodTemplate) -> bool:
 
 def _workers(obj: Json, template: PodTemplate) -> int:
     """The number of pods of a template that run at the same time and need each other."""
-    above = mapping(obj, *template.steps[:-1])
-    match template.workload.kind if template.workload else "":
-        case "Job" | "CronJob":
-            return _indexed(above)
-        case "JobSet":
-            sets = integer(mapping(obj, *template.steps[:-3]), "replicas", default=1)
-            return sets * max(1, integer(above, "parallelism", default=1))
-        case "TrainJob":
-            given = integer(obj, "spec", "trainer", "numNodes", default=0)
-            runtime = {} if template.base is None else template.base.obj
-            return given or integer(runtime, "spec", "mlPolicy", "numNodes", default=1)
-        case "LeaderWorkerSet" | "DisaggregatedSet":
-            size = integer(above, "size", default=1)
-            return 1 if template.steps[-1] == "leaderTemplate" else size - bool(above.get("leaderTemplate"))
-        case "RayCluster" | "RayJob" | "RayService" | "RayCronJob" | "RayClusterFleet":
-            if template.steps[-2] == "headGroupSpec":
-                return 1
-            return integer(above, "replicas", default=0) * integer(above, "numOfHosts", default=1)
-    return integer(above, "replicas", default=1)
+    above, kind = mapping(obj, *template.steps[:-1]), kind_of(obj)
+    if kind in (JOB, CRON_JOB):
+        return _indexed(above)
+    if kind in _LEADS:
+        size = integer(above, "size", default=1)
+        return 1 if template.steps[-1] == "leaderTemplate" else size - bool(above.get("leaderTemplate"))
+    if kind == _TRAIN_JOB:
+        given = integer(obj, "spec", "trainer", "numNodes", default=0)
+        runtime = {} if template.base is None else template.base.obj
+        return given or integer(runtime, "spec", "mlPolicy", "numNodes", default=1)
+    roles = (run.role_of(template) for run in runs_in(obj))
+    return next((role.pods for role in roles if role is not None), 0)
 
 
 def _indexed(job: Json) -> int:

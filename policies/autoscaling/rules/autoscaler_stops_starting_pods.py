@@ -18,10 +18,6 @@ from policies.kube.objects.scaling import ScaledObject
 from policies.kube.pods import Role
 from policies.probes.startup_budget import Start, start_of
 
-_COOLDOWN: Final = 300
-"""KEDA's default of cooldownPeriod."""
-_POLLING: Final = 30
-"""KEDA's default of pollingInterval."""
 _PAUSING: Final = "autoscaling.keda.sh/"
 """Annotations with this domain pause KEDA, or keep pods without an active trigger."""
 _MARGIN: Final = 4
@@ -39,8 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if not windows or None in windows:
         return
     window = max(each for each in windows if each is not None)
-    cooldown = _COOLDOWN if spec.cooldown_period is None else spec.cooldown_period
-    polling = _POLLING if spec.polling_interval is None else spec.polling_interval
+    cooldown, polling = spec.cooldown, spec.polling
     found = _longest_start(spec.scale_target_ref, facts)
     if found is None or found.seconds < (window + cooldown + polling) * (1 if found.annotated else _MARGIN):
         return

@@ -6,7 +6,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.autoscaling.targets import pods_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import SCALED_OBJECT
-from policies.kube.objects.scaling import ScaledObject
+from policies.kube.objects.scaling import KEDA_MOST, ScaledObject
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -17,8 +17,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if any(wants_accelerator(pod, facts) for pod in pods_of(scaled.scale_target_ref, facts)):
         yield Finding(
             "spec",
-            f"The ScaledObject has no maxReplicaCount, so KEDA scales {kind} {name} to as many as 100 "
-            "pods, each with accelerators.",
+            f"The ScaledObject has no maxReplicaCount, so KEDA scales {kind} {name} to as many as "
+            f"{KEDA_MOST} pods, each with accelerators.",
             "Set maxReplicaCount to the number of pods that you have accelerators for.",
         )
 

@@ -8,14 +8,14 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import known_lives, run_of
 from policies.jobs.jobs import is_hook
 from policies.kube.group_kinds import JOB
+from policies.kube.metadata import ARGO_HOOK
 from policies.kube.objects.jobs import Job
 
-_HOOK: Final = "argocd.argoproj.io/hook"
 _ARGO: Final = (
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/sync-wave",
     "argocd.argoproj.io/sync-options",
-    _HOOK,
+    ARGO_HOOK,
 )
 _FLUX: Final = ("kustomize.toolkit.fluxcd.io/name", "helm.toolkit.fluxcd.io/name")
 _FLUX_OFF: Final = "kustomize.toolkit.fluxcd.io/reconcile"
@@ -33,8 +33,9 @@ def _recreated(target: Target) -> Findings:
     known = run.life.recreated if run is not None else None
     if run is None or known is None or not isinstance(seconds := run.value(known.ttl), int):
         return
+    made = next((each.kind for each in run.life.embeds if known.ttl.startswith(f"{each.at}.")), run.life.kind)
     yield Finding(
-        run.at(known.ttl), f"The JobSet is deleted {seconds} s after it ends. {known.what}.", known.instead
+        run.at(known.ttl), f"The {made} is deleted {seconds} s after it ends. {known.what}.", known.instead
     )
 
 
@@ -53,7 +54,7 @@ def _applied(target: Target) -> Findings:
         else ""
     )
     if is_hook(target.obj):
-        if seconds == 0 and tool == "Argo CD" and metadata.annotations.get(_HOOK) != "Skip":
+        if seconds == 0 and tool == "Argo CD" and metadata.annotations.get(ARGO_HOOK) != "Skip":
             yield Finding(
                 _PATH,
                 "Argo CD waits for the end of this hook, and Kubernetes deletes the Job as soon as it has "
@@ -68,7 +69,7 @@ def _applied(target: Target) -> Findings:
         f"{tool} applies this Job, and Kubernetes deletes it {seconds} s after it ends. {tool} then finds "
         "it missing and, with automatic sync, runs it again and again.",
         "Omit ttlSecondsAfterFinished, or make the Job a hook with a deletion policy "
-        "(argocd.argoproj.io/hook: Sync, argocd.argoproj.io/hook-delete-policy: BeforeHookCreation)."
+        f"({ARGO_HOOK}: Sync, argocd.argoproj.io/hook-delete-policy: BeforeHookCreation)."
         if tool == "Argo CD"
         else "Omit ttlSecondsAfterFinished. With force: true, Flux replaces a Job that has changed.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -111,6 +112,13 @@ class AutoscalerConfig(Part):
     behavior: ScalingBehavior = ScalingBehavior()
 
 
+KEDA_MOST: Final = 100
+KEDA_COOLDOWN: Final = 300
+KEDA_POLLING: Final = 30
+"""KEDA's defaults of maxReplicaCount, cooldownPeriod and pollingInterval (`defaultHPAMaxReplicas` in
+apis/keda/v1alpha1/scaledobject_types.go, and pkg/scaling of KEDA 2.18)."""
+
+
 class ScalingModifiers(Part):
     formula: str = ""
 
@@ -129,6 +137,16 @@ class ScaledObjectSpec(Part):
     cooldown_period: int | None = None
     triggers: tuple[Trigger, ...] = ()
     advanced: ScaledObjectAdvanced = ScaledObjectAdvanced()
+
+    @property
+    def cooldown(self) -> int:
+        """Seconds without an active trigger until all pods are stopped."""
+        return KEDA_COOLDOWN if self.cooldown_period is None else self.cooldown_period
+
+    @property
+    def polling(self) -> int:
+        """Seconds between two looks at the triggers."""
+        return KEDA_POLLING if self.polling_interval is None else self.polling_interval
 
 
 class ScaledObject(Object):

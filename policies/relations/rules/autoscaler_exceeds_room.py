@@ -21,14 +21,13 @@ from policies.kube.group_kinds import (
 )
 from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayObject
+from policies.kube.objects.scaling import KEDA_MOST
 from policies.quotas.quotas import quota_matches
 from policies.relations.bounded_pools import bound_of
 from policies.relations.domains import MAX_NODES, DomainCause, domains, limits_of
 from policies.rollouts.rollouts import autoscaler_of, made_autoscalers, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"
-_KEDA_DEFAULT: Final = 100
-"""maxReplicaCount of a ScaledObject that does not set it."""
 _RAY_DEFAULT: Final = 2**31 - 1
 """maxReplicas of a worker group that does not set it."""
 
@@ -82,7 +81,7 @@ def _scaled(target: Target, facts: Facts) -> Iterator[_Scaled]:
         if autoscaler is None:
             return
         most, name = autoscaler.spec.max_replicas or 0, autoscaler.name
-        if most == _KEDA_DEFAULT and name.startswith(_KEDA):
+        if most == KEDA_MOST and name.startswith(_KEDA):
             return
         several = target.kind == LEADER_WORKER_SET or len(target.templates) != 1
         yield _Scaled(
