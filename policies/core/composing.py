@@ -211,6 +211,8 @@ def _resources(node: Json, entry: Composed) -> Json:
         requests[resource] = amount
         if each.limited:
             limits[resource] = amount
+        elif each.limit and (limit := _dig(node, each.limit)) is not None:
+            limits[resource] = f"{limit}"
     device = _at(node, entry.device) if entry.device else {}
     if text(device, "name") and device.get("quantity"):
         limits[text(device, "name")] = f"{device['quantity']}"

@@ -56,6 +56,7 @@ class Requested(Model):
     default: str = Field(description="the amount without any of them")
     jvm: bool = Field(False, description="whether the amount is written as for a JVM: `512m` is 512 MiB")
     limited: bool = Field(False, description="whether the limit is the request")
+    limit: str = Field("", description="path of the limit")
 
 
 class GivenField(Model):

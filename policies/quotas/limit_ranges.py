@@ -137,13 +137,13 @@ def total(containers: Iterable[tuple[Container, Amounts]]) -> dict[str, Decimal]
     return {name: max(running[name], starting[name]) for name in (*running, *starting)}
 
 
-def written_requests(template: PodTemplate) -> dict[str, Decimal]:
-    """The requests of a pod as its author wrote them, without defaults; empty if it has requests for all its
-    containers together. Raises ValueError."""
+def written_requests(template: PodTemplate, defaults: LimitDefaults = NO_DEFAULTS) -> dict[str, Decimal]:
+    """The requests of a pod as its author wrote them, with the given defaults; empty if it has requests for
+    all its containers together. Raises ValueError."""
     view = PodView(template.unprojected)
     if has_pod_level_resources(view.typed.spec):
         return {}
-    sums = total((each.container, each.requests) for each in resources_of(view.containers, NO_DEFAULTS))
+    sums = total((each.container, each.requests) for each in resources_of(view.containers, defaults))
     return {name: amount for name, amount in sums.items() if amount > 0}
 
 

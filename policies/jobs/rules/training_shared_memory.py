@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from policies.accelerators.rules.parallelism_exceeds_gpus import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
@@ -10,6 +12,7 @@ from policies.containers.programs import option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_one, table
 from policies.core.settings import Field, Model
+from policies.kube.field_paths import every_value_at
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 
@@ -17,6 +20,12 @@ from policies.kube.quantities import whole_number
 class RankLauncher(Model):
     run: str = Field(description="the program, or the module that Python runs")
     ranks: tuple[str, ...] = Field(description="flags with the number of processes on the node")
+    remote: tuple[str, ...] = Field(
+        (), description="flags for other nodes, with which it is the number on all"
+    )
+    least_alone: int = Field(
+        0, description="the least number of processes that need it without GPUs, too; 0: only GPUs need it"
+    )
     source: str = Field(description="the documentation of the program")
 
 
@@ -42,6 +51,12 @@ def check(target: Target, facts: Facts) -> Findings:
         workload = template.workload
         if not template.is_as_written and not (workload is not None and workload.without_shm):
             continue  # its operator may mount one, as KubeRay does
+        if workload is not None and any(
+            "shm" in str(value)
+            for each in workload.unread
+            for _, value in every_value_at(target.obj, each.path)
+        ):
+            continue  # a patch in a string, as Argo's podSpecPatch
         if template.is_ray or not template.completes or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):
@@ -62,7 +77,10 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
         launcher = next((each for each in _table().launchers if each.run in (command.name, *words[:4])), None)
         if launcher is not None:
             ranks = whole_number(option(words, *launcher.ranks), 5) or 0
-            if ranks > 1 and devices(container) > 1:
+            if launcher.least_alone:
+                if ranks >= launcher.least_alone and not _is_remote(template, container, launcher, words):
+                    return f"{launcher.run} starts {ranks} processes, which exchange their data through it"
+            elif ranks > 1 and devices(container) > 1:
                 return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
         elif not is_python(command.name):
             continue
@@ -70,6 +88,20 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
             if count := whole_number(option(words, *loader.flags), 5):
                 return f"{count} data loading processes pass their batches through it"
     return ""
+
+
+def _is_remote(
+    template: PodTemplate, container: Container, launcher: RankLauncher, words: tuple[str, ...]
+) -> bool:
+    """Whether the processes may be in other pods: by flags, by variables, or by the operator of MPIJobs."""
+    for word, following in pairwise((*words, "")):
+        name, _, value = word.partition("=")
+        # A number is for a flag of the program: `mpirun -np 8 all_reduce_perf -f 2`.
+        if name in launcher.remote and whole_number(value or following, 5) is None:
+            return True
+    if any("hostfile" in variable.name.lower() for variable in container.typed.env):
+        return True
+    return template.workload is not None and template.workload.kind == "MPIJob"
 
 
 RULE = rule(__name__, check, requires=(PodFeature.COMPLETES, PodFeature.COMMAND))

@@ -57,6 +57,8 @@ _MEASURES: Final = (
 )
 """Parts of names of benchmarks, which have nothing to save."""
 
+_CHECKPOINT: Final = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
+
 _TRAINS: Final = re.compile(
     r"(?<![a-z])(?:pre)?train|fine-?_?tun|(?<![a-z])(?:sft|dpo|grpo|ppo|rlhf|lora)(?![a-z])|torchrun|deepspeed"
     r"|(?<![a-z])accelerate(?![a-z])|maxtext|axolotl"
@@ -68,7 +70,11 @@ inference, can start again."""
 def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     training = [
-        t for t in target.templates if t.completes and catalogue.requests(t.typed.spec) and _trains(target, t)
+        t
+        for t in target.templates
+        if t.completes
+        and (catalogue.requests(t.typed.spec) or _writes_checkpoints(target, t))
+        and _trains(target, t)
     ]
     if not training or is_someone_elses(target.obj):
         return
@@ -90,6 +96,20 @@ def check(target: Target, facts: Facts) -> Findings:
         "Mount a PersistentVolumeClaim for checkpoints, or name their location in the annotation "
         f"{CHECKPOINT}.",
     )
+
+
+def _writes_checkpoints(target: Target, template: PodTemplate) -> bool:
+    """Whether training without accelerators says where its checkpoints are: an option names a local path."""
+    if target.kind not in KUBEFLOW_JOBS:
+        return False
+    for container in template.containers(Role.MAIN):
+        words = container.typed.argv
+        for index, word in enumerate(words):
+            name, _, value = word.partition("=")
+            path = value or (words[index + 1] if index + 1 < len(words) else "")
+            if name.startswith("--") and _CHECKPOINT.search(name) and path.startswith("/"):
+                return True
+    return False
 
 
 def _trains(target: Target, template: PodTemplate) -> bool:
@@ -213,5 +233,5 @@ RULE = rule(
     __name__,
     check,
     (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS),
-    requires=(PodFeature.COMPLETES, PodFeature.EXTENDED),
+    requires=(PodFeature.COMPLETES,),
 )

@@ -1,4 +1,4 @@
-"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten: pods to which a mesh adds a proxy."""
+"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten: pods with a mesh's proxy."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lives import known_lives, runs_in
 from policies.core.settings import Field, Model
+from policies.kube.group_kinds import POD
+from policies.kube.metadata import controller
 from policies.kube.pods import Container, Role
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
@@ -110,6 +112,8 @@ _EXITS: Final = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
 
 
 def jobs_without_end(target: Target, facts: Facts) -> Findings:
+    if target.kind == POD and controller(target.obj) is not None:
+        return  # its controller's object is reported
     stops = {run.life.kind for run in runs_in(target.obj) if run.life.stops_sidecars}
     for template in target.templates:
         if stops or not template.completes:
@@ -120,9 +124,10 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
         if any(_STOPS.search(word) for word in words) or not words:
             continue
+        which = "this pod" if target.kind == POD else f"the pods of this {target.kind.kind}"
         yield Finding(
             template.spec_path,
-            f"{mesh.name} adds a proxy to the pods of this {target.kind.kind}, and nothing stops it when "
+            f"{mesh.name} adds a proxy to {which}, and nothing stops it when "
             "the work is done. Unless the proxy is a native sidecar, the pod never completes.",
             f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or turn "
             f"it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
@@ -156,7 +161,7 @@ RULES = (
     rule(
         __name__,
         jobs_without_end,
-        tuple(known_lives()),
+        (*known_lives(), POD),
         requires=(PodFeature.COMPLETES,),
         name="mesh-job-never-ends",
     ),

@@ -1,4 +1,4 @@
-"""deploy-order-deadlock: workloads that wait for objects that Argo CD or Helm deploys after them."""
+"""deploy-order-deadlock: workloads that wait for or read objects that Argo CD or Helm deploys after them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from policies.kube.objects.reading import read
 from policies.kube.objects.services import Service
 from policies.relations.links import Link, blocking_links, tried_links
 from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
+from policies.relations.reads import objects_read
 
 _MAX: Final = 8
 """The number of waits of one workload that are compared with the order."""
@@ -25,6 +26,7 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 def check(target: Target, facts: Facts) -> Findings:
     if not target.replicas:
         return
+    yield from islice(_read_too_early(target, facts), 1)
     for link in (*blocking_links(target)[:_MAX], *tried_links(target)[:_MAX]):
         found = resolve(link.host, facts.namespace, facts.cluster)
         # Only manifests have annotations; objects in a cluster were deployed before.
@@ -39,6 +41,37 @@ def check(target: Target, facts: Facts) -> Findings:
         if finding is not None:
             yield finding
             return
+
+
+def _read_too_early(target: Target, facts: Facts) -> Findings:
+    """A ConfigMap, Secret or claim that the pods need, and that is deployed after the workload has ended."""
+    manifests = facts.whole
+    obj = target.read(Object)
+    if manifests is None:
+        return
+    for template in target.templates:
+        for each in objects_read(template):
+            found = None if each.optional else manifests.named(each.kind, facts.namespace, each.name)
+            if found is None:
+                continue
+            other = read(found, Object)
+            argo = orders_with_argo(obj, other)
+            if not other.is_manifest or not (argo or helm_waits_for(obj)):
+                continue
+            tool, position_of = ("Argo CD", argo_position) if argo else ("Helm", helm_position)
+            own, later = position_of(obj), position_of(other)
+            if own is None or later is None or later.rank <= own.rank:
+                continue
+            verb, what = "mounts" if each.mounted else "reads", f"{each.kind.kind} {each.name}"
+            done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
+            yield Finding(
+                each.path,
+                f"The pod {verb} {what}, which {tool} deploys {later.description}, after this "
+                f"{target.kind.kind} ({own.description}) is {done}. Unless it exists before, none of its "
+                "containers starts, and the first deployment never completes.",
+                f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}.",
+                Certainty.LIKELY,
+            )
 
 
 def _compared(target: Target, link: Link, service: Service, providers: list[Object]) -> Finding | None:

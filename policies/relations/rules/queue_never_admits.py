@@ -1,4 +1,4 @@
-"""queue-never-admits: workloads in a queue of Kueue that cannot admit them.
+"""queue-never-admits: workloads in a queue of Kueue or Volcano that cannot admit them.
 
 Semantics: `pkg/scheduler/flavorassigner` and `pkg/controller/jobs/job` of Kueue 0.14.
 """
@@ -22,9 +22,10 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
-from policies.quotas.limit_ranges import formatted, written_requests
+from policies.quotas.limit_ranges import NO_DEFAULTS, defaults_in, formatted, written_requests
 from policies.relations.cohorts import greatest_quota
 from policies.relations.domains import MAX_NODES
+from policies.relations.volcano_queues import beyond_capability
 
 _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
@@ -37,6 +38,11 @@ _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or 
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    yield from beyond_capability(target, facts)
+    yield from _of_kueue(target, facts)
+
+
+def _of_kueue(target: Target, facts: Facts) -> Findings:
     name = target.read(Object).metadata.labels.get(QUEUE_NAME)
     all_queues = facts.cluster_objects(LocalQueue)
     if not name or not all_queues:
@@ -193,7 +199,8 @@ def _requests(template: PodTemplate, spec: PodSpec, facts: Facts) -> dict[str, D
     accelerators = facts.settings(GpuAffinity).catalogue.requests(spec)
     found = {name: Decimal(count) for name, count in accelerators.items()}
     try:
-        return found | written_requests(template)
+        # Kueue adds the defaults of LimitRanges (`AdjustResources` in pkg/workload/resources.go).
+        return found | written_requests(template, defaults_in(facts) or NO_DEFAULTS)
     except ValueError:
         return found
 
