@@ -130,6 +130,16 @@ class Gang(Model):
     )
 
 
+class Schedule(Model):
+    """When a workload starts the runs that are in its spec."""
+
+    field: str = Field(description="path of the schedule in cron's syntax")
+    policy: str = Field(description="path of what happens if a run has not ended when the next one is due")
+    default: str = Field(description="its value if it is absent")
+    overlaps: tuple[str, ...] = Field(min_length=1, description="values with which both run")
+    instead: str = Field(description="the value with which the next one waits or is left out")
+
+
 class Embedded(Model):
     """The spec of another kind inside a spec."""
 
@@ -177,6 +187,7 @@ class Life(Model):
         (), description="paths of fields with which roles run one after the other"
     )
     gang: Gang | None = None
+    schedule: Schedule | None = None
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
     misplaced: Mapping[str, str] = Field(
         default_factory=dict,
@@ -223,6 +234,12 @@ def life_of(obj: Json) -> Life | None:
 def run_of(obj: Json) -> Run | None:
     """An object whose kind has a known life."""
     return next(runs_in(obj), None)
+
+
+def role_of(obj: Json, template: PodTemplate) -> RoleAt | None:
+    """The role whose pods a template describes, in the object or in the first workload in it that has one."""
+    roles = (run.role_of(template) for run in runs_in(obj))
+    return next((role for role in roles if role is not None), None)
 
 
 class RoleAt(Struct, frozen=True):

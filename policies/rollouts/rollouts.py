@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import TypedIndex
-from policies.core.lives import runs_in
+from policies.core.lives import role_of, runs_in
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import MadeDeployment
 from policies.kube import group_kinds
@@ -106,15 +106,14 @@ def pods_per_replica(target: Target) -> list[tuple[PodTemplate, int]]:
 def pods_in_group(target: Target) -> dict[str, int]:
     """The pods of each template of a group whose pods wait for each other, by the template's path; empty for
     other workloads, whose pods run one after the other if the quota admits only some."""
-    run = next(runs_in(target.obj), None)
+    runs = list(runs_in(target.obj))
     if (
-        run is None
-        or run.is_elastic
-        or any(map(run.has, run.life.in_turn))
+        not runs
+        or any(run.is_elastic or any(map(run.has, run.life.in_turn)) for run in runs)
         or not any(t.workload is not None and t.workload.group for t in target.templates)
     ):
         return {}
-    roles = {template.path: run.role_of(template) for template in target.templates}
+    roles = {template.path: role_of(target.obj, template) for template in target.templates}
     return {path: role.pods for path, role in roles.items() if role is not None}
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.lives import runs_in
+from policies.core.lives import role_of
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
     CRON_JOB,
@@ -100,8 +100,8 @@ def _workers(obj: Json, template: PodTemplate) -> int:
         given = integer(obj, "spec", "trainer", "numNodes", default=0)
         runtime = {} if template.base is None else template.base.obj
         return given or integer(runtime, "spec", "mlPolicy", "numNodes", default=1)
-    roles = (run.role_of(template) for run in runs_in(obj))
-    return next((role.pods for role in roles if role is not None), 0)
+    role = role_of(obj, template)
+    return 0 if role is None else role.pods
 
 
 def _indexed(job: Json) -> int:

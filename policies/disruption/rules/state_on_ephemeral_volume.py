@@ -19,7 +19,7 @@ class DataDirectory(Model):
 
     image: str = Field(description="the last part of the image's repository")
     path: str = Field(description="the directory with the data")
-    argument: str = Field("", description="a word of the command line, without which it has only a cache")
+    argument: str = Field("", description="words of the command line, without which it has only a cache")
     source: str
 
 
@@ -68,9 +68,9 @@ def _paths(container: Container) -> tuple[str, ...]:
     """The data directories of a store that is no server of a preset. Without any volume it is not reported:
     people run databases so for tests, and MinIO as a gateway."""
     name = repository(container.image).rpartition("/")[2]
-    argv = container.typed.argv
+    line = f" {' '.join(container.typed.argv)} "
     known = (each for each in _directories() if each.image == name)
-    return tuple(each.path for each in known if not each.argument or each.argument in argv)
+    return tuple(each.path for each in known if not each.argument or f" {each.argument} " in line)
 
 
 def _may_keep(template: PodTemplate, container: Container) -> bool:

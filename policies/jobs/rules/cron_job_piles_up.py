@@ -1,4 +1,6 @@
-"""cron-job-piles-up: CronJobs whose runs overlap, come late, or are kept in large numbers."""
+"""cron-job-piles-up: CronJobs whose runs overlap, come late, or are kept in large numbers.
+
+Of other kinds with a schedule, only overlapping runs are reported."""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.lives import known_lives, runs_in
 from policies.jobs.jobs import PlacedJobSpec, jobs_in
 from policies.jobs.schedules import shortest_period
 from policies.jobs.training import runs_training
@@ -16,6 +19,7 @@ from policies.kube.objects.jobs import CronJob, CronJobSpec
 _BACKOFF: Final = 10
 """Seconds before the Job controller's first retry; each further pause is twice as long, 600 at most."""
 _LONGEST_BACKOFF: Final = 600
+_DAY: Final = 86400
 _FREQUENT: Final = 300
 """Seconds: runs that come more often are expected to be short, and a failing one lasts longer than that."""
 _MANY: Final = 50
@@ -25,6 +29,32 @@ _TOO_SHORT: Final = 10
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    yield from _of_cron_job(target, facts) if target.kind == CRON_JOB else _scheduled(target, facts)
+
+
+def _scheduled(target: Target, facts: Facts) -> Findings:
+    """The runs of a kind whose schedule is in the table of lives."""
+    outer, *inner = runs_in(target.obj)
+    schedule = outer.life.schedule
+    if schedule is None or outer.is_suspended:
+        return
+    written = outer.value(schedule.field)
+    period = shortest_period(written) if isinstance(written, str) else None
+    policy = outer.value(schedule.policy) or schedule.default
+    if period is None or policy not in schedule.overlaps:
+        return
+    deadlines = [run.value(run.life.deadline) for run in inner if run.life.deadline]
+    deadline = next((each for each in deadlines if isinstance(each, int)), None)
+    hint = f"Set {schedule.policy} to {schedule.instead}."
+    if deadline is not None and deadline <= period:
+        return
+    if deadline is not None and period <= _FREQUENT:
+        yield Finding(outer.at(schedule.policy), _too_long(deadline, period), hint)
+    elif _trains(target, facts) and period < _DAY:
+        yield Finding(outer.at(schedule.policy), _still_training(period), hint)
+
+
+def _of_cron_job(target: Target, facts: Facts) -> Findings:
     spec = target.read(CronJob).spec
     period = shortest_period(spec.schedule)
     for job in jobs_in(target.obj) if not spec.suspend else ():
@@ -41,20 +71,10 @@ def _overlap(target: Target, job: PlacedJobSpec, period: int, facts: Facts) -> I
     if deadline is not None and deadline <= period:
         return
     path = "spec.concurrencyPolicy"
-    if _trains(target, facts) and period < 86400:
-        yield Finding(
-            path,
-            f"A run starts every {_period(period)}, even while the previous one is still training. Slow or "
-            "waiting runs add up, and they take accelerators and nodes from each other.",
-            _HINT,
-        )
+    if _trains(target, facts) and period < _DAY:
+        yield Finding(path, _still_training(period), _HINT)
     elif deadline is not None and period <= _FREQUENT:
-        yield Finding(
-            path,
-            f"A run may take {_words(deadline)} (activeDeadlineSeconds), but the next one starts after "
-            f"{_words(period)}. Up to {-(-deadline // period)} run at the same time.",
-            _HINT,
-        )
+        yield Finding(path, _too_long(deadline, period), _HINT)
     elif deadline is None and period <= _FREQUENT and period < _time_of_retries(job):
         yield Finding(
             path,
@@ -63,6 +83,20 @@ def _overlap(target: Target, job: PlacedJobSpec, period: int, facts: Facts) -> I
             "never ends. The runs add up until the nodes are full.",
             _HINT,
         )
+
+
+def _still_training(period: int) -> str:
+    return (
+        f"A run starts every {_period(period)}, even while the previous one is still training. Slow or "
+        "waiting runs add up, and they take accelerators and nodes from each other."
+    )
+
+
+def _too_long(deadline: int, period: int) -> str:
+    return (
+        f"A run may take {_words(deadline)} (activeDeadlineSeconds), but the next one starts after "
+        f"{_words(period)}. Up to {-(-deadline // period)} run at the same time."
+    )
 
 
 def _blocked(target: Target, job: PlacedJobSpec, facts: Facts) -> Iterator[Finding]:
@@ -134,4 +168,8 @@ def _words(seconds: int) -> str:
     return f"{seconds} s"
 
 
-RULE = rule(__name__, check, (CRON_JOB,))
+_KINDS: Final = (
+    CRON_JOB,
+    *(gk for gk, lives in known_lives().items() if any(each.schedule is not None for each in lives)),
+)
+RULE = rule(__name__, check, _KINDS)

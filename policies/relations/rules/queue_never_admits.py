@@ -13,8 +13,8 @@ from typing import Final
 from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lives import runs_in
-from policies.kube.group_kinds import JOB
+from policies.core.lives import role_of, runs_in
+from policies.kube.group_kinds import CRON_JOB, JOB
 from policies.kube.names import closest, listed
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
@@ -173,10 +173,9 @@ def _all_together(
 
 def _pod_sets(target: Target) -> Iterator[tuple[PodTemplate, int]]:
     """The templates with the number of their pods that Kueue must admit together."""
-    run = next(runs_in(target.obj), None)
+    elastic = any(run.is_elastic for run in runs_in(target.obj))
     for template in target.templates:
-        role = run.role_of(template) if run is not None and target.kind != JOB else None
-        elastic = run is not None and run.is_elastic
+        role = None if target.kind in (JOB, CRON_JOB) else role_of(target.obj, template)
         pods = _min_pods(target) if role is None else min(role.pods, 1) if elastic else role.pods
         if pods:
             yield template, pods
