@@ -11,7 +11,7 @@ from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.reading import read
+from policies.kube.objects.reading import read, readable
 from policies.kube.objects.services import Service
 from policies.relations.links import Link, blocking_links, tried_links
 from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
@@ -52,11 +52,11 @@ def _read_too_early(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for each in objects_read(template):
             found = None if each.optional else manifests.named(each.kind, facts.namespace, each.name)
-            if found is None:
+            other = None if found is None else readable(found, Object)
+            if other is None or not other.is_manifest:
                 continue
-            other = read(found, Object)
             argo = orders_with_argo(obj, other)
-            if not other.is_manifest or not (argo or helm_waits_for(obj)):
+            if not (argo or helm_waits_for(obj)):
                 continue
             tool, position_of = ("Argo CD", argo_position) if argo else ("Helm", helm_position)
             own, later = position_of(obj), position_of(other)
