@@ -1,8 +1,8 @@
 """The contracts of mutators and rules, and every name of `policies.core` that rules use.
 
 A mutator is a settings model, a pure function, and a page `<id>.md` in its subject's folder. A rule is a pure
-function in a module of its subject's `rules`, with its modes and texts in a YAML file next to it; rules with one
-check share a module. `policies.core.registry` finds both.
+function in a module of its subject's `rules`, with its modes and texts in a YAML file next to it; rules with
+one check share a module. `policies.core.registry` finds both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten: pods with a mesh's proxy."""
+"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten: pods with the proxy of a mesh."""
 
 from __future__ import annotations
 

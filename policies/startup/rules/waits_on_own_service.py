@@ -1,5 +1,4 @@
-"""init-waits-on-own-service, readiness-waits-on-own-service: pods that become ready only after their own Service
-answers."""
+"""init-waits-on-own-service, readiness-waits-on-own-service: pods that wait for their own Service."""
 
 from __future__ import annotations
 
