@@ -15,10 +15,9 @@ Other packages import only the names below; the modules are internal. Each quest
 Imports: no other package of this repository.
 """
 
-from policies.commands.budget import BudgetSpent, StepBudget
 from policies.commands.children import children
 from policies.commands.hosts import reach_of
-from policies.commands.model import Command, CommandSummary, Host, Reach, ScriptLoop
+from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
 from policies.commands.programs import SHELLS, is_python
 from policies.commands.reader import read

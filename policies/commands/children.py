@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.commands.budget import BudgetSpent, StepBudget
+from policies.commands.model import BudgetSpent, StepBudget
 from policies.commands.programs import SHELLS, shell_operands
 from policies.commands.shell import ShellError, parse
 from policies.commands.syntax import Case, Command, Group, If, Loop, Redirected, Script, Simple

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from policies.commands import syntax
-from policies.commands.budget import StepBudget
 from policies.commands.durations import seconds
+from policies.commands.model import StepBudget
 
 _BRACE_RANGE = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from policies.commands import values
-from policies.commands.budget import StepBudget
+from policies.commands.model import StepBudget
 from policies.commands.syntax import Arithmetic, Literal, Part, Script, Substitution, Variable, Word
 
 _MAX_PATTERN = 128

@@ -15,9 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.commands import values
-from policies.commands.budget import StepBudget
 from policies.commands.hosts import is_url
-from policies.commands.model import Host, Reach
+from policies.commands.model import Host, Reach, StepBudget
 from policies.commands.reach import ClientContext
 
 MAX_CODE = 32_768

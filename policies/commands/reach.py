@@ -1,14 +1,19 @@
-"""The hosts that a client program reaches, and its longest duration."""
+"""The hosts that a client program reaches, and its longest duration.
+
+A setting may name another host than the one in the URL: curl's options, proxies, gRPC names.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.commands import redirection
+from policies.commands import values
 from policies.commands.clients import Client, Operands, clients
 from policies.commands.durations import seconds
 from policies.commands.hosts import MAX_HOSTS, host, is_url, url_hosts
@@ -65,7 +70,7 @@ def _hosts(name: str, client: Client, parsed: Parsed, context: ClientContext) ->
         hosts = map(Host.uncertain, hosts)  # the file may name another address, a proxy or a socket
     proxies = tuple(_proxies(name, client, parsed, context))
     for each in hosts:
-        if not proxies or redirection.is_bypassed(each.name, _no_proxy(client, parsed, context)):
+        if not proxies or is_bypassed(each.name, _no_proxy(client, parsed, context)):
             yield each
             continue
         yield from proxies
@@ -79,13 +84,13 @@ def _proxies(name: str, client: Client, parsed: Parsed, context: ClientContext) 
     A proxy elsewhere that the environment names is ignored: the host behind it counts.
     """
     named = parsed.values(client.proxies)
-    named += redirection.wget_proxies(parsed.values(("-e", "--execute"))) if name == "wget" else []
+    named += wget_proxies(parsed.values(("-e", "--execute"))) if name == "wget" else []
     if named:
-        address = redirection.proxy_address(named[-1])
+        address = proxy_address(named[-1])
         if address:
             yield from _address(address, name, context)
     elif client.operands is Operands.URLS:
-        for variable in redirection.PROXY_VARIABLES:
+        for variable in PROXY_VARIABLES:
             address = context.lookup(variable) or ""
             for each in _address(address, name, context) if address else ():
                 if each.reach is Reach.LOCAL:
@@ -125,7 +130,7 @@ def _argument_hosts(name: str, client: Client, parsed: Parsed, context: ClientCo
     for text in parsed.values(client.hosts)[:MAX_HOSTS]:
         for item in text.split(",", MAX_HOSTS)[:MAX_HOSTS]:
             if not item.isdigit():  # sqlcmd's `host,port`
-                yield from _address(redirection.redirected(item, connect_to, resolve), name, context)
+                yield from _address(redirected(item, connect_to, resolve), name, context)
     for text in parsed.values(client.locations)[:MAX_HOSTS]:
         yield from _location(text, name, context)
     operands = parsed.operands[: _OPERANDS_READ.get(client.operands, MAX_HOSTS)]
@@ -133,7 +138,7 @@ def _argument_hosts(name: str, client: Client, parsed: Parsed, context: ClientCo
         hosts: Iterable[Host]
         match client.operands:
             case Operands.URLS:
-                hosts = context.url_hosts(redirection.redirected(text, connect_to, resolve), name)
+                hosts = context.url_hosts(redirected(text, connect_to, resolve), name)
             case Operands.LOCATION:
                 hosts = _location(text, name, context)
             case Operands.REMOTE:
@@ -154,7 +159,7 @@ def _address(text: str, name: str, context: ClientContext) -> Iterator[Host]:
     if is_url(text):
         yield from context.url_hosts(text, name)
     elif not text.startswith(_SOCKETS):
-        text = redirection.grpc_address(text).removeprefix("tcp:").rpartition("/")[2]
+        text = grpc_address(text).removeprefix("tcp:").rpartition("/")[2]
         yield context.host(text, name)
 
 
@@ -310,3 +315,66 @@ def devtcp(path: str, context: ClientContext) -> Host | None:
     if len(parts) < 5 or parts[0] or parts[1] != "dev" or parts[2] not in ("tcp", "udp"):
         return None
     return context.host(parts[3], "/dev/tcp")
+
+
+PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HTTP_PROXY")
+_HOST: Final = r"(\[[^\]]*\]|[^:\[\]]*)"
+_CONNECT_TO: Final = re.compile(rf"{_HOST}:([^:]*):{_HOST}(?::([^:]*))?")
+_RESOLVE: Final = re.compile(rf"\+?{_HOST}:(?:([^:\[]*):)?(\[.*|[^:]*|[0-9a-fA-F:.]+(?:,.*)?)")
+_URL: Final = re.compile(
+    r"((?:([A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/?#@]*@)?)(\[[^\]]*\]|[^/?#:]*)(?::([^/?#]*))?"
+)
+_PORTS: Final = {"https": "443", "wss": "443", "ftp": "21"}
+_GRPC_SCHEMES: Final = frozenset({"ipv4", "ipv6", "dns", "passthrough"})
+
+
+def redirected(url: str, connect_to: Sequence[str], resolve: Sequence[str]) -> str:
+    """The URL with the host that curl's `--connect-to` and `--resolve` put in its place."""
+    found = _URL.match(url) if connect_to or resolve else None
+    if found is None:
+        return url
+    before, scheme, name, port = found.groups()
+    port = port or _PORTS.get((scheme or "").lower(), "80")
+    name = name.lower()
+    for rule in map(_CONNECT_TO.fullmatch, connect_to):
+        if rule and rule[1].lower() in ("", name) and rule[2] in ("", port):
+            name, port = rule[3].lower() or name, rule[4] or port
+            break
+    for rule in map(_RESOLVE.fullmatch, resolve):
+        if rule and rule[1].lower() in ("*", "", name) and rule[2] in (None, port):
+            name = _first_address(rule[3])
+    return f"{before}{name}:{port}{url[found.end() :]}"
+
+
+def _first_address(addresses: str) -> str:
+    """The first address of the list, an IPv6 address in brackets."""
+    first = addresses.partition(",")[0].strip("[]")
+    return f"[{first}]" if first.count(":") > 1 and values.is_known(first) else first
+
+
+def proxy_address(text: str) -> str:
+    """The proxy in an option's value. HTTPie adds a scheme: `http:http://localhost`."""
+    return re.sub(r"^(?:https?|all):(?!//)", "", text)
+
+
+def wget_proxies(commands: Iterable[str]) -> Iterator[str]:
+    """The proxies among the settings of wget's `-e`."""
+    for command in commands:
+        name, _, value = command.partition("=")
+        if name.strip() in ("http_proxy", "https_proxy"):
+            yield value.strip()
+
+
+def is_bypassed(name: str, no_proxy: str) -> bool:
+    """Whether the list `no_proxy` contains a host or its domain."""
+    for each in re.split(r"[,\s]+", no_proxy.lower()):
+        domain = each.lstrip(".")
+        if each == "*" or (domain and (name == domain or name.endswith(f".{domain}"))):
+            return True
+    return False
+
+
+def grpc_address(text: str) -> str:
+    """The address in a gRPC name with a scheme, `ipv4:127.0.0.1:80`."""
+    scheme, _, rest = text.partition(":")
+    return rest if scheme in _GRPC_SCHEMES and rest and not rest.isdigit() else text

@@ -12,13 +12,12 @@ from functools import partial
 from typing import Any
 
 from policies.commands import reach, values
-from policies.commands.budget import BudgetSpent, StepBudget
 from policies.commands.clients import clients
 from policies.commands.durations import limited, slept
 from policies.commands.ends import ends_script
 from policies.commands.hosts import is_url
 from policies.commands.interpreters import hosts_of_code, read_python
-from policies.commands.model import CommandSummary, Host, Reach, ScriptLoop
+from policies.commands.model import BudgetSpent, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
 from policies.commands.programs import (
     CODE_OPTIONS,

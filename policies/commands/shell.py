@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from policies.commands.budget import StepBudget
+from policies.commands.model import StepBudget
 from policies.commands.programs import DECLARING
 from policies.commands.syntax import (
     Arithmetic,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from policies.commands.budget import CHARACTERS, StepBudget
+from policies.commands.model import CHARACTERS, StepBudget
 
 UNKNOWN, OWN, OTHER, END = "\ue000", "\ue001", "\ue002", "\ue003"
 _MARK = re.compile("[\ue000-\ue002]([^\ue000-\ue003]*)\ue003")

@@ -12,12 +12,11 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from policies.commands import reach, shell, syntax, values
-from policies.commands.budget import StepBudget
 from policies.commands.durations import looped
 from policies.commands.ends import is_bounded, is_endless, last_number, rounds
 from policies.commands.expansion import Scope
 from policies.commands.hosts import reach_of, split_port
-from policies.commands.model import Command, CommandSummary, Host, Reach, ScriptLoop
+from policies.commands.model import Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.programs import AMBIGUOUS, WRITERS
 
 MAX_LISTED = 32

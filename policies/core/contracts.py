@@ -17,7 +17,7 @@ from msgspec import Struct
 from policies.core.data import load_one
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding, Mode, Profile
-from policies.core.pod_features import PodFeature
+from policies.core.pod_view import PodFeature
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.settings import Field, Model, S
 from policies.core.target import PodTemplate, Target

@@ -15,7 +15,7 @@ from policies.core.settings import SettingsLookup, default_settings
 from policies.kube.cache import Cache, lazy
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
-from policies.kube.objects.config import Namespace
+from policies.kube.objects.limits import Namespace
 from policies.kube.objects.nodes import Node
 
 NO_OBJECTS: Final = Listing()

@@ -12,7 +12,7 @@ from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
-from policies.kube.objects.config import NAMESPACE_NAME, Namespace
+from policies.kube.objects.limits import NAMESPACE_NAME, Namespace
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.services import Service
 from policies.kube.objects.webhooks import RuleWithOperations, ServiceReference, Webhook

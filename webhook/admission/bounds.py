@@ -18,9 +18,8 @@ from policies.commands import BudgetSpent, StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.annotations import DOMAIN, EXEMPT
 from policies.core.completing import Find
-from policies.core.coverage import Coverage, coverage
+from policies.core.coverage import Coverage, coverage, has_no_pods
 from policies.core.finding import Finding
-from policies.core.kind_names import has_no_pods
 from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate, pod_templates
 from policies.core.workloads import Workload

@@ -16,7 +16,7 @@ from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding, Mode
 from policies.core.lives import run_of
-from policies.core.pod_features import PodFeature
+from policies.core.pod_view import PodFeature
 from policies.core.target import Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind

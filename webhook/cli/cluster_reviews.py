@@ -31,11 +31,10 @@ from webhook.cli.reviewing import Reviewed
 from webhook.cli.terminal import print_note
 from webhook.config.load import rules
 from webhook.errors import UserError
-from webhook.kube import crds
 from webhook.kube.api import ApiServer
 from webhook.kube.calls import ApiError
 from webhook.kube.discovery import Collection as Served
-from webhook.kube.discovery import may_list, served
+from webhook.kube.discovery import Embedding, may_list, served, unread_definitions
 from webhook.manifests.files import Document
 
 MAX_REFERENCED: Final = 2_000
@@ -81,7 +80,7 @@ class Scan(Struct, frozen=True):
         place = f"namespace {namespace}" if namespace else "all namespaces"
         cluster, unknown = await read_facts(api, namespace)
         cluster.names.update(await _names(api, namespace))
-        embedding = await crds.unread(api, workloads)
+        embedding = await unread_definitions(api, workloads)
         kinds = [*kinds_of(workloads), *(each.kind for each in embedding or ())]
         resources, forbidden = await _readable(api, _selected(await served(api, kinds), namespace))
         if not resources:
@@ -207,7 +206,7 @@ async def _readable(api: ApiServer, found: Iterable[Served]) -> tuple[list[Serve
 
 def _missing_rights(
     cluster: ClusterSnapshot,
-    embedding: Sequence[crds.Embedding] | None,
+    embedding: Sequence[Embedding] | None,
     forbidden: Sequence[str],
     unknown: Sequence[str],
     place: str,

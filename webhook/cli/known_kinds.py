@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from policies.core.workloads import Completion, Restarts, Workload, known_without_pods, known_workloads
 from webhook.cli.connection import connected
 from webhook.cli.terminal import wrapped
-from webhook.kube import crds
+from webhook.kube.discovery import Embedding, unread_definitions
 
 _MEANINGS = {
     Restarts.POD: "",
@@ -73,8 +73,8 @@ def facts(workload: Workload) -> Iterator[str]:
 def of_cluster(kubeconfig: str | None, context: str | None) -> Iterator[str]:
     """The unknown kinds of a cluster whose schema has pods. UserError if the cluster can't be read."""
     with connected(kubeconfig, context) as (api, wait):
-        found: list[crds.Embedding] | None = wait(
-            crds.unread(api, {workload.gk: workload for workload in known_workloads()})
+        found: list[Embedding] | None = wait(
+            unread_definitions(api, {workload.gk: workload for workload in known_workloads()})
         )
     yield ""
     if found is None:

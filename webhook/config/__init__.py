@@ -3,8 +3,7 @@
 | question | module |
 |---|---|
 | where the policy comes from | `source` in a server, `location` in a command |
-| how its text becomes a configuration | `load` |
-| which settings were removed | `retired` |
+| how its text becomes a configuration, without removed settings | `load` |
 | which keys a ConfigMap has, and whose settings win | `override` |
 | what is said about the webhook's own policy | `policy_config_invalid` |
 

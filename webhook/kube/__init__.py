@@ -4,7 +4,7 @@
 |---|---|
 | how the API server is called | `api`, with `paths`, `calls` and `rate_limit` |
 | how facts are kept up to date | `caches`, from `reflector` |
-| which kinds a cluster has | `discovery`, `crds` |
+| which kinds a cluster has | `discovery` |
 | who leads | `leader_election`; renewals: `times` |
 | which pod this is | `own_pod` |
 | which the kubelet is the oldest | `oldest_kubelet` |

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from policies.core.kind_names import removed_version
+from policies.core.coverage import removed_version
 from policies.core.workloads import Shape, Workload
 from policies.kube.field_paths import Steps, every_value_at, field_path
 from policies.kube.group_kinds import GroupKind, kind_of

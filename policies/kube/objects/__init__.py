@@ -11,12 +11,11 @@
 | Services, Ingresses, HTTPRoutes | `services` |
 | Autoscalers and disruption budgets | `scaling` |
 | Nodes, Karpenter's NodePools, and the nodes that a pod selects | `nodes` |
-| Volumes, claims and StorageClasses | `storage` |
-| Quotas, LimitRanges, PriorityClasses | `limits` |
+| Volumes, claims, StorageClasses, ConfigMaps | `storage` |
+| Namespaces, quotas, LimitRanges, PriorityClasses | `limits` |
 | Devices of DRA | `devices` |
 | Kueue's queues | `queues` |
 | Ray | `ray` |
-| ConfigMaps and Namespaces | `config` |
 | Which type has which kind? | `kinds` |
 
 Law: JSON is what is changed and what keeps unknown fields. An object of a type is only read, and is made

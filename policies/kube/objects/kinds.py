@@ -8,10 +8,9 @@ from typing import Final
 
 from policies.kube import group_kinds as gk
 from policies.kube.group_kinds import GroupKind
-from policies.kube.objects.config import ConfigMap, Namespace
 from policies.kube.objects.devices import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from policies.kube.objects.jobs import CronJob, Job, JobSet
-from policies.kube.objects.limits import LimitRange, PriorityClass, ResourceQuota
+from policies.kube.objects.limits import LimitRange, Namespace, PriorityClass, ResourceQuota
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.pods import Pod
@@ -34,7 +33,7 @@ from policies.kube.objects.services import (
     Service,
     VirtualService,
 )
-from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from policies.kube.objects.storage import ConfigMap, PersistentVolume, PersistentVolumeClaim, StorageClass
 from policies.kube.objects.webhooks import WebhookConfiguration
 from policies.kube.objects.workloads import (
     DaemonSet,

@@ -1,4 +1,4 @@
-"""Volumes, claims and StorageClasses."""
+"""Volumes, claims, StorageClasses and ConfigMaps."""
 
 from __future__ import annotations
 
@@ -68,3 +68,7 @@ class StorageClass(Object):
     parameters: Mapping[str, str] = EMPTY
     volume_binding_mode: str = ""
     allowed_topologies: tuple[TopologyTerm, ...] = ()
+
+
+class ConfigMap(Object):
+    data: Mapping[str, str] = EMPTY

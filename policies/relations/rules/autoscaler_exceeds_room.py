@@ -23,8 +23,8 @@ from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import KEDA_MOST
 from policies.quotas.quotas import quota_matches
-from policies.relations.bounded_pools import bound_of
 from policies.relations.domains import MAX_NODES, DomainCause, domains, limits_of
+from policies.relations.node_pools import bound_of
 from policies.rollouts.rollouts import autoscaler_of, made_autoscalers, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"

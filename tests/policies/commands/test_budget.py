@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from policies.commands import CommandSummary, read
-from policies.commands.budget import REVIEW_STEPS, BudgetSpent, StepBudget
+from policies.commands.model import REVIEW_STEPS, BudgetSpent, StepBudget
 from policies.commands.reader import MAX_TEXT
 from tests.calls import calls
 from tests.policies.commands.hostile import HOSTILE, Asked

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.commands import Reach, values
-from policies.commands.budget import StepBudget
 from policies.commands.durations import seconds
 from policies.commands.hosts import host, is_url, reach_of, split_port, url_hosts
+from policies.commands.model import StepBudget
 from tests.tables import table
 
 UNKNOWN, OWN, OTHER = values.unknown("X"), values.own("POD_IP"), values.other("HOST_IP")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.commands import CommandSummary, ScriptLoop, read
-from policies.commands.budget import StepBudget
+from policies.commands.model import StepBudget
 from policies.commands.shell import MAX_DEPTH, ShellError, parse
 from tests.tables import table
 

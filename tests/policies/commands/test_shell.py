@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.commands import read
-from policies.commands.budget import StepBudget
+from policies.commands.model import StepBudget
 from policies.commands.shell import ShellError, parse
 from tests.tables import table
 

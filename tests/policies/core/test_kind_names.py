@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from policies.core.coverage import Reading
-from policies.core.kind_names import builtin_kinds, has_no_pods, meant
+from policies.core.coverage import Reading, builtin_kinds, has_no_pods, meant
 from policies.core.workloads import known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json

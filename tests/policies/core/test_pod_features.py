@@ -14,7 +14,7 @@ import pytest
 from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.facts import Cluster
-from policies.core.pod_features import PodFeature
+from policies.core.pod_view import PodFeature
 from policies.core.target import Target
 from policies.kube.json import Json, text
 from tests.webhook.fast_path.test_memo import corpus, judged

@@ -10,7 +10,7 @@ from policies.core.workloads import known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
 from tests.webhook.cli.scanned import Chassis
 from webhook.cli import known_kinds
-from webhook.kube.crds import Embedding
+from webhook.kube.discovery import Embedding
 
 
 def test_every_kind_is_listed_with_its_paths(chassis: Chassis) -> None:
@@ -46,5 +46,5 @@ def test_unread_kinds_of_a_cluster(
 ) -> None:
     connection = nullcontext((None, lambda _: found))
     monkeypatch.setattr("webhook.cli.known_kinds.connected", lambda *_: connection)
-    monkeypatch.setattr("webhook.kube.crds.unread", lambda *_: None)
+    monkeypatch.setattr("webhook.cli.known_kinds.unread_definitions", lambda *_: None)
     assert line in "\n".join(known_kinds.of_cluster(None, "x"))

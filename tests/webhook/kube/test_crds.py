@@ -6,7 +6,7 @@ from typing import Any
 
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
-from webhook.kube.crds import MAX_FIELDS, Embedding, embedding, pod_specs
+from webhook.kube.discovery import MAX_FIELDS, Embedding, embedding, pod_specs
 
 TABLE = {workload.gk: workload for workload in known_workloads()}
 CONTAINER: Json = {"type": "object", "properties": {"name": {}, "image": {}, "args": {}}}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from webhook.manifests.anchors import with_unique_anchors
-from webhook.manifests.documents import load_all
+from webhook.manifests.documents import load_all, with_unique_anchors
 from webhook.manifests.files import parse
 
 AGAIN = """\

@@ -11,7 +11,7 @@ import kubernetes.client
 import pytest
 
 import webhook.manifests
-from policies.core.kind_names import removed_version
+from policies.core.coverage import removed_version
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from tests.kubernetes_client import created
