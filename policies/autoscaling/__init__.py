@@ -3,7 +3,7 @@
 | question | module |
 |---|---|
 | which metrics does an autoscaler use, and what is known about them (`metrics.yaml`) | `metrics` |
-| which workloads belong to an operator (`owners.yaml`) | `owners` |
+| which workloads belong to an operator (`owners.yaml`) | `rules`: `autoscaler_of_owned_object` |
 | which pods does a ScaledObject scale | `targets` |
 | when does KEDA stop all pods | `zero` |
 

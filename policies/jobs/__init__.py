@@ -4,7 +4,7 @@
 |---|---|
 | how Jobs handle failures | `jobs` |
 | which fields are added | `job_retries`, `termination_messages` |
-| which containers train, and which never end | `training`, `endless_containers` |
+| which containers train, and which never end | `training`, `rules`: `endless_containers` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.kube`, `policies.probes`.

@@ -13,7 +13,7 @@ matches a container with a preset, and `standard_probes` injects the probes.
 | how a program checks progress | `liveness_program` |
 | whether liveness notices a hang | `hangs` |
 | which warnings the mutator gives | `advice` |
-| what rules share | `probe`, `heavy_commands`, `first_party`, `missing_liveness`, `external_hosts` |
+| what rules share | `probe`, `heavy_commands`, `first_party` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `puller`.
 """

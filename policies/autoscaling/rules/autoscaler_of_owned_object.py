@@ -1,11 +1,75 @@
-"""autoscaler-of-owned-object: autoscalers of workloads whose replicas an operator sets."""
+"""autoscaler-of-owned-object: autoscalers of workloads whose replicas an operator of `owners.yaml` sets."""
 
 from __future__ import annotations
 
-from policies.autoscaling.owners import owner_of
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.core.settings import Field, Model
+from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, GroupKind
+from policies.kube.objects.metadata import ObjectReference
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledObject
+
+
+class OwnerKind(Model):
+    """An entry of `owners.yaml`."""
+
+    kind: str = Field(pattern=r"^\w+\.[\w.-]+$", description="the custom resource, as `Kind.group`")
+    names: tuple[str, ...] = Field(
+        description="the names of its Deployments and StatefulSets; the first `*` is its own name; "
+        "any text may follow a second one"
+    )
+    instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
+    source: str = Field(description="the documentation that shows it")
+
+    @property
+    def group_kind(self) -> GroupKind:
+        return GroupKind.parse(self.kind)
+
+
+class Owned(Struct, frozen=True):
+    """A workload of an operator."""
+
+    owner: OwnerKind
+    name: str
+    """The name of the custom resource."""
+    itself: bool
+    """Whether the custom resource itself is scaled."""
+
+
+def _owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
+    """The custom resource that a reference names, or whose workload it names; None if none is known."""
+    for owner in _owners():
+        kind = owner.group_kind
+        if (reference.api_version.partition("/")[0], reference.kind) == (kind.group, kind.kind):
+            return Owned(owner, reference.name, itself=True)
+        if reference.kind in ("Deployment", "StatefulSet") and facts.whole is not None:
+            for name in _possible(owner, reference.name):
+                if facts.whole.named(kind, facts.namespace, name) is not None:
+                    return Owned(owner, name, itself=False)
+    return None
+
+
+def _possible(owner: OwnerKind, workload: str) -> Iterator[str]:
+    """The names of custom resources that would make a workload of a name."""
+    for pattern in owner.names:
+        prefix, _, after = pattern.partition("*")
+        suffix, several, end = after.partition("*")
+        name = workload.removeprefix(prefix)
+        if (
+            workload.startswith(prefix)
+            and (suffix in name if several else True)
+            and name.endswith(end if several else suffix)
+        ):
+            yield name.partition(suffix)[0] if several else name[: len(name) - len(suffix)]
+
+
+@data.table
+def _owners() -> tuple[OwnerKind, ...]:
+    return data.load_list(OwnerKind, "policies.autoscaling", "owners.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -13,7 +77,7 @@ def check(target: Target, facts: Facts) -> Findings:
         reference = target.read(HorizontalPodAutoscaler).spec.scale_target_ref
     else:
         reference = target.read(ScaledObject).spec.scale_target_ref
-    owned = owner_of(reference, facts)
+    owned = _owner_of(reference, facts)
     if owned is None:
         return
     kind = owned.owner.group_kind.kind

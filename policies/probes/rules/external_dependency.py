@@ -1,8 +1,12 @@
-"""Probes that ask another host: if it fails, every replica is restarted or leaves its Service."""
+"""liveness-, readiness-, startup-external-dependency: probes that ask another host, or more than the process.
+
+If the host fails, every replica is restarted or leaves its Service.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,16 +14,17 @@ from msgspec.structs import replace
 from policies.commands import Host, Reach, reach_of
 from policies.containers.commands import container_command
 from policies.containers.idle import idles
-from policies.core.facts import Facts
-from policies.core.finding import Certainty, Finding
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.groups import RAY_NODE_TYPE
 from policies.core.services import own_service, selects
-from policies.core.target import PodTemplate, Target
 from policies.core.workloads import is_builtin
 from policies.kube.objects.services import Service
 from policies.kube.pods import Role
+from policies.probes.endpoints import liveness_advice
 from policies.probes.liveness_program import is_program
+from policies.probes.preset import dependency_of
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
+from policies.probes.serving import recognised
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
 _CONSEQUENCE: Final = {
@@ -40,7 +45,7 @@ _REMEDIATION: Final = {
 }
 
 
-def external_dependencies(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
+def _asking_others(field: str, target: Target, facts: Facts) -> Iterator[Finding]:
     """One finding for each probe at `field` that reaches a host outside its pod."""
     for probe in probes(target, field):
         if (field == STARTUP and _repeats_liveness(probe)) or is_program(probe.spec):
@@ -186,3 +191,42 @@ def _listed(hosts: tuple[Host, ...]) -> str:
     ]
     more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
     return (", " if more else " and ").join(shown[:2]) + more
+
+
+def liveness(target: Target, facts: Facts) -> Findings:
+    yield from _asking_others(LIVENESS, target, facts)
+    for probe in probes(target, LIVENESS):
+        if finding := _dependent_endpoint(probe, facts):
+            yield finding
+
+
+def _dependent_endpoint(probe: ContainerProbe, facts: Facts) -> Finding | None:
+    """Report an endpoint of a recognised server that can fail while the process is alive."""
+    server = recognised(probe.container, facts)
+    asked = probe.typed.http_get
+    path = "" if asked is None else asked.path.partition("?")[0]
+    if server is None or asked is None or not path or asked.host:
+        return None
+    dependency = dependency_of(server.preset, path)
+    if dependency is None:
+        return None
+    and_readiness = f", and {path} for readiness" if path == server.preset.ready_path else ""
+    return Finding(
+        probe.at("httpGet", "path"),
+        f"The {probe.name} sends GET {path} to {server.name}, which checks {dependency}. If that fails, "
+        "the kubelet restarts a server that is alive.",
+        f"For liveness, use {liveness_advice(probe.container, server)} instead{and_readiness}.",
+        Certainty.UNDECIDED,
+    )
+
+
+RULES = (
+    rule(__name__, liveness, requires=(PodFeature.LIVENESS,), name="liveness-external-dependency"),
+    *(
+        rule(__name__, partial(_asking_others, field), requires=(feature, PodFeature.OTHER_HOST), name=name)
+        for name, field, feature in (
+            ("readiness-external-dependency", READINESS, PodFeature.READINESS),
+            ("startup-external-dependency", STARTUP, PodFeature.STARTUP),
+        )
+    ),
+)
