@@ -1,12 +1,16 @@
-"""The HorizontalPodAutoscalers that KEDA creates for ScaledObjects."""
+"""The HorizontalPodAutoscalers that KEDA creates for ScaledObjects, and the pods that they scale."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+from policies.core.facts import BY_NAME, Facts
+from policies.core.pod_view import PodView
+from policies.core.resources import Resource
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
+from policies.kube.objects.metadata import ObjectReference
 from policies.kube.objects.scaling import KEDA_MOST
 from policies.kube.quantities import whole_number
 
@@ -66,3 +70,11 @@ def _metrics(obj: Json) -> Iterator[Json]:
             yield {"type": "ContainerResource", "containerResource": source}
         else:
             yield {"type": "Resource", "resource": source}
+
+
+def pods_of(reference: ObjectReference, facts: Facts) -> list[PodView]:
+    """The pod templates of the workload; without their containers in the webhook's cache."""
+    workloads = facts.listing(Resource.WORKLOADS)
+    named = () if workloads is None else workloads.by(BY_NAME)[reference.name]
+    kind = reference.kind or "Deployment"
+    return [facts.view(mapping(each, "spec", "template")) for each in named if text(each, "kind") == kind]

@@ -5,15 +5,54 @@ Source: `deletePreviousVersionScaleJobs` in controllers/keda/scaledjob_controlle
 
 from __future__ import annotations
 
-from policies.autoscaling.queues import queue_of
+import re
+from typing import Final
+
+from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SCALED_JOB, STATEFUL_SET
 from policies.kube.metadata import written
 from policies.kube.objects.pods import DEFAULT_GRACE
-from policies.kube.objects.scaling import ScaledJob
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledJob
 from policies.kube.pods import Role
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import autoscaler_of, minimum_replicas
+
+_NAME: Final = re.compile(r"s[0-9]{1,3}-([a-z0-9-]{1,253})")
+"""A metric of a ScaledObject's autoscaler: the index of the trigger, and the scaler with its queue."""
+
+
+class Queue(Model):
+    """An entry of `queues.yaml`."""
+
+    name: str
+    metrics: tuple[str, ...] = Field(
+        min_length=1,
+        description="how the names of KEDA's metrics go on after the index, or the types of its triggers",
+    )
+
+
+def _queue_of(autoscaler: HorizontalPodAutoscaler) -> str:
+    """The queue whose length scales the workload; empty if a metric is something else, or unknown."""
+    names = [each.external.metric.name if each.external else "" for each in autoscaler.spec.metrics]
+    queues = [_queue_in(name) for name in names]
+    return queues[0] if queues and all(queues) else ""
+
+
+def _queue_in(name: str) -> str:
+    found = _NAME.match(name)
+    if found is None:
+        return ""
+    scaler = f"{found[1]}-"
+    return next(
+        (each.name for each in _queues() if any(scaler.startswith(f"{one}-") for one in each.metrics)), ""
+    )
+
+
+@data.table
+def _queues() -> tuple[Queue, ...]:
+    return data.load_list(Queue, "policies.autoscaling", "queues.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -42,7 +81,7 @@ def _by_autoscaler(target: Target, facts: Facts) -> Findings:
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts) if target.replicas else None
     if autoscaler is None or (autoscaler.spec.max_replicas or 0) <= minimum_replicas(target, facts):
         return
-    queue = queue_of(autoscaler)
+    queue = _queue_of(autoscaler)
     for template in target.templates if queue else ():
         mains = template.containers(Role.MAIN)
         if not _has_default_grace(target, template) or any(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.autoscaling.targets import pods_of
 from policies.autoscaling.zero import activating, counted_window, stops_all
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.reasons import in_words
+from policies.core.scaled_objects import pods_of
 from policies.kube.group_kinds import SCALED_OBJECT
 from policies.kube.objects.metadata import ObjectReference
 from policies.kube.objects.scaling import ScaledObject

@@ -6,8 +6,8 @@ from decimal import Decimal
 from typing import Final
 
 from policies.autoscaling.metrics import KnownMetric, MaximumOption, used_metrics
-from policies.autoscaling.targets import pods_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.scaled_objects import pods_of
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 from policies.commands import SHELLS, is_python
 from policies.containers.sidecars import never_ending
@@ -13,8 +13,6 @@ from policies.core.settings import Thresholds
 from policies.kube.group_kinds import KUBEFLOW_JOBS
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
-
-P = TypeVar("P")
 
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
@@ -33,11 +31,11 @@ def _needs_every_end(template: PodTemplate) -> bool:
     return owner is not None and (owner.kind == "Job" or owner.group_kind in KUBEFLOW_JOBS)
 
 
-def _never_ending_beside_others(
-    target: Target, program: Callable[[Container], P | None]
-) -> Iterator[tuple[PodTemplate, Container, P, Certainty]]:
-    """Each container of a Job with a `program` that never ends, next to containers without one. LIKELY if
-    something may stop it."""
+def _findings(
+    target: Target, program: Callable[[Container], str | None], why: Callable[[str], str]
+) -> Findings:
+    """One finding for each container of a Job with a `program` that never ends, next to containers without
+    one. LIKELY if something may stop it. `why`: what follows the container's name, by the program's name."""
     for template in target.templates:
         if not _needs_every_end(template):
             continue
@@ -49,8 +47,12 @@ def _never_ending_beside_others(
         stopped = any(_STOPS.search(" ".join(each.typed.argv)) for each in others)
         for each in mains:
             if each.name in known:
-                certainty = Certainty.LIKELY if stopped or _may_end(each) else Certainty.CERTAIN
-                yield template, each, known[each.name], certainty
+                yield Finding(
+                    template.at(each),
+                    f"Container {each.name} {why(known[each.name])}",
+                    "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
+                    Certainty.LIKELY if stopped or _may_end(each) else Certainty.CERTAIN,
+                )
 
 
 def _may_end(container: Container) -> bool:
@@ -64,34 +66,27 @@ def servers(target: Target, facts: Facts) -> Findings:
         server = recognised(container, facts)
         return server.name if server else None
 
-    for template, container, server, certainty in _never_ending_beside_others(target, program):
-        yield Finding(
-            template.at(container),
-            f"Container {container.name} is a model server ({server}) and keeps running after its client "
-            "is done. The Job completes only when all its containers have ended.",
-            "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
-            certainty,
-        )
+    return _findings(
+        target,
+        program,
+        lambda server: (
+            f"is a model server ({server}) and keeps running after its client is done. The Job completes "
+            "only when all its containers have ended."
+        ),
+    )
 
 
 def sidecars(target: Target, facts: Facts) -> Findings:
     further = facts.settings(Thresholds).endless_sidecars
-
-    def program(container: Container) -> str | None:
-        return never_ending(container.image, container.name, further)
-
-    for template, container, name, certainty in _never_ending_beside_others(target, program):
-        yield Finding(
-            template.at(container),
-            f"Container {container.name} ({name}) runs until something stops it, but the {_kind(target)} "
-            "completes only when all its containers have ended.",
-            "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
-            certainty,
-        )
-
-
-def _kind(target: Target) -> str:
-    return target.kind.kind if target.kind in KUBEFLOW_JOBS else "Job"
+    kind = target.kind.kind if target.kind in KUBEFLOW_JOBS else "Job"
+    return _findings(
+        target,
+        lambda container: never_ending(container.image, container.name, further),
+        lambda name: (
+            f"({name}) runs until something stops it, but the {kind} completes only when all its containers "
+            "have ended."
+        ),
+    )
 
 
 RULES = (
