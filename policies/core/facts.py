@@ -130,8 +130,7 @@ class Facts:
     def oldest_kubelet(self) -> tuple[int, int] | None:
         """(major, minor) of the oldest kubelet. The API server is at least as new. Virtual kubelets of
         serverless platforms do not count: they report the version of a library."""
-        nodes = self.nodes()
-        return min(nodes.by(_BY_KUBELET), default=None) if nodes else None
+        return self.cache.once(_oldest_kubelet, self)
 
     def oldest_node(self) -> str | None:
         """The name of a node with the oldest kubelet."""
@@ -155,6 +154,11 @@ class Facts:
     def model_config(self, name: str) -> Json | None:
         """The model-config ConfigMap of that name in the object's namespace."""
         return find_by_name(self.listing(Resource.MODEL_CONFIGS), name)
+
+
+def _oldest_kubelet(facts: Facts) -> tuple[int, int] | None:
+    nodes = facts.nodes()
+    return min(nodes.by(_BY_KUBELET), default=None) if nodes else None
 
 
 def find_by_name(listing: Listing | None, name: str) -> Json | None:

@@ -249,7 +249,7 @@ def speaks_tls(container: Container, server: Server | None, port: int) -> bool:
     if server is None:
         started = programs(container)
         return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
-    argv = tuple(part for word in server.argv for part in word.split())  # with options inside an option
+    argv = tuple(" ".join(server.argv).split())  # with options inside an option
     return has_option(argv, *server.preset.tls_flags) or not server.variables.keys().isdisjoint(
         server.preset.tls_env
     )

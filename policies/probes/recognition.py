@@ -210,7 +210,7 @@ class Recogniser:
     def _is_infrastructure(self, container: Container) -> bool:
         return (
             is_puller(container)
-            or self._of_image(container.image).infrastructure
+            or self._of_image(container).infrastructure
             or self._is_infrastructure_name(container.name)
         )
 
@@ -226,7 +226,7 @@ class Recogniser:
         programs, conditional, complete = started(container)
         if not complete:
             return None
-        by_image = self._of_image(image)
+        by_image = self._of_image(container)
         by_command = self._by_command(by_image, programs)
         match = (
             by_command
@@ -305,8 +305,11 @@ class Recogniser:
         ]
         return (min(candidates)[-1], programs[0]) if candidates else None
 
-    def _of_image(self, image: str) -> _ImageMatch:
-        """The presets that are possible for an image."""
+    def _of_image(self, container: Container) -> _ImageMatch:
+        """The presets that are possible for a container's image."""
+        return container.cache.once(self._matching, container.image)
+
+    def _matching(self, image: str) -> _ImageMatch:
         globs = self._globs.matching(image)
         known = self._by_globs.get(globs)
         if known is None:
