@@ -21,15 +21,15 @@ from policies.core.listing import TypedIndex
 from policies.core.volumes import class_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
-from policies.kube.objects.nodes import HOSTNAME, only_node, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
+from policies.kube.objects.nodes import only_node, pinned_to_one_node
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
-from policies.kube.objects.workloads import Replicated, StatefulSet
+from policies.kube.objects.workloads import StatefulSet
 from policies.relations.domains import MAX_NODES
+from policies.rollouts.held_claims import is_together, user_elsewhere
 from policies.rollouts.rollouts import (
-    minimum_of,
     minimum_replicas,
     pods_in_group,
     pods_per_replica,
@@ -38,6 +38,9 @@ from policies.rollouts.rollouts import (
 
 _MAX_VOLUMES: Final = 8
 _ONE_NODE: Final = "ReadWriteOnce"
+_HELD_HINT: Final = (
+    "Run both on one node, by an affinity of one pod to the other, or use a ReadWriteMany claim."
+)
 _SHOWN: Final = 4
 _ZONE: Final = "topology.kubernetes.io/zone"
 _ZONAL: Final = frozenset(
@@ -94,58 +97,40 @@ def _of_claims(
 
 
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
-    """A finding about a ReadWriteOnce claim that another workload mounts, too, maybe on another node. The
-    webhook's caches keep no volumes of other workloads: it is found in files and by a scan."""
-    workloads = facts.objects(Replicated) if facts.whole is not None else None
-    if not workloads or template.completes or not minimum_replicas(target, facts):
+    """A finding about ReadWriteOnce claims that other workloads mount, too, maybe on another node."""
+    if template.completes or not minimum_replicas(target, facts):
         return
     pod = template.typed.spec
+    here = only_node(pod)
+    paths: dict[str, str] = {}
+    users: dict[str, None] = {}
     for path, claim in _claims_of(template, facts):
-        if claim.spec.access_modes != (_ONE_NODE,):
+        other = user_elsewhere(target, pod, claim, facts)
+        if other is None:
             continue
-        for other in workloads.by(_BY_CLAIM, claim.name):
-            if (other.kind, other.name) == (target.kind.kind, target.name) or not minimum_of(other, facts):
-                continue
-            apart = _apart(pod, other, claim, facts)
-            if apart:
-                yield Finding(
-                    path,
-                    f"Claim {claim.name} is {_ONE_NODE}. {apart}",
-                    "Run both on one node, by an affinity of one pod to the other, or use a ReadWriteMany "
-                    "claim.",
-                    Certainty.LIKELY,
-                )
-                return
-
-
-def _claims_mounted(workload: Replicated) -> Iterator[str]:
-    sources = (each.persistent_volume_claim for each in workload.spec.template.spec.volumes)
-    yield from dict.fromkeys(each.claim_name for each in sources if each is not None)
-
-
-_BY_CLAIM: Final = TypedIndex(Replicated, _claims_mounted)
-"""The workloads by each claim that their pods mount."""
-
-
-def _apart(pod: PodSpec, other: Replicated, claim: PersistentVolumeClaim, facts: Facts) -> str:
-    """What happens if a pod and those of another workload are on two nodes; empty if they certainly are not,
-    or if the volume is no disk."""
-    second, who = other.spec.template.spec, f"{other.kind} {other.name}"
-    here, there = only_node(pod), only_node(second)
-    if here and there:
-        if here == there:
-            return ""
-        return (
-            f"{who} uses it on {there}, but this pod runs on {here}. The volume is attached to one of "
-            "them, and one pod waits."
+        who, there = f"{other.kind} {other.name}", only_node(other.spec.template.spec)
+        if here and there:
+            yield Finding(
+                path,
+                f"Claim {claim.name} is {_ONE_NODE}. {who} uses it on {there}, but this pod runs on {here}. "
+                "The volume is attached to one of them, and one pod waits.",
+                _HELD_HINT,
+                Certainty.LIKELY,
+            )
+            return
+        paths.setdefault(claim.name, path)
+        users[who] = None
+    if paths:
+        several = len(paths) > 1
+        them, volume = ("them", "volumes") if several else ("it", "volume")
+        yield Finding(
+            next(iter(paths.values())),
+            f"Claim{'s' if several else ''} {listed(list(paths))} {'are' if several else 'is'} {_ONE_NODE}. "
+            f"{listed(list(users))} also mount{'' if len(users) > 1 else 's'} {them}. If they're on two "
+            f"nodes, one pod waits for the {volume} as long as the other runs.",
+            _HELD_HINT,
+            Certainty.LIKELY,
         )
-    fixed = (pinned_to_one_node(each) or _is_together(each) for each in (pod, second))
-    if any(fixed) or not keeps_others_waiting(claim, facts):
-        return ""
-    return (
-        f"{who} also mounts it. If they're on two nodes, one pod waits for the volume as long as the other "
-        "runs."
-    )
 
 
 def _shared(target: Target, facts: Facts) -> Findings:
@@ -161,7 +146,7 @@ def _shared(target: Target, facts: Facts) -> Findings:
     for template, count in pods_per_replica(target):
         spec = template.typed.spec
         in_turn = template.completes and not group  # the steps of a workflow may follow one another
-        apart = not in_turn and not pinned_to_one_node(spec) and not _is_together(spec)
+        apart = not in_turn and not pinned_to_one_node(spec) and not is_together(spec)
         for path, claim in _claims_of(template, facts) if apart else ():
             if claim.spec.access_modes != (_ONE_NODE,) or not keeps_others_waiting(claim, facts):
                 continue
@@ -178,10 +163,6 @@ def _shared(target: Target, facts: Facts) -> Findings:
                 Certainty.LIKELY,
             )
             return
-
-
-def _is_together(pod: PodSpec) -> bool:
-    return any(term.topology_key == HOSTNAME for term in pod.affinity.pod_affinity.required)
 
 
 def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:

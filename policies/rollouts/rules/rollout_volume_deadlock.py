@@ -11,10 +11,12 @@ from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.objects.nodes import pinned_to_one_node
 from policies.kube.objects.storage import PersistentVolumeClaim
+from policies.rollouts.held_claims import user_elsewhere
 from policies.rollouts.locks import locked
 from policies.rollouts.rollouts import (
     RollingUpdate,
     RolloutOutcome,
+    minimum_replicas,
     outcome,
     pending_replicas,
     running_update,
@@ -45,6 +47,8 @@ def check(target: Target, facts: Facts) -> Findings:
             elif volume.name in locks and "ReadWriteMany" in claim.spec.access_modes and _adds_first(update):
                 yield _of_one_process(path, claim.name, locks[volume.name])
             elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
+                if user_elsewhere(target, pod, claim, facts) is not None and minimum_replicas(target, facts):
+                    continue  # volume-out-of-reach is about it: one edit is right for both
                 elsewhere.setdefault(claim.name, path)
         if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
             yield _of_one_node(elsewhere)
