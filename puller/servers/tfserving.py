@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from puller.reasons import StatusReason
 from puller.servers.base import HttpServer, ServerError, ServerHealth, Timeouts, json_object, poll
-from puller.store import write_atomically
+from puller.store import read_regular, write_atomically
 
 CONFIG_NAME = "models.config"
 
@@ -67,9 +67,13 @@ class TfServing(HttpServer):
             text = render(sorted(self._declared - self._unlisted), self._server_dir).encode()
             if text == self._written:
                 return
+            path = self._model_dir / CONFIG_NAME
             try:
-                await asyncio.to_thread(write_atomically, self._model_dir / CONFIG_NAME, text)
+                await asyncio.to_thread(write_atomically, path, text)
             except OSError as error:
+                if await asyncio.to_thread(_contains, path, text):  # on a read-only volume
+                    self._written = text
+                    return
                 raise ServerError(
                     StatusReason.CONFIG_UNWRITABLE, f"{CONFIG_NAME} cannot be written: {error.strerror}."
                 ) from None
@@ -104,6 +108,13 @@ class TfServing(HttpServer):
         return frozenset(
             int(entry.name) for entry in directory.iterdir() if entry.name.isdecimal() and entry.is_dir()
         )
+
+
+def _contains(path: Path, text: bytes) -> bool:
+    try:
+        return read_regular(path, len(text) + 1)[0] == text
+    except OSError:
+        return False
 
 
 def render(names: list[str], server_dir: Path) -> str:

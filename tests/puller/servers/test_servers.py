@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
@@ -306,3 +308,16 @@ async def test_the_config_file_is_replaced_in_one_step(server: Scripted, tmp_pat
     await reader
     assert seen <= whole
     await client.close()
+
+
+async def test_a_list_on_a_read_only_volume_that_is_right_already_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / CONFIG_NAME).write_text(render(["a"], tmp_path))
+    refusal = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr("puller.servers.tfserving.write_atomically", Mock(side_effect=refusal))
+    client = TfServing("http://127.0.0.1:1", QUICK, tmp_path, tmp_path)
+    await client.declare(frozenset({"a"}))
+    assert (tmp_path / CONFIG_NAME).read_text() == render(["a"], tmp_path)
+    with pytest.raises(ServerError, match="cannot be written: Read-only file system"):
+        await client.declare(frozenset({"a", "b"}))
