@@ -539,6 +539,7 @@ def test_a_paused_server_passes(kubelet: Kubelet) -> None:
 
 
 _NIXL = '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}'
+_MOONCAKE = _NIXL.replace("Nixl", "Mooncake")
 _OFFLOADING = '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}'
 _BOTH = (
     '{"kv_connector": "MultiConnector", "kv_role": "kv_both", '
@@ -555,6 +556,8 @@ _SLEEP = "it is started with --enable-sleep-mode"
         (["vllm", "serve", "m", "--kv_transfer_config={}"], "", "it is started with --kv-transfer-config"),
         (["vllm", "serve", "--ec-transfer-config.a", "b"], "", "it is started with --ec-transfer-config"),
         (["vllm", "--kv-transfer-config", _NIXL], "", ""),
+        (["vllm", "--kv-transfer-config", _MOONCAKE], "", ""),
+        (["vllm", "--kv-transfer-config", _MOONCAKE.replace("Connector", "StoreConnector")], "", _KV),
         (["vllm", f"--kv_transfer_config={_BOTH}"], "", ""),
         (["vllm", "--kv-transfer-config", _WITH_OTHER], "", _KV),
         (["vllm", "--kv-transfer-config", '{"kv_role": "kv_both"}'], "", _KV),
@@ -599,6 +602,7 @@ def test_flags_that_only_the_running_server_shows(
     ("value", "asked"),
     [
         (_NIXL, True),
+        (_MOONCAKE, True),
         (_BOTH, True),
         (_WITH_OTHER, False),
         ('{"kv_role": "kv_both"}', False),
