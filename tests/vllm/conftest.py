@@ -14,11 +14,17 @@ Keep = Callable[[Seen], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--release", choices=[*RELEASES], default=NEWEST, help="the vLLM that is tried")
+    parser.addoption("--seconds", type=int, default=600, help="how long a healthy vLLM is watched (600)")
 
 
 @pytest.fixture(scope="session")
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.config.getoption("--release"))
+
+
+@pytest.fixture(scope="session")
+def seconds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--seconds"))
 
 
 @pytest.fixture

@@ -25,6 +25,14 @@ MODEL: Final = 'it\'s a "toy"; $(reboot) `reboot`'
 HEADERS: Final = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
 START: Final = 1800
 """Seconds that a start may take on a machine that does other things."""
+FRONT_END: Final = "front end"
+ENGINE: Final = "engine"
+WORKER: Final = "worker"
+PARTS: Final = (FRONT_END, ENGINE, WORKER)
+"""Each part's processes are children of those of the part before. Some versions have no worker."""
+_USER: Final = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+_CONTAINER: Final = ("unshare", *_USER, "--pid", "--mount", "--fork", "--mount-proc", "--kill-child")
+"""The probe reads the command lines of all processes that it sees: they must be the server's."""
 _HERE: Final = Path(__file__).parent
 
 
@@ -51,7 +59,8 @@ class Vllm:
         ]
         self.env = environment(version) | {"TOY_KEY": KEY, "HF_HUB_OFFLINE": "1"} | dict(env or {})
         words = [KEY if word == "$(TOY_KEY)" else word for word in self.args]  # as the kubelet expands them
-        self.process = Process("vllm", ["vllm", "serve", *words], folder / "vllm.log", self.env)
+        command = [*_CONTAINER, "vllm", "serve", *words]
+        self.process = Process("vllm", command, folder / "vllm.log", self.env)
 
     def wait_until_it_serves(self) -> None:
         self.process.wait_until(self._serves, START, 0.5)
@@ -65,30 +74,30 @@ class Vllm:
 
     # --- its processes ---------------------------------------------------------------------------
 
-    def pids(self, title: str = "") -> list[int]:
-        """The processes of the server whose title contains a text: `EngineCore`, `Worker`."""
-        found = [self.process.pid]
-        for pid in found:
-            for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                found += [int(child) for child in children.read_text().split()]
-        return [pid for pid in found if title in Path(f"/proc/{pid}/cmdline").read_text()]
+    def pids(self, part: str = "") -> list[int]:
+        """The processes of a part, or all. Some versions give them no titles, so the tree decides."""
+        found, generation = [], _children(self.process.pid)
+        for each in PARTS:
+            if part == each:
+                return generation
+            found += generation
+            generation = [child for pid in generation for child in _children(pid)]
+        return found + generation
 
-    def processor_time(self, title: str) -> float:
-        """Seconds of processor time that those processes have used."""
-        fields = [
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids(title)
-        ]
+    def processor_time(self, part: str = "") -> float:
+        """Seconds of processor time that it, or a part of it, has used."""
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids(part)]
         return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
-    def signal(self, number: signal.Signals, title: str = "") -> None:
-        for pid in self.pids(title):
+    def signal(self, number: signal.Signals, part: str = "") -> None:
+        for pid in self.pids(part):
             os.kill(pid, number)
 
     @contextmanager
-    def stopped(self, title: str) -> Iterator[None]:
+    def stopped(self, part: str) -> Iterator[None]:
         """SIGSTOP to those processes; SIGCONT at the end."""
-        pids = self.pids(title)
-        assert pids, f"vLLM has no process {title}"
+        pids = self.pids(part)
+        assert pids, f"vLLM has no process of its {part}"
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -98,15 +107,15 @@ class Vllm:
                 os.kill(pid, signal.SIGCONT)
 
     @contextmanager
-    def throttled(self, share: float, period: float = 1.0) -> Iterator[None]:
-        """Let the server run only for a share of the time."""
+    def throttled(self, share: float, part: str = "", period: float = 1.0) -> Iterator[None]:
+        """Let the server, or a part of it, run only for a share of the time."""
         ended = threading.Event()
 
         def alternate() -> None:
             while not ended.is_set():
-                self.signal(signal.SIGSTOP)
+                self.signal(signal.SIGSTOP, part)
                 ended.wait(period * (1 - share))
-                self.signal(signal.SIGCONT)
+                self.signal(signal.SIGCONT, part)
                 ended.wait(period * share)
 
         thread = threading.Thread(target=alternate, name="throttle")
@@ -130,14 +139,17 @@ class Vllm:
         timeout: float = START,
         model: str = MODEL,
         opened: set[http.client.HTTPConnection] | None = None,
+        stream: bool = False,
     ) -> tuple[int, str]:
-        """The status of a request for the likeliest text, and the text.
+        """The status of a request for the likeliest text, and the text; of a stream, as it came.
 
         Its connection is in `opened` meanwhile.
         """
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        body |= {"stream": True} if stream else {}
         status, said = self.request("POST", "/v1/completions", body, timeout, opened)
-        return status, json.loads(said)["choices"][0]["text"] if status == 200 else said.decode()
+        whole = status == 200 and not stream
+        return status, json.loads(said)["choices"][0]["text"] if whole else said.decode()
 
     def health(self) -> int:
         """What GET /health answers; 0 without an answer."""
@@ -150,7 +162,12 @@ class Vllm:
 
     @contextmanager
     def clients(
-        self, number: int, tokens: int = 200, prompt: str = "a", model: str = MODEL
+        self,
+        number: int,
+        tokens: int = 200,
+        prompt: str = "a",
+        model: str = MODEL,
+        stream: bool = False,
     ) -> Iterator[list[int]]:
         """So many clients that send one request after another; yields the statuses of the answers.
 
@@ -162,7 +179,7 @@ class Vllm:
 
         def client() -> None:
             while not ended.is_set():
-                status, _ = self.answer(prompt, tokens, 600, model, opened)
+                status, _ = self.answer(prompt, tokens, 600, model, opened, stream)
                 if not ended.is_set():
                     statuses.append(status)
 
@@ -181,7 +198,7 @@ class Vllm:
     # --- its probe -------------------------------------------------------------------------------
 
     def probe(self) -> dict[str, Any]:
-        """The livenessProbe that the webhook gives a pod with these arguments."""
+        """The livenessProbe that the webhook gives a pod with these arguments, run among its processes."""
         container = {
             "name": "vllm",
             "image": f"vllm/vllm-openai:v{self.version}",
@@ -190,14 +207,23 @@ class Vllm:
             "env": [{"name": "TOY_KEY", "valueFrom": {"secretKeyRef": {"name": "toy", "key": "key"}}}],
         }
         probe: dict[str, Any] = probes_of(container)["livenessProbe"]
-        return probe
+        (front_end,) = self.pids(FRONT_END)
+        inside = (
+            "nsenter",
+            f"--target={front_end}",
+            *_USER[:1],
+            "--preserve-credentials",
+            "--pid",
+            "--mount",
+        )
+        return probe | {"exec": {"command": [*inside, *probe["exec"]["command"]]}}
 
     def _serves(self) -> bool:
         return self.health() == 200 and self.complete() == 200
 
-    def get(self, path: str) -> tuple[int, bytes]:
+    def get(self, path: str, timeout: float = 60) -> tuple[int, bytes]:
         """The status and the body; 0 without an answer."""
-        return self.request("GET", path, timeout=60)
+        return self.request("GET", path, timeout=timeout)
 
     def request(
         self,
@@ -220,6 +246,16 @@ class Vllm:
         finally:
             opened.discard(connection)
             connection.close()
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started, without Python's own."""
+    found = [
+        child
+        for thread in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in map(int, thread.read_text().split())
+    ]
+    return [pid for pid in found if "resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def model_of(version: str = NEWEST) -> Path:

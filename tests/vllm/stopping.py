@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.vllm.server import HEADERS, MODEL, Vllm
+from tests.vllm.server import FRONT_END, HEADERS, MODEL, Vllm
 
 ENDPOINT_DELAY: Final = 1.5
 """Seconds until every proxy has taken a deleted pod out of its Service."""
@@ -92,7 +92,7 @@ def end(server: Vllm, found: Traffic, *, sleep: float, grace: float) -> float:
     leaving = threading.Thread(target=leave)
     leaving.start()
     time.sleep(min(sleep, grace))
-    server.process.signal_end()
+    server.signal(signal.SIGTERM, FRONT_END)
     while server.process.running and time.monotonic() - began < grace:
         time.sleep(0.05)
     took = time.monotonic() - began

@@ -18,7 +18,7 @@ from tests.e2e.processes import free_port
 from tests.venvs import built
 from tests.vllm.conftest import Keep
 from tests.vllm.kubelet import Kubelet
-from tests.vllm.server import MODEL, Vllm
+from tests.vllm.server import ENGINE, MODEL, Vllm
 
 pytestmark = pytest.mark.vllm
 
@@ -93,7 +93,7 @@ def test_a_stopped_engine_is_restarted(pair: tuple[Vllm, Vllm], keep: Keep) -> N
     _, answers = pair
     with Kubelet(answers.probe(), answers.env) as kubelet:
         kubelet.wait(40)
-        with answers.stopped("EngineCore"):
+        with answers.stopped(ENGINE):
             seen = kubelet.wait(420)
     keep(seen)
     assert seen.restarted_after is not None
