@@ -538,7 +538,9 @@ class Run:
         self.source = "GET " + PLAN["page"] if PLAN["page"] else "the list of its connections"
 
     def plain(self, why, tell=True):
-        """Decide as a probe of PATH does. Why is printed, and told once in the container's log."""
+        """Decide as a probe of PATH does, or pass if clients are answered. Why is told once in the log."""
+        if self.bad and self.health is None and served():
+            finish(0, "it answers clients")
         message = "%s; progress is not checked: %s" % (self.answer, why)
         said = memory("said") if tell else None
         if said is not None and read(said) != [self.first]:
