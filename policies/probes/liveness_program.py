@@ -132,8 +132,11 @@ def blind_because(pod: PodView, container: Container, facts: Facts) -> str | Non
     progress check; None if it does not, or if the endpoint was chosen."""
     settings = facts.settings(StandardProbes)
     server, probe = settings.recogniser.server(container), container.spec.get("livenessProbe")
-    if server is None or progress_of(server, settings) is None or is_program(probe):
+    progress = progress_of(server, settings) if server else None
+    if server is None or progress is None or is_program(probe):
         return None
+    if progress.connections and not progress.canaries:
+        return None  # its endpoint notices such a hang, too, only earlier and under overload as well
     if text(probe, "httpGet", "path") != server.preset.live_path:
         return None
     health = preset_health(container, settings)

@@ -114,7 +114,8 @@ def _probes(preset: Preset, budget: int) -> dict[str, Any]:
     if live and preset.progress is None:
         waits = preset.live_timeout
         times = {"timeoutSeconds": waits, "periodSeconds": waits} if waits else slow
-        failures = max(3 if waits else 6, -(-preset.live_silence // times["periodSeconds"]))
+        patience = max(6 * slow["periodSeconds"], preset.live_silence)
+        failures = max(3, -(-patience // times["periodSeconds"]))
         probes["livenessProbe"] = {**live, **times, "failureThreshold": failures}
     if ready:
         probes["readinessProbe"] = {**ready, **slow}
