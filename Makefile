@@ -17,9 +17,11 @@ ARGS ?=
 RUNS ?= 2000
 # How long make differential begins new rounds: make differential SECONDS=7200 ARGS="--seed 1000"
 SECONDS ?= 60
+# How long make overload asks too much of each server; every other hardship takes a sixth of it
+MINUTES ?= 60
 
 # Without worksteal, all the long waits of one file would fall to one process, and the others would end before it.
-UNIT := -m "not lint and not e2e and not realnode and not servers and not vllm and not fips" -n auto --dist worksteal -q
+UNIT := -m "not lint and not e2e and not realnode and not servers and not overload and not vllm and not fips" -n auto --dist worksteal -q
 
 # A TLS client reads all authorities of the machine in 45 ms of CPU, and aiohttp makes two at its import. No unit test
 # asks a server that any of them has signed, so it reads one, whose key was not kept.
@@ -148,6 +150,10 @@ evidence: binaries images ## write docs/evidence.md from a run on a real node
 .PHONY: servers
 servers: $(SYNCED) ## every preset against the real server from PyPI, recorded for docs/probes.md (needs root)
 	@$(BIN)/pytest -m servers -q tests/servers $(if $(ARGS),$(ARGS),--record)
+
+.PHONY: overload
+overload: $(SYNCED) ## healthy servers that have it hard for hours, none to be restarted (needs root, cgroup v1; ARGS="-k mlserver" MINUTES=20)
+	@$(BIN)/pytest -m overload -n 10 --dist load --maxschedchunk=1 -q tests/servers/test_overload.py --record --minutes $(MINUTES) $(ARGS)
 
 .PHONY: upgrades
 upgrades: binaries ## upgrades and rollbacks between recorded releases, by every installer (CI tries two of them)

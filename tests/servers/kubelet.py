@@ -35,6 +35,8 @@ def ask(probe: dict[str, Any], address: str, host: str) -> Answer:
     a server that listens only on IPv4 can still be asked how it takes such a header.
     """
     deadline = time.monotonic() + probe.get("timeoutSeconds", 1)
+    if "tcpSocket" in probe:
+        return _connect(probe["tcpSocket"]["port"], address, deadline)
     get = probe["httpGet"]
     scheme = get.get("scheme", "HTTP").lower()
     url = urljoin(f"{scheme}://{host}:{get['port']}", get.get("path", "/"))
@@ -54,6 +56,16 @@ def ask(probe: dict[str, Any], address: str, host: str) -> Answer:
     except (OSError, http.client.HTTPException) as error:
         return Answer(False, f"{type(error).__name__}: {error}")
     return Answer(False, f"more than {REDIRECTS} redirects")
+
+
+def _connect(port: int, address: str, deadline: float) -> Answer:
+    try:
+        with socket.create_connection((address, port), timeout=_left(deadline)):
+            return Answer(True, "connected")
+    except OSError as error:
+        return Answer(
+            False, "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
+        )
 
 
 def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> Answer:

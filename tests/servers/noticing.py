@@ -106,7 +106,7 @@ def _send(pids: list[int], number: signal.Signals) -> None:
 @contextmanager
 def asking(request: Request, clients: int, times: int = 1) -> Iterator[None]:
     """Clients that ask, so many times without a pause, and never read an answer."""
-    text = _http(request) * times
+    text = http_request(request) * times
     opened: list[socket.socket] = []
     for _ in range(clients):
         client = socket.socket()
@@ -126,12 +126,13 @@ def asking(request: Request, clients: int, times: int = 1) -> Iterator[None]:
             client.close()
 
 
-def _http(request: Request) -> bytes:
+def http_request(request: Request, *headers: str) -> bytes:
+    """The bytes that a client sends."""
     body = b"" if request.body is None else json.dumps(request.body).encode()
     head = [f"{'GET' if request.body is None else 'POST'} {request.path} HTTP/1.1", f"Host: {ADDRESS}"]
     head += [f"{name}: {value}" for name, value in request.headers.items()]
     head += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if body else []
-    return "\r\n".join([*head, "", ""]).encode() + body
+    return "\r\n".join([*head, *headers, "", ""]).encode() + body
 
 
 @contextmanager

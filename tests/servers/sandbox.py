@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ ADDRESS: Final = "10.42.0.7"
 HOSTS: Final = (ADDRESS, "100.64.3.9", "[fd00:42::7]")
 """Pod addresses as clusters hand them out: private, shared (RFC 6598), IPv6 (RFC 4193)."""
 
+_CPU: Final = Path("/sys/fs/cgroup/cpu")
 _CLONE_NEWNET: Final = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,6 +49,36 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
 
 
+class Quota:
+    """A cgroup (version 1) whose processes together get a share of one processor. Needs root."""
+
+    def __init__(self, name: str) -> None:
+        self._group = _CPU / f"mlchassis-{name}"
+        self._group.mkdir()
+
+    @property
+    def joining(self) -> list[str]:
+        """The words before a command that is to run in it."""
+        return ["sh", "-c", f'echo $$ > {self._group}/cgroup.procs; exec "$@"', "sh"]
+
+    def take(self, pids: Iterable[int]) -> None:
+        """Move running processes into it."""
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has ended
+                (self._group / "cgroup.procs").write_text(str(pid))
+
+    def set(self, share: float | None) -> None:
+        """Give it so much of one processor; None: as much as there is."""
+        period = 100_000
+        (self._group / "cpu.cfs_quota_us").write_text(str(-1 if share is None else int(share * period)))
+
+    def remove(self) -> None:
+        """Remove it as soon as its processes have ended."""
+        while (self._group / "cgroup.procs").read_text():
+            time.sleep(0.1)
+        self._group.rmdir()
+
+
 INSIDE: Final = "/mnt/served"
 """Where a container sees the folder that it serves from."""
 
@@ -66,10 +98,21 @@ class Container:
         isolated = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self.process = Process(name, [*isolated, "sh", "-c", _MOUNTS, volume, *command], log, env)
         self.env = env
+        self.quota: Quota | None = None
+
+    def limit(self, quota: Quota) -> None:
+        """Let all of its processes, and what the kubelet runs in it, share a quota."""
+        self.process.wait_until(lambda: self.runs, 60)  # until then its namespace is this one
+        self.quota = quota
+        moved: set[int] = set()
+        while new := self.pids() - moved:
+            quota.take(new)
+            moved |= new
 
     def inside(self, command: Sequence[str]) -> list[str]:
         """A command that runs another one in the container, as the kubelet lets a runtime do."""
-        return ["nsenter", "--target", *self._first()[:1], "--pid", "--net", "--mount", *command]
+        joining = self.quota.joining if self.quota else []
+        return [*joining, "nsenter", "--target", *self._first()[:1], "--pid", "--net", "--mount", *command]
 
     @property
     def runs(self) -> bool:
@@ -107,6 +150,15 @@ class Container:
                     found.add(int(entry.name))
             except OSError:  # it has ended
                 continue
+        return found
+
+    def descendants(self) -> list[int]:
+        """Its first process and what that has started: no probes, whose `nsenter` would stop with them."""
+        found = [int(pid) for pid in self._first()]
+        for pid in found:
+            with suppress(OSError):  # it has ended
+                for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                    found += [int(child) for child in children.read_text().split()]
         return found
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from policies.core import data
+from tests.e2e.node import images
 from tests.manifests import manifest
 from webhook.cli.reviewing import review_documents
 from webhook.config.load import load
@@ -24,9 +26,13 @@ from webhook.manifests.files import Document
 HERE: Final = Path(__file__).parent
 VERIFIED: Final = HERE / "verified.yaml"
 NOTICED: Final = HERE / "noticed.yaml"
+OVERLOAD: Final = HERE / "overload.yaml"
+RECORDERS: Final = {VERIFIED: "servers", NOTICED: "servers", OVERLOAD: "overload"}
+"""The targets that write these files."""
 HEADS: Final = {
     VERIFIED: "which real servers did what their presets say, and when.",
     NOTICED: "what the probes of real servers noticed, in seconds.",
+    OVERLOAD: "what liveness did to healthy servers.",
 }
 SERVED: Final = HERE / "served"
 
@@ -76,6 +82,8 @@ class Server(_Entry):
     """Whether it is ready before its model is, and keeps requests until then."""
     clients: int = 8
     """How many requests at once keep all its workers busy."""
+    share: float = 0.1
+    """The share of a processor that `make overload` gives it: it starts many processes if it needs more."""
     ci: bool = False
     """Whether it belongs to the few that every run of CI tries."""
 
@@ -93,6 +101,21 @@ def servers() -> Mapping[str, Server]:
     """All of them, by name."""
     entries = data.parsed((HERE / "servers.yaml").read_text())
     return {name: Server.model_validate(entry) for name, entry in entries.items()}
+
+
+@cache
+def own_servers() -> Mapping[str, Server]:
+    """Users' own servers, by name."""
+    api = images.CONTEXTS / "own-server"
+    requires = (api / "requirements.txt").read_text().split()
+
+    def own(entry: dict[str, Any]) -> Server:
+        name = f"{entry['command'][0]}=="
+        first = sorted(requires, key=lambda each: not each.startswith(name))
+        known = {"requires": first, "newest": "2026-11-20", "image": "acme/api:1", "served": str(api)}
+        return Server.model_validate({**known, **entry})
+
+    return {name: own(entry) for name, entry in data.parsed((HERE / "own.yaml").read_text()).items()}
 
 
 def calls_toy(name: str) -> bool:
@@ -132,8 +155,12 @@ def probes_of(container: dict[str, Any]) -> dict[str, Any]:
 def described(probe: dict[str, Any]) -> str:
     """What a probe asks, in a line."""
     if "exec" in probe:
-        _, _, _, _, port, _, _, path, *_ = probe["exec"]["command"]
+        _, _, _, _, port, _, _, path, plan = probe["exec"]["command"][:9]
+        if not json.loads(plan)["page"]:
+            return f"accepted connections on {port}"
         return f"progress, and GET {path} on {port}"
+    if "tcpSocket" in probe:
+        return f"an open port {probe['tcpSocket']['port']}"
     if "grpc" in probe:
         return f"gRPC health on {probe['grpc']['port']}"
     return f"GET {probe['httpGet']['path']} on {probe['httpGet']['port']}"
@@ -151,10 +178,14 @@ def recorded(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def record(name: str, entry: dict[str, Any], file: Path = VERIFIED) -> None:
-    """Write down what a server did."""
-    head = f"# Written by `make servers`: {HEADS[file]}\n"
+    """Write down what a server did, next to what it was `seen` to do before in the same version."""
+    head = f"# Written by `make {RECORDERS[file]}`: {HEADS[file]}\n"
     with file.open("a+") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
-        found = {**recorded(file), name: entry}
+        found = recorded(file)
+        before = found.get(name, {})
+        if "seen" in entry and before.get("server") == entry["server"]:
+            entry = {**entry, "seen": {**before["seen"], **entry["seen"]}}
+        found[name] = entry
         locked.truncate(0)
         locked.write(head + yaml.safe_dump(dict(sorted(found.items())), sort_keys=False, width=110))

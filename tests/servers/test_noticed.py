@@ -12,11 +12,13 @@ import yaml
 
 from policies.core import data
 from policies.probes.preset import known_presets
-from tests.servers.server import NOTICED, recorded, servers
+from tests.servers.server import NOTICED, OVERLOAD, described, injected, own_servers, recorded, servers
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-probes-notice.md"
 SOURCES = Path(__file__).with_name("sources.yaml")
-BLOCK = re.compile(r"(<!-- (noticed|summary|sources): begin [^>]*-->\n).*?(<!-- \2: end -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- (noticed|summary|sources|overload): begin [^>]*-->\n).*?(<!-- \2: end -->)", re.DOTALL
+)
 HAZARDS = {
     "stopped: ": "a worker is stopped",
     "killed: ": "a worker is killed",
@@ -93,6 +95,23 @@ def summary() -> str:
     return "\n".join([*lines, ""])
 
 
+def overload() -> str:
+    """Healthy servers by what they went through, and what their liveness did."""
+    lines = [
+        "| server | liveness | what happens | minutes | answered | longest silence | probes failed "
+        "| in a row | restarts |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, entry in recorded(OVERLOAD).items():
+        sign = described(injected({**servers(), **own_servers()}[name])["livenessProbe"])
+        for what, row in entry["seen"].items():
+            failed = f"{row['failed']} of {row['probes']} | {row['inARow']} of {row['threshold']}"
+            answered = f"{row['finished']} of {row['sent']} | {row['silence']} s"
+            lasted = f"{what} | {row['minutes']:.0f} | {answered}"
+            lines.append(f"| {name}: {entry['server']} | {sign} | {lasted} | {failed} | {row['restarts']} |")
+    return "\n".join([*lines, ""])
+
+
 def sources() -> str:
     lines = [
         "| server | a hung engine | a full queue | an error of the engine | source |",
@@ -146,7 +165,7 @@ def read_in_sources() -> list[dict[str, str]]:
     return found
 
 
-TABLES = {"noticed": table, "summary": summary, "sources": sources}
+TABLES = {"noticed": table, "summary": summary, "sources": sources, "overload": overload}
 
 
 def test_the_page_has_the_records(request: pytest.FixtureRequest) -> None:
@@ -162,6 +181,13 @@ def test_the_record_is_of_the_server_that_is_tried(name: str) -> None:
     assert recorded(NOTICED)[name]["server"] == servers()[name].version
     for what in recorded(NOTICED)[name]["seen"]:
         assert what.startswith(tuple(HAZARDS)), what
+
+
+@pytest.mark.parametrize("name", recorded(OVERLOAD))
+def test_no_healthy_server_was_restarted(name: str) -> None:
+    entry = recorded(OVERLOAD)[name]
+    assert entry["server"] == {**servers(), **own_servers()}[name].version
+    assert {row["restarts"] for row in entry["seen"].values()} == {0}
 
 
 def test_each_row_from_source_is_complete_and_of_a_known_preset() -> None:

@@ -3,173 +3,34 @@
 from __future__ import annotations
 
 import datetime
-import http.client
-import json
 import os
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.e2e.processes import ProcessFailedError
-from tests.servers.kubelet import Answer, ask, hastened, run
 from tests.servers.noticing import CLIENTS, asking, keep_asking, kill, roles, stopped, watch
-from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
-from tests.servers.server import (
-    NOTICED,
-    SERVED,
-    Server,
-    calls_toy,
-    described,
-    injected,
-    record,
-    recorded,
-    servers,
-)
-from tests.venvs import built, installed
+from tests.servers.running import START, Running, starting
+from tests.servers.server import NOTICED, Server, calls_toy, described, record, servers
 
 pytestmark = pytest.mark.servers
-
-START = 300
-"""Seconds that a server may take to start, or to answer all that it was asked; far more than any needs."""
 
 MAX_ROLES = 4
 """Kinds of processes of one server that are stopped, the first being its main process."""
 
 
-class Asked(NamedTuple):
-    """One question of the kubelet's, and its result."""
-
-    probe: str
-    host: str
-    answer: Answer
-
-
-@dataclass
-class Running:
-    """A started server, its probes, and the hold that the test has over its toy model."""
-
-    server: Server
-    probes: dict[str, Any]
-    container: Container
-    folder: Path
-    start: Callable[[], Container]
-    seen: list[str] = field(default_factory=list)
-
-    @property
-    def weights(self) -> Path:
-        return self.folder / "weights"
-
-    @property
-    def busy(self) -> Path:
-        return self.folder / "busy"
-
-    def fault(self, name: str) -> Path:
-        """The file that makes every call of the toy model do something else while it exists."""
-        return self.folder / name
-
-    def restart(self) -> None:
-        """What the kubelet does to a container that hangs."""
-        self.container.remove()
-        self.container = self.start()
-
-    def asked(self, *names: str) -> list[Asked]:
-        """What these probes get, at once, for each of the pod's addresses in the Host header."""
-        questions = [
-            (name, host) for name in names for host in (HOSTS[:1] if self.by_progress(name) else HOSTS)
-        ]
-        with ThreadPoolExecutor(len(questions)) as pool:
-            return list(pool.map(lambda each: Asked(each[0], each[1], self.ask(*each)), questions))
-
-    def by_progress(self, name: str) -> bool:
-        """Whether a probe runs the program that checks progress."""
-        return "exec" in self.probes[name]
-
-    def ask(self, name: str, host: str = HOSTS[0]) -> Answer:
-        """What a probe gets once."""
-        probe = self.probes[name]
-        if "exec" not in probe:
-            return ask(probe, ADDRESS, host)
-        if not self.container.runs:
-            return Answer(False, "the container has ended")
-        command = self.container.inside(probe["exec"]["command"])
-        return run(command, self.container.env, probe["timeoutSeconds"])
-
-    def succeeds(self, *names: str) -> bool:
-        return all(each.answer.success for each in self.asked(*names))
-
-    def waits(self, ready: Callable[[], bool]) -> None:
-        self.container.process.wait_until(ready, START, 0.2)
-
-    def request(self, timeout: float = START) -> int:
-        """The status of a client's request; 0 where no answer came."""
-        asked = self.server.request
-        connection = http.client.HTTPConnection(ADDRESS, asked.port, timeout=timeout)
-        try:
-            if asked.body is None:
-                connection.request("GET", asked.path, headers=dict(asked.headers))
-            else:
-                headers = {"Content-Type": "application/json", **asked.headers}
-                connection.request("POST", asked.path, json.dumps(asked.body), headers)
-            response = connection.getresponse()
-            self.seen.append(response.read().decode(errors="replace")[:500])
-        except (OSError, http.client.HTTPException) as error:
-            self.seen.append(f"{type(error).__name__}: {error}")
-            return 0
-        else:
-            return response.status
-        finally:
-            connection.close()
-
-
 @pytest.fixture
 def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
     """The server, just started; while a toy's weights are awaited, it is not ready."""
-    if os.geteuid():
-        pytest.skip("a network namespace of its own needs root")
     name, server = request.param
-    probes = {field: hastened(probe) for field, probe in injected(server).items()}
-    if server.go:
-        venv = installed(server.go, server.command[0])
-    else:
-        venv = built("servers", name, server.requires, str(server.newest))
-    folder = tmp_path / "served"
-    served = SERVED / (server.served or name)
-    shutil.copytree(served, folder) if served.exists() else folder.mkdir()
-    shutil.copy(SERVED / "toy.py", folder)
-    program = [str(next(venv.parent.glob(server.program)).parent)] if server.program else []
-    env = {
-        "PATH": os.pathsep.join([str(venv), *program, os.environ["PATH"]]),
-        "HOME": "/mnt",
-        "LANG": "C.UTF-8",
-        "PYTHONPATH": INSIDE,
-        "TOY_WEIGHTS": f"{INSIDE}/weights",
-        "TOY_BUSY": f"{INSIDE}/busy",
-        **server.env,
-    }
-    os.mkfifo(folder / "weights")
-    with pod_network(), ExitStack() as stack:
-
-        def started(command: tuple[str, ...], log: str) -> Container:
-            container = Container(name, command, tmp_path / log, env, tmp_path)
-            stack.callback(container.remove)
-            return container
-
-        if server.prepare:
-            status = started(server.prepare, "log-prepare").process.wait_until_it_ends(START)
-            assert status == 0, (tmp_path / "log-prepare").read_text()
-        if server.beside:
-            started(server.beside, "log-beside")
-        yield Running(
-            server, probes, started(server.command, "log"), folder, lambda: started(server.command, "log")
-        )
+    with starting(name, server, tmp_path, hasten=True) as started:
+        yield started
 
 
 @pytest.mark.parametrize(
@@ -312,11 +173,8 @@ def _keep(request: pytest.FixtureRequest, server: Server, rows: dict[str, dict[s
     print(rows)
     if not request.config.getoption("--record", default=False):
         return
-    name = request.node.callspec.id
-    before = recorded(NOTICED).get(name, {})
-    kept = before["seen"] if before.get("server") == server.version else {}
     what = {"server": server.version, "preset": server.preset, "on": datetime.date.today()}
-    record(name, {**what, "seen": kept | rows}, NOTICED)
+    record(request.node.callspec.id, {**what, "seen": rows}, NOTICED)
 
 
 def _asked_once(running: Running, name: str) -> bool:
@@ -427,10 +285,10 @@ def _always_under_load(running: Running) -> tuple[int, int]:
 
 
 def _not_once_it_hangs(running: Running) -> None:
-    """A frozen server fails every probe; and it was the freezing, since it answers again afterwards."""
+    """A frozen server fails every probe but an open port; and it was the freezing, since it answers again."""
     running.waits(lambda: _serves(running))
     running.container.freeze()
-    answers = running.asked(*(name for name in running.probes if not running.by_progress(name)))
+    answers = running.asked(*(name for name, probe in running.probes.items() if "httpGet" in probe))
     assert not any(each.answer.success for each in answers), answers
     running.waits(lambda: not running.succeeds("livenessProbe"))
     running.container.thaw()

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from policies.probes.liveness_program import SHELL, program
 from tests.e2e.processes import Process, free_port
+from tests.servers.sandbox import Quota
 from tests.servers.server import probes_of
 from tests.vllm.install import NEWEST, environment
 from tests.vllm.kubelet import Kubelet
@@ -22,7 +22,6 @@ FASTER: Final = 10
 """All times of the program are divided by this, so that 6 minutes are worth an hour; amounts as well, but for
 memory, which moves in steps."""
 _HUB: Final = Path(__file__).with_name("hub.py")
-_CPU: Final = Path("/sys/fs/cgroup/cpu")
 _NAMESPACES: Final = ("unshare", "--pid", "--net", "--mount", "--fork", "--mount-proc", "--kill-child")
 
 
@@ -40,11 +39,10 @@ class Starting:
     ) -> None:
         self.folder, self.port, self._start = folder, free_port(), start // FASTER
         self.env = environment(version) | dict(env or {})
-        self._group = _CPU / f"mlchassis-{self.port}"
-        self._group.mkdir()
+        self._quota = Quota(str(self.port))
         serve = ["vllm", "serve", *arguments, "--port", str(self.port), "--max-model-len", "256"]
-        script = f'echo $$ > {self._group}/cgroup.procs; ip link set lo up; exec "$@"'
-        command = [*_NAMESPACES, "sh", "-c", script, "sh", *serve]
+        network = ["sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+        command = [*_NAMESPACES, *self._quota.joining, *network, *serve]
         self.process = Process("vllm", command, folder / "vllm.log", self.env)
         self._others: list[subprocess.Popen[bytes]] = []
 
@@ -55,9 +53,7 @@ class Starting:
 
     def quota(self, share: float | None) -> None:
         """Give it so much of one processor; None: as much as there is."""
-        period = 100_000
-        quota = -1 if share is None else int(share * period)
-        (self._group / "cpu.cfs_quota_us").write_text(str(quota))
+        self._quota.set(share)
 
     def hub(self, port: int, model: Path, rate: float, stops_after: float = float("inf")) -> None:
         """Start a hub in its network, but not among its processes."""
@@ -76,12 +72,11 @@ class Starting:
         }.items():
             assert old in text
             text = text.replace(old, new)
-        join = f'echo $$ > {self._group}/cgroup.procs; exec "$@"'
         inside = ["nsenter", "--target", str(self.first), "--pid", "--net", "--mount"]
         container = {"name": "vllm", "image": "vllm/vllm-openai", "args": ["--model=toy"]}
         given = probes_of(container)["livenessProbe"]["exec"]["command"][7:]
         run = [*SHELL, text, str(self.port), "http", str(self._start), *given]
-        command = ["sh", "-c", join, "sh", *inside, *run]
+        command = [*self._quota.joining, *inside, *run]
         probe: dict[str, Any] = {"exec": {"command": command}, "timeoutSeconds": 30, "failureThreshold": 6}
         return Kubelet(probe, self.env, 30 / FASTER)
 
@@ -105,6 +100,4 @@ class Starting:
             other.wait()
         for subject in ("start", "liveness"):
             Path(f"/tmp/.mlchassis-{subject}-{self.port}").unlink(missing_ok=True)
-        while (self._group / "cgroup.procs").read_text():
-            time.sleep(0.1)
-        self._group.rmdir()
+        self._quota.remove()

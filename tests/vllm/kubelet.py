@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,9 +80,15 @@ class Kubelet:
     A probe that takes longer than the period delays the next one, which then begins at once.
     """
 
-    def __init__(self, probe: Mapping[str, Any], env: Mapping[str, str], period: float | None = None) -> None:
+    def __init__(
+        self,
+        probe: Mapping[str, Any],
+        env: Mapping[str, str],
+        period: float | None = None,
+        run: Callable[[Mapping[str, Any], Mapping[str, str]], tuple[bool, str]] = run_once,
+    ) -> None:
         self.seen = Seen()
-        self._probe, self._env = probe, env
+        self._probe, self._env, self._run_once = probe, env, run
         self._period = probe.get("periodSeconds", 10) if period is None else period
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelet")
@@ -105,7 +111,7 @@ class Kubelet:
         in_a_row = 0
         while not self._ended.is_set():
             started = time.monotonic()
-            success, output = run_once(self._probe, self._env)
+            success, output = self._run_once(self._probe, self._env)
             now = time.monotonic()
             self.seen.results.append(Result(now - began, now - started, success, output))
             in_a_row = 0 if success else in_a_row + 1
