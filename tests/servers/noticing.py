@@ -22,8 +22,9 @@ from tests.servers.server import Request
 
 WATCH: Final = 15
 """Seconds for which the probes are watched: longer than the timeout of any."""
-PATIENCE: Final = 110
-"""The same for liveness by progress, all of whose times are divided by `FASTER`."""
+PATIENCE: Final = 160
+"""The same for liveness by progress. Its times are divided by `FASTER`, but not the 10 s for which a check
+waits until a connection is accepted."""
 FAILURES: Final = 6
 """After so many failures in a row by progress, the kubelet restarts the container."""
 BACK: Final = 5
