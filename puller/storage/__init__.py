@@ -8,7 +8,7 @@
 | s3, gs and azure | `cloud`; the bucket and its credentials: `locate`, `s3_settings` |
 | http and https | `web`, over `webclient`: connections, redirects, proxies, time-outs |
 | hf | `hub` |
-| oci | `oci`, with the credentials of registries; images' layers: `layers` |
+| oci | `oci`, with `registry_auth`; images' layers: `layers` |
 | file and pvc | `local` |
 | which addresses may be reached | `addresses` |
 | archives | `archive`, with `zip_directory` |

@@ -18,7 +18,7 @@ import zstandard
 
 from puller.reasons import StatusReason
 from puller.storage.base import StorageError
-from puller.storage.oci import credentials
+from puller.storage.registry_auth import credentials
 from tests.puller.errors import refused
 from tests.puller.fakes import tarred
 from tests.puller.storage.fetching import FILES, LIMITS, MB, fetch_of, fetched, files_of
