@@ -11,6 +11,7 @@
 | how a kind's pods start and end | `lives` |
 | which kinds have pods, and where | `workloads`, `shapes`, `composing`, `completing`; the rest: `coverage` |
 | how tables of facts are loaded | `data` |
+| where stores keep their data | `data_directories` |
 | which pods belong together | `groups`, `services`, `dns`, `scaled_objects` |
 
 Imports: `policies`, `policies.kube`.

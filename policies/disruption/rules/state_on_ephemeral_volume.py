@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.settings import Field, Model
+from policies.core.data_directories import data_directories
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
-from policies.kube.images import repository
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
-
-
-class DataDirectory(Model):
-    """An entry of `data_directories.yaml`."""
-
-    image: str = Field(description="the last part of the image's repository")
-    path: str = Field(description="the directory with the data")
-    argument: str = Field("", description="words of the command line, without which it has only a cache")
-    source: str
-
-
-@data.table
-def _directories() -> tuple[DataDirectory, ...]:
-    return data.load_list(DataDirectory, "policies.disruption", "data_directories.yaml")
-
 
 _HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
 _HINT_OF_STATEFUL_SET: Final = "Use volumeClaimTemplates for this directory."
@@ -44,7 +27,10 @@ def check(target: Target, facts: Facts) -> Findings:
             moved = preset.unless_env if preset is not None else ()
             if server is not None and moved and (server.has_env_from or server.has_variable(*moved)):
                 continue
-            paths = _paths(container) if preset is None else (preset.directory,)
+            # Without any volume, only servers of presets are reported: people run databases so for tests, and
+            # MinIO as a gateway.
+            stores = data_directories(container) if preset is None else ()
+            paths = [each.path for each in stores] if preset is None else [preset.directory]
             given = container.typed.volume_mounts
             mounts = [each for each in given if any(_is_at(each.mount_path, path) for path in paths)]
             said = f"Container {container.name} keeps its data in"
@@ -62,15 +48,6 @@ def check(target: Target, facts: Facts) -> Findings:
                     "deletes it.",
                     hint,
                 )
-
-
-def _paths(container: Container) -> tuple[str, ...]:
-    """The data directories of a store that is no server of a preset. Without any volume it is not reported:
-    people run databases so for tests, and MinIO as a gateway."""
-    name = repository(container.image).rpartition("/")[2]
-    line = f" {' '.join(container.typed.argv)} "
-    known = (each for each in _directories() if each.image == name)
-    return tuple(each.path for each in known if not each.argument or f" {each.argument} " in line)
 
 
 def _may_keep(template: PodTemplate, container: Container) -> bool:

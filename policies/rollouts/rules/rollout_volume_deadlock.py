@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from typing import Final
 
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.data_directories import data_directories
 from policies.core.volumes import keeps_others_waiting
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.objects.nodes import pinned_to_one_node
+from policies.kube.objects.pods import VolumeMount
 from policies.kube.objects.storage import PersistentVolumeClaim
+from policies.kube.pods import Role
 from policies.rollouts.held_claims import user_elsewhere
-from policies.rollouts.locks import locked
 from policies.rollouts.rollouts import (
     RollingUpdate,
     RolloutOutcome,
@@ -34,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         pod = template.typed.spec
-        locks = locked(template)
+        locks = _locked(template)
         elsewhere: dict[str, str] = {}  # claims that keep a new pod on another node waiting, with their paths
         for index, volume in enumerate(pod.volumes):
             source = volume.persistent_volume_claim
@@ -52,6 +55,23 @@ def check(target: Target, facts: Facts) -> Findings:
                 elsewhere.setdefault(claim.name, path)
         if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
             yield _of_one_node(elsewhere)
+
+
+def _locked(template: PodTemplate) -> dict[str, str]:
+    """The volumes of a pod with a directory that a store locks, each with the name of the store's image."""
+    return {
+        mount.name: directory.image
+        for container in template.containers(Role.MAIN)
+        for directory in data_directories(container)
+        for mount in container.typed.volume_mounts
+        if directory.locked and _covers(mount, directory.path)
+    }
+
+
+def _covers(mount: VolumeMount, path: str) -> bool:
+    """Whether the directory is in the volume, at a place that all pods share."""
+    at = posixpath.normpath(mount.mount_path or "/").rstrip("/")
+    return not mount.sub_path_expr and f"{path}/".startswith(f"{at}/")
 
 
 def _of_one_node(claims: Mapping[str, str]) -> Finding:
