@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,18 @@ async def nothing(_: str, __: Running) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def repeated(step: Callable[[], None], pause: float) -> AsyncIterator[None]:
+async def meanwhile(work: Callable[[], Coroutine[None, None, None]], times: int = 1) -> AsyncIterator[None]:
+    """Do this so many times at once, until the end."""
+    tasks = [asyncio.create_task(work()) for _ in range(times)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def repeated(step: Callable[[], None], pause: float) -> AbstractAsyncContextManager[None]:
     """Take this step again and again meanwhile."""
 
     async def again() -> None:
@@ -58,12 +69,7 @@ async def repeated(step: Callable[[], None], pause: float) -> AsyncIterator[None
             await asyncio.sleep(pause)
             await asyncio.to_thread(step)
 
-    task = asyncio.create_task(again())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    return meanwhile(again)
 
 
 def pauses(_: str, running: Running) -> AbstractAsyncContextManager[None]:
@@ -114,14 +120,9 @@ async def idle_connections(_: str, running: Running) -> AsyncIterator[None]:
                 pass
             await asyncio.sleep(5)
 
-    tasks = [asyncio.create_task(idle()) for _ in range(IDLE)]
-    try:
+    async with meanwhile(idle, IDLE):
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # until their connections are closed
+    await asyncio.sleep(0)  # until their connections are closed
 
 
 @dataclass(frozen=True)
