@@ -1,4 +1,4 @@
-"""The number of accelerators that a model server uses, from its flags and variables.
+"""The number of accelerators that a model server uses, from its flags and variables, and that it gets.
 
 Law: the number is unknown if a flag moves a part of the server to other nodes, or an argument may be any
 flag.
@@ -6,10 +6,15 @@ flag.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Final
 
-from policies.containers.programs import has_option
+from policies.accelerators import requests
+from policies.commands import SHELLS
+from policies.containers.programs import has_option, launch_of, started
+from policies.core.target import PodTemplate
+from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
 from policies.probes.life import Factor
 from policies.probes.preset import known_presets
@@ -18,6 +23,13 @@ from policies.probes.recognition import Server
 MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""
 _DIGITS: Final = 4
+_GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
+"""Resources that count CUDA devices; other vendors have other units."""
+_VISIBLE: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_HARMLESS: Final = frozenset(
+    {"echo", "cd", "export", "set", "mkdir", "ulimit", "sleep", "pip", "hf", "huggingface-cli"}
+)
+"""Programs that start nothing on other nodes."""
 
 
 @cache
@@ -89,3 +101,40 @@ def _product(server: Server, factors: tuple[Factor, ...]) -> int:
             return 0
         total *= number
     return total
+
+
+def runs_ray(template: PodTemplate) -> bool:
+    """Whether the pod may join a Ray cluster, whose other nodes have GPUs, too."""
+    return any(
+        program[0] == "ray" or any("ray_cluster" in word for word in program)
+        for container in template.containers()
+        for program in started(container).all
+    ) or any(
+        name.startswith("RAY_")
+        for container in template.containers()
+        for name in launch_of(container).variables
+    )
+
+
+def runs_only(container: Container, server: Server) -> bool:
+    """Whether the container runs only the server: another entrypoint may start a cluster."""
+    if not launch_of(container).command and not server.own_image:
+        return False
+    every = started(container)
+    return every.complete and all(
+        program == server.argv or program[0] in _HARMLESS or (len(program) == 1 and program[0] in SHELLS)
+        for program in every.all
+    )
+
+
+def devices(container: Container) -> int:
+    """The number of CUDA devices of a container; 0 if unknown."""
+    resources = container.typed.resources
+    if resources.claims or container.typed.security_context.privileged:
+        return 0
+    if any(name in launch_of(container).variables for name in _VISIBLE):
+        return 0
+    requested = {**resources.requests, **resources.limits}
+    if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in requested):
+        return 0
+    return sum(requests.whole_number(value) for name, value in requested.items() if _GPU.fullmatch(name))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from policies.accelerators.parallelism import on_this_node
-from policies.accelerators.rules.parallelism_exceeds_gpus import devices, runs_only, runs_ray
+from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
 from policies.probes.serving import recognised

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.parallelism import on_this_node
-from policies.accelerators.rules.parallelism_exceeds_gpus import devices
+from policies.accelerators.parallelism import devices, on_this_node
 from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, has_default_shm, is_small
 from policies.containers.programs import launch_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule

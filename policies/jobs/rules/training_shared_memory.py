@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from policies.accelerators.rules.parallelism_exceeds_gpus import devices
+from policies.accelerators.parallelism import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
 from policies.containers.commands import container_command
