@@ -81,6 +81,7 @@ def observed(arm: Arm) -> int:
     return max((entry["basis"][0] for entry in entries if entry.get("fresh", 0) >= REPLICAS), default=0)
 
 
+@pytest.mark.scheduled
 def test_a_budget_follows_the_load_time(both: tuple[Arm, Arm]) -> None:
     """Loads get slower, then a start hangs: nothing that loads is restarted, and what hangs is, soon."""
     budgets: dict[str, list[int]] = {arm.namespace: [] for arm in both}
