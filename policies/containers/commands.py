@@ -9,9 +9,12 @@ import orjson
 from msgspec import Struct, field
 
 from policies import commands
-from policies.commands import BudgetSpent, CommandSummary, Reach, StepBudget, reach_of
+from policies.commands import SHELLS, BudgetSpent, CommandSummary, Reach, StepBudget, reach_of
+from policies.core import data
+from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.cache import BoundedCache
+from policies.kube.images import Globs
 from policies.kube.json import Json, strings
 from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.pods import Container
@@ -24,6 +27,42 @@ _KEY_BYTES: Final = 32
 _SUMMARIES: Final[BoundedCache[bytes, CommandSummary]] = BoundedCache()
 
 
+class Entrypoint(Model):
+    """An entry of `entrypoints.yaml`: the program that images start."""
+
+    program: str
+    images: tuple[str, ...] = Field(min_length=1, description="globs")
+    only_options: bool = Field(
+        False, description="its arguments begin with an option or a URL, else they are a program"
+    )
+    source: str = Field(description="the file that shows it")
+
+
+@data.table
+def _entrypoints() -> tuple[Globs, dict[str, Entrypoint]]:
+    known = {
+        glob: each
+        for each in data.load_list(Entrypoint, "policies.containers", "entrypoints.yaml")
+        for glob in each.images
+    }
+    return Globs(known), known
+
+
+def words_of(container: Container) -> tuple[str, ...]:
+    """The `command` and `args` of a container; `args` alone follow the program that its image is known to
+    start."""
+    argv = container.typed.argv
+    if not argv or container.typed.command:
+        return argv
+    globs, known = _entrypoints()
+    first = argv[0]
+    for glob in globs.matching(container.image):
+        entrypoint, is_option = known[glob], first.startswith("-") or "://" in first
+        if is_option or not (entrypoint.only_options or first.startswith("/") or first in SHELLS):
+            return (entrypoint.program, *argv)
+    return argv
+
+
 def container_command(template: PodTemplate, container: Container) -> CommandSummary:
     """The `command` and `args` of a container."""
     return template.cache.once_for(container, _container_command, template, container)
@@ -31,7 +70,7 @@ def container_command(template: PodTemplate, container: Container) -> CommandSum
 
 def _container_command(template: PodTemplate, container: Container) -> CommandSummary:
     if _is_pod_dependent(template):
-        return _read(container, container.typed.argv, template, static=False)
+        return _read(container, words_of(container), template, static=False)
     return command_without_pod(container)
 
 
@@ -70,7 +109,7 @@ def commands_fit(template: PodTemplate, review: ReviewBudget) -> bool:
     try:
         pod_dependent = _is_pod_dependent(template)
         for container in template.containers():
-            argv = container.typed.argv
+            argv = words_of(container)
             if argv and not command_without_pod(container, review).complete:
                 return False
             if pod_dependent and not _read(container, argv, template, static=False, review=review).complete:
@@ -96,7 +135,7 @@ def command_without_pod(container: Container, review: ReviewBudget | None = None
     """The `command` and `args` of a container in any pod: its host names and addresses are not the pod's."""
     known: CommandSummary | None = container.cache.get(command_without_pod)
     if known is None or review is not None:
-        known = _read(container, container.typed.argv, None, static=False, review=review)
+        known = _read(container, words_of(container), None, static=False, review=review)
         if known.complete:
             container.cache[command_without_pod] = known
     return known

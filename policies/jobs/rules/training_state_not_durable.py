@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
@@ -166,7 +165,6 @@ class UploadingPrograms(Model):
 
     uploads: frozenset[str] = Field(description="a program with one of its arguments")
     programs: frozenset[str] = Field(description="programs that copy to other machines or mount storage")
-    entrypoints: Mapping[str, str] = Field(description="images whose entrypoint is such a program")
     words: frozenset[str] = Field(description="words in the names of what uploads")
     credentials: frozenset[str] = Field(description="variables with credentials of object stores")
 
@@ -183,9 +181,6 @@ def _uploads(template: PodTemplate) -> bool:
         summary = container_command(template, container)
         started = [command.argv for command in summary.commands]
         image = repository(container.image)
-        for known, program in table.entrypoints.items():
-            if not container.typed.command and f"/{image}".endswith(f"/{known}"):
-                started.append((program, *container.typed.args))
         names = (container.name, image.rpartition("/")[2], *summary.scripts, *(argv[0] for argv in started))
         if any(not table.words.isdisjoint(words_of(name)) for name in names):
             return True

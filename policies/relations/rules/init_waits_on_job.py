@@ -12,20 +12,19 @@ from policies.core.data import load_list, table
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DEPLOYMENT, JOB, STATEFUL_SET
-from policies.kube.images import image_matches
 from policies.kube.json import Json, text
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import Replicated
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Role
 from policies.relations.order import Phase, argo_position, helm_position
 
 _CLIENTS: Final = frozenset({"kubectl", "oc"})
 _WORDS: Final = frozenset({"job", "jobs", "job.batch", "jobs.batch"})
-_WAITERS: Final = ("*k8s-wait-for",)
-"""Images whose arguments are a kind and a name: https://github.com/groundnuty/k8s-wait-for."""
+_WAITER: Final = "wait_for.sh"
+"""Its arguments are a kind and a name: https://github.com/groundnuty/k8s-wait-for."""
 _WAITER_KINDS: Final = frozenset({"job", "job-we", "job-wr"})
 _DELETE: Final = "helm.sh/hook-delete-policy"
 _SERVING: Final = (DEPLOYMENT, STATEFUL_SET)
@@ -52,7 +51,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.INIT):
             summary, path = container_command(template, container), template.command_path(container)
-            for name in dict.fromkeys(_jobs_waited_for(container, summary)):
+            for name in dict.fromkeys(_jobs_waited_for(summary)):
                 job = _job(name, facts.namespace, cluster)
                 lost = _lost(job, completes=template.completes) if job is not None else ""
                 late = _deployed_later(waiting, job) if job is not None and not lost else ""
@@ -152,13 +151,12 @@ def _deployed_later(waiting: Object, job: Job) -> str:
     )
 
 
-def _jobs_waited_for(container: Container, summary: CommandSummary) -> Iterator[str]:
+def _jobs_waited_for(summary: CommandSummary) -> Iterator[str]:
     """The names of the Jobs that an init container waits for, as they are written."""
-    argv = container.typed.argv
-    if image_matches(container.image, _WAITERS) and len(argv) >= 2 and argv[0] in _WAITER_KINDS:
-        yield argv[1]
     looped = any(not loop.bounded for loop in summary.loops)
     for command in summary.commands:
+        if command.name == _WAITER and len(command.argv) > 2 and command.argv[1] in _WAITER_KINDS:
+            yield command.argv[2]
         if command.name in _CLIENTS and ("wait" in command.argv or (looped and "get" in command.argv)):
             yield from _operands(command.argv[1:])
 

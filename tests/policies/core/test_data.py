@@ -72,6 +72,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/jobs/shared_memory.yaml",
         "policies/jobs/training_programs.yaml",
         "policies/network/gateways.yaml",
+        "policies/containers/entrypoints.yaml",
         "policies/network/meshes.yaml",
         "policies/jobs/uploading_programs.yaml",
         "policies/network/named_by_operators.yaml",
