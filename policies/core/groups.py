@@ -17,8 +17,7 @@ from policies.core.pod_view import PodView
 from policies.kube.group_kinds import LEADER_WORKER_SET, kind_of
 from policies.kube.json import Json, dig, integer, text
 from policies.kube.objects.metadata import ObjectMeta
-from policies.kube.objects.services import Service
-from policies.kube.objects.workloads import LeaderWorkerSet, StatefulSet
+from policies.kube.objects.workloads import LeaderWorkerSet
 
 RAY_CLUSTER_NAME: Final = "ray.io/cluster"
 RAY_GROUP: Final = "ray.io/group"
@@ -68,30 +67,6 @@ def leads(pod: PodView, facts: Facts) -> Waits | None:
     if group is None:
         return Waits.UNKNOWN
     return Waits.YES if group.spec.startup_policy == LEADER_READY else Waits.NO
-
-
-def peers_wait(pod: PodView, facts: Facts) -> Waits:
-    """Whether the other members of a StatefulSet are created, or find this pod by the headless Service, only
-    after it is Ready. NO for other pods."""
-    metadata = pod.typed.metadata
-    if leads(pod, facts) is not None or LWS_NAME in metadata.labels:
-        return Waits.NO  # its Service publishes unready addresses
-    owner = metadata.controller
-    if owner is None or owner.kind != "StatefulSet":
-        return Waits.NO
-    workloads, services = facts.objects(StatefulSet), facts.objects(Service)
-    if workloads is None or services is None:
-        return Waits.UNKNOWN
-    named = workloads.all_named(owner.name)
-    found = next((each for each in named if each.kind == "StatefulSet"), None)
-    if found is None:
-        return Waits.UNKNOWN
-    if found.spec.pod_management_policy != "Parallel":
-        return Waits.YES
-    service = services.named(found.spec.service_name)
-    if service is None:
-        return Waits.UNKNOWN
-    return Waits.NO if service.spec.publish_not_ready_addresses else Waits.YES
 
 
 def leader_of(obj: Json, path: str) -> Json:

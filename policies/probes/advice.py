@@ -111,7 +111,8 @@ def _no_readiness(container: Container, waits: Waits) -> Finding:
         _path(container),
         f"Container {container.name} gets no readinessProbe and no startupProbe: {why}.",
         "Add a readinessProbe if the group forms before this pod is Ready: startupPolicy LeaderCreated, or "
-        "podManagementPolicy Parallel and a headless Service with publishNotReadyAddresses.",
+        "podManagementPolicy Parallel of a StatefulSet, and a Service with publishNotReadyAddresses by which "
+        "the others find it.",
     )
 
 

@@ -330,6 +330,11 @@ class Preset(Model):
     worker_flags: tuple[str, ...] = Field(
         (), description="flags that number the nodes of a group, of which only the first, 0, serves"
     )
+    members_env: tuple[str, ...] = Field(
+        (),
+        description="variables with the number of pods that must have joined it before it is ready, such as "
+        "RAFT_BOOTSTRAP_EXPECT",
+    )
     headless_words: tuple[str, ...] = Field(
         (), description="globs of words in its command line with which it serves nobody, such as `*train*.py`"
     )

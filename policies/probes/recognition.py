@@ -95,7 +95,9 @@ class Server:
 
     @lazy
     def spans_pods(self) -> bool:
-        """Whether it answers only after its processes in other pods have joined it."""
+        """Whether it is ready only after its processes in other pods have joined it."""
+        if any(self.variables.get(name, "1") != "1" for name in self.preset.members_env):
+            return True
         nodes = self.options.value(("--nnodes",))
         return nodes not in (None, "1") or (nodes is None and self.has_option(*self.preset.worker_flags))
 

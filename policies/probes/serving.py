@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from policies.containers.programs import programs
 from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
-from policies.core.groups import Waits, leads, peers_wait
+from policies.core.groups import LWS_NAME, Waits, leads
 from policies.core.pod_view import PodView
+from policies.core.services import selecting
+from policies.kube.objects.services import Service
+from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import GroupRole, Recogniser, Server, is_idle
 from policies.probes.standard_probes_settings import StandardProbes
@@ -97,4 +101,46 @@ def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:
     if leader is not None:
         return leader
     server = recognised(container, facts)
-    return peers_wait(pod, facts) if server is not None and server.spans_pods else Waits.NO
+    if server is None or not (server.spans_pods or starts_ray_for(server, pod)):
+        return Waits.NO
+    return _peers_wait(pod, facts)
+
+
+def starts_ray_for(server: Server, pod: PodView) -> bool:
+    """Whether the pod starts the head of a Ray cluster next to a server, which may wait for its workers. The
+    head itself answers without them. vLLM's script `multi-node-serving.sh leader --ray_cluster_size=2` starts
+    one, too."""
+    return any(
+        "leader" in program and any("ray_cluster" in word for word in program)
+        if program[0] != "ray"
+        else "start" in program and "--head" in program and program != server.argv
+        for container in pod.containers
+        for program in programs(container)
+    )
+
+
+def _peers_wait(pod: PodView, facts: Facts) -> Waits:
+    """Whether the other members of a pod's group are created, or find it, only after it is Ready."""
+    metadata = pod.typed.metadata
+    if LWS_NAME in metadata.labels:
+        return Waits.NO  # its Service publishes unready addresses
+    owner = metadata.controller
+    workloads, services = facts.objects(StatefulSet), facts.objects(Service)
+    if owner is None or owner.kind != "StatefulSet":
+        if not metadata.labels:
+            return Waits.NO  # no Service selects it
+        # The others may find it by any Service that selects it, now or later.
+        publish = [each.spec.publish_not_ready_addresses for each in selecting(metadata.labels, facts)]
+        return Waits.NO if any(publish) else Waits.YES if publish else Waits.UNKNOWN
+    if workloads is None or services is None:
+        return Waits.UNKNOWN
+    named = workloads.all_named(owner.name)
+    found = next((each for each in named if each.kind == "StatefulSet"), None)
+    if found is None:
+        return Waits.UNKNOWN
+    if found.spec.pod_management_policy != "Parallel":
+        return Waits.YES
+    service = services.named(found.spec.service_name)
+    if service is None:
+        return Waits.UNKNOWN
+    return Waits.NO if service.spec.publish_not_ready_addresses else Waits.YES

@@ -7,7 +7,7 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
 from policies.probes.first_party import is_first_party
-from policies.probes.probe import READINESS, ContainerProbe, liveness_and_readiness
+from policies.probes.probe import LIVENESS, READINESS, ContainerProbe, liveness_and_readiness
 from policies.probes.standard_probes import looks_injected
 from policies.probes.startup_budget import budget_of
 
@@ -27,7 +27,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         if not (readiness.is_user_written and liveness.is_user_written):
             continue
-        if looks_injected(readiness.template.view, readiness.container, READINESS, facts):
+        view, container = readiness.template.view, readiness.container
+        if any(looks_injected(view, container, name, facts) for name in (READINESS, LIVENESS)):
             continue
         if not is_first_party(liveness.template, liveness.container, facts):
             continue

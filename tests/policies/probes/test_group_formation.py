@@ -32,6 +32,21 @@ SPANS: Json = {
     "args": ["--nnodes", "2", "--node-rank", "0", "--host", "0.0.0.0", "--port", "30000"],
     "ports": [{"containerPort": 30000}],
 }
+RAY: Json = {
+    **LEADER,
+    "command": ["bash", "-c", "ray start --head && vllm serve m --pipeline-parallel-size 2"],
+    "args": [],
+}
+SCRIPT: Json = {
+    **RAY,
+    "command": ["bash", "-c", "multi-node-serving.sh leader --ray_cluster_size=2; vllm serve m"],
+}
+WEAVIATE: Json = {
+    "name": "weaviate",
+    "image": "semitechnologies/weaviate:1.27.0",
+    "env": [{"name": "RAFT_BOOTSTRAP_EXPECT", "value": "3"}],
+    "ports": [{"containerPort": 8080}],
+}
 SETTINGS = StandardProbes()
 
 
@@ -63,6 +78,11 @@ def leader_pod(size: int = 2, **container: Any) -> Json:
     name = "leaderworkerset.sigs.k8s.io"
     labels = {f"{name}/name": "group", f"{name}/worker-index": "0"}
     return stateful({**LEADER, **container}, labels=labels, annotations={f"{name}/size": str(size)})
+
+
+def found(container: Json) -> Json:
+    """A pod that a Service may select."""
+    return manifest("Pod", "head", {"containers": [container]}, labels={"a": "b"})
 
 
 def stateful_set(policy: str | None) -> Json:
@@ -130,6 +150,16 @@ del ORPHAN["metadata"]["ownerReferences"]
         pytest.param(stateful(SPANS), [stateful_set("Parallel")], {"liveness"}, id="no service"),
         pytest.param(stateful(SPANS), [], {"liveness"}, id="nothing known"),
         pytest.param(ORPHAN, [], ALL, id="no StatefulSet"),
+        pytest.param(found(SPANS), [], {"liveness"}, id="no Service yet"),
+        pytest.param(found(SPANS), [service(publishes=False)], {"liveness"}, id="hidden by its Service"),
+        pytest.param(found(SPANS), [service(publishes=True)], ALL, id="published by its Service"),
+        pytest.param(found(RAY), [service(publishes=False)], {"liveness"}, id="Ray head next to the server"),
+        pytest.param(found(RAY), [service(publishes=True)], ALL, id="published Ray head"),
+        pytest.param(found(SCRIPT), [service(publishes=False)], {"liveness"}, id="Ray head by a script"),
+        pytest.param(found(LEADER), [service(publishes=False)], ALL, id="no group"),
+        pytest.param(
+            stateful(WEAVIATE), [stateful_set(None), service(publishes=True)], {"liveness"}, id="members"
+        ),
         pytest.param(
             stateful(ONE), [stateful_set(None), service(publishes=False)], ALL, id="server in one pod"
         ),
