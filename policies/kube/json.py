@@ -6,10 +6,13 @@ that is absent or of the wrong type, so mutators and rules need no type checks."
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
 """A JSON object as the API server sent it; unknown fields included, never a typed client model."""
+
+MAX_LEVELS: Final = 200
+"""Levels of nesting that are read of an object; orjson can write about fifty more."""
 
 
 def dig(obj: Any, *path: str | int) -> Any:

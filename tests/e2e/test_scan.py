@@ -14,6 +14,7 @@ import yaml
 from tests.e2e.api import JSON
 from tests.e2e.binaries import module_source
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.install import Chassis
 from tests.e2e.workloads import UNKNOWN, container, job, pod, workload
 from tests.manifests import manifest
 from webhook.cli import main as cli
@@ -215,6 +216,27 @@ def mend(control_plane: ControlPlane, namespace: str) -> None:
     api.delete("pods", "alone", namespace, grace=0)
     api.patch("poddisruptionbudgets", "stuck", {"spec": {"maxUnavailable": 1}}, namespace)
     api.delete("configmaps", "models", namespace)
+
+
+def test_no_object_makes_the_others_unreadable(
+    scan: Scan, team: str, control_plane: ControlPlane, chassis: Chassis
+) -> None:
+    """API servers return the parameters of a claim as they were written; no reader of JSON accepts these."""
+    path = f"/apis/resource.k8s.io/v1/namespaces/{team}/resourceclaimtemplates"
+    device = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    for name, value in (("deep", b"[" * 3000 + b"]" * 3000), ("half", rb'"\ud800"'), ("bytes", b'"\xff"')):
+        opaque = {"driver": "gpu.example.com", "parameters": {"a": "HERE"}}
+        spec = {"spec": {"devices": {"requests": [device], "config": [{"opaque": opaque}]}}}
+        made = manifest("ResourceClaimTemplate", name, spec)
+        body = json.dumps(made).encode().replace(b'"HERE"', value)
+        api = control_plane.api
+        with api.connection() as connection:
+            connection.request("POST", path, body, {**api.headers, "Content-Type": "application/json"})
+            assert connection.getresponse().status == 201
+    answer = scan("-n", team, "-o", "json")
+    assert answer.denied
+    chassis.wait_metric("chassis_facts_synced", 1, resource="resourceclaimtemplates")
+    assert not [line for line in chassis.log_lines() if "resourceclaimtemplates" in line and "can't" in line]
 
 
 def test_facts_come_from_the_same_cluster(scan: Scan, namespace: str, control_plane: ControlPlane) -> None:

@@ -24,7 +24,7 @@ from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate, pod_templates
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import POD, GroupKind, kind_of
-from policies.kube.json import Json
+from policies.kube.json import MAX_LEVELS, Json
 from policies.kube.names import shortened
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.reading import WrongTypeError, read
@@ -125,7 +125,12 @@ def _measured(obj: Json, budget: StepBudget) -> str:
     BudgetSpent."""
     cost, most = 0, budget.limit - budget.spent
     found: list[Any] = [obj]
-    for node in found:  # the list grows; one loop instead of recursion, because every review runs it
+    levels, end = 1, 1
+    for index, node in enumerate(found):  # the list grows; a loop instead of recursion, for every review
+        if index == end:
+            levels, end = levels + 1, len(found)
+            if levels > MAX_LEVELS:
+                return f"it is nested deeper than {MAX_LEVELS} levels"
         cost += _FIELD * len(node)
         if cost > most:
             break

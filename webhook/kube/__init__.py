@@ -2,7 +2,7 @@
 
 | question | module |
 |---|---|
-| how the API server is called | `api`, with `paths`, `calls` and `rate_limit` |
+| how the API server is called | `api`, with `paths`, `calls` and `rate_limit`; its JSON: `answers` |
 | how facts are kept up to date | `caches`, from `reflector` |
 | which kinds a cluster has | `discovery` |
 | who leads | `leader_election`; renewals: `times` |

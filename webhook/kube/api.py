@@ -24,6 +24,7 @@ import orjson
 
 from policies.kube.json import Json, dig, integer, mapping, text
 from webhook.errors import UserError
+from webhook.kube import answers
 from webhook.kube.calls import ApiError
 from webhook.kube.own_pod import own_namespace
 
@@ -328,7 +329,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def _json(raw: bytes) -> Json:
     try:
-        answer = orjson.loads(raw)
+        answer = answers.parse(raw)
     except orjson.JSONDecodeError:
         answer = None
     if not isinstance(answer, dict):

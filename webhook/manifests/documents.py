@@ -20,6 +20,8 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
+from policies.kube.json import MAX_LEVELS
+
 try:
     from yaml import CSafeLoader as _SafeLoader
 except ImportError:  # PyYAML built without libyaml is slower
@@ -29,10 +31,6 @@ except ImportError:  # PyYAML built without libyaml is slower
 class BadDocument(ValueError):
     """The text is not YAML with an equivalent in JSON; the message is one sentence with the line."""
 
-
-DEEPEST = 200
-"""Levels of nesting; orjson can write about fifty more. libyaml is limited only by the C stack: a few
-kilobytes of brackets would end the process."""
 
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
@@ -291,7 +289,7 @@ def _plain_documents(text: str, loader: type[ManifestLoader]) -> list[Any] | Non
                         scalars[value] = _resolved(value, loader)
                     value = scalars[value]
             elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-                if event.anchor is not None or event.tag is not None or len(opened) >= DEEPEST:
+                if event.anchor is not None or event.tag is not None or len(opened) >= MAX_LEVELS:
                     return None
                 value = {} if kind is yaml.MappingStartEvent else []
             elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
@@ -382,7 +380,10 @@ class _Collection(Struct):
 
 def _check_limits(text: str, loader: type[ManifestLoader]) -> None:
     """Refuse documents that must not be built: deep nesting, aliases that expand to too many values, or any
-    alias if the loader accepts none."""
+    alias if the loader accepts none.
+
+    libyaml is limited only by the C stack: a few kilobytes of brackets would end the process.
+    """
     count = 0
     opened: list[_Collection] = []
     anchored: dict[str | None, tuple[int, int]] = {}  # values and levels
@@ -404,7 +405,7 @@ def _check_limits(text: str, loader: type[ManifestLoader]) -> None:
             closed = opened.pop()
             anchored[closed.anchor] = count - closed.values_before, closed.deepest - len(opened)
             level = closed.deepest
-        if level > DEEPEST:
+        if level > MAX_LEVELS:
             raise BadDocument(f"{_at(event)}it is nested too deeply")
         if opened:
             opened[-1].deepest = max(opened[-1].deepest, level)

@@ -10,6 +10,7 @@ import pytest
 from policies.containers import commands
 from policies.core.finding import Mode
 from policies.kube.group_kinds import kind_of
+from policies.kube.json import MAX_LEVELS
 from policies.kube.names import listed
 from tests.calls import calls
 from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
@@ -43,6 +44,17 @@ def asked(made: Made) -> Request:
 def decided(made: Made) -> tuple[Decision, Decision]:
     request = asked(made)
     return engine.mutate(Review(request, CONFIG, NOWHERE)), engine.validate(Review(request, CONFIG, NOWHERE))
+
+
+def test_an_object_that_is_nested_too_deeply_is_undecided() -> None:
+    """It is what a reader of the cluster leaves of objects that are nested deeper still."""
+    inner: Json = {}
+    for _ in range(MAX_LEVELS - 3):
+        inner = {"a": inner}
+    made = pod(server(), unknown=inner)
+    assert bounded(made, CONFIG.workloads, allowance()).undecided == ()
+    [why] = bounded({**made, "more": [[inner]]}, CONFIG.workloads, allowance()).undecided
+    assert why.startswith("the object isn't reviewed: it is nested deeper than 200 levels.")
 
 
 def work(made: Made) -> tuple[int, Decision, Decision]:

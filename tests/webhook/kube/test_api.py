@@ -207,6 +207,29 @@ async def test_a_cache_follows_the_cluster(fake: FakeApiServer, api: ApiServer) 
         await until(lambda: cache.synced(Resource.SERVICES))
 
 
+async def test_an_object_that_orjson_refuses_does_not_hide_the_others(
+    fake: FakeApiServer, api: ApiServer
+) -> None:
+    """Anybody who may create ResourceClaimTemplates writes any JSON into their `opaque.parameters`."""
+    templates = "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaimtemplates"
+    hostile: Json = {"spec": {"devices": {"config": "\ud800"}}}
+    await fake.put(templates, named("listed", spec=hostile))
+    cache = ClusterCache()
+    reflector = next(each for each in cache.reflectors(api) if each._path.endswith("claimtemplates"))
+
+    def names() -> list[str]:
+        return sorted(
+            item["metadata"]["name"] for item in cache.listing(Resource.CLAIM_TEMPLATES, "ml") or ()
+        )
+
+    async with background(reflector.run()):
+        await until(lambda: names() == ["listed"])
+        await fake.put(templates, named("watched", spec=hostile))
+        await fake.put(templates, named("other"))
+        await until(lambda: names() == ["listed", "other", "watched"])
+        assert len(fake.requests) == 2, "one list and one watch"
+
+
 async def test_a_watch_that_ends_goes_on_where_it_was_without_a_new_list(
     fake: FakeApiServer, api: ApiServer
 ) -> None:
