@@ -23,7 +23,7 @@ from policies.kube.names import did_you_mean
 
 _POD_TEMPLATE: Final = "V1PodTemplateSpec"
 _PYTHON: Final[Mapping[str, type]] = {"int": int, "bool": bool}
-_IN_WORDS: Final = {int: "a number", bool: "true or false", dict: "a map", list: "a list", str: "text"}
+_IN_WORDS: Final = {int: "a whole number", bool: "true or false", dict: "a map", list: "a list", str: "text"}
 _MOST: Final = 20
 """Problems that are looked for in one object."""
 

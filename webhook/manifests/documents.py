@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice, product
+from itertools import product
 from typing import Any, Final
 
 import yaml
@@ -161,7 +161,7 @@ def _construct_float(loader: ManifestLoader, node: yaml.ScalarNode) -> float:
     return _float(value, node.start_mark.line)
 
 
-def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int:
+def _construct_int(loader: ManifestLoader, node: yaml.ScalarNode) -> int | float | str:
     value = loader.construct_scalar(node)
     if not _INTEGER.match(value):  # only a tag can claim it
         raise BadDocument(f"line {_line(node)}: {value[:80]!r} isn't a number")
@@ -176,14 +176,17 @@ def _float(text: str, line: int = 0) -> float:
     return int(value) if value.is_integer() and abs(value) < _WHOLE else value
 
 
-def _int(text: str, line: int = 0) -> int:
+def _int(text: str, line: int = 0) -> int | float | str:
+    """A whole number. Beyond 64 bits kubectl sends decimal digits as a float, and others as text."""
     plain = text.replace("_", "")
     digits = plain.lstrip("+-")
-    if len(digits) > 1 and digits[0] == "0" and digits.isascii() and digits.isdigit():
-        return int(plain, 8)
     if len(digits) > 100:
         raise BadDocument(f"line {line + 1}: the number is too long")
-    return int(plain, 0)
+    decimal = digits.isascii() and digits.isdigit()
+    value = int(plain, 8) if decimal and len(digits) > 1 and digits[0] == "0" else int(plain, 0)
+    if -(2**63) <= value < 2**64:
+        return value
+    return float(plain) if decimal else text
 
 
 _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
@@ -459,6 +462,7 @@ def _edits(text: str, taken: set[str]) -> list[tuple[int, str]]:
     edits: list[tuple[int, str]] = []
     names: dict[str, str] = {}
     """The name that the last definition of each anchor of a document has now."""
+    unused: dict[int, Iterator[str]] = {}
     for event in yaml.parse(text, Loader=_SafeLoader):
         if isinstance(event, yaml.DocumentStartEvent):
             names = {}
@@ -466,17 +470,17 @@ def _edits(text: str, taken: set[str]) -> list[tuple[int, str]]:
         if not anchor or event.start_mark is None or len(edits) >= _MOST:
             continue
         mark = "*" if isinstance(event, yaml.AliasEvent) else "&"
-        if mark == "&":
-            names[anchor] = _unused(anchor, taken) if anchor in names else anchor
+        if mark == "&" and anchor in names:
+            length = len(anchor)
+            names[anchor] = next(unused.setdefault(length, _unused(length, taken)), anchor)
+        elif mark == "&":
+            names[anchor] = anchor
         new = names.get(anchor, anchor)
         if new != anchor:
             edits.append((text.index(mark + anchor, event.start_mark.index) + 1, new))
     return edits
 
 
-def _unused(anchor: str, taken: set[str]) -> str:
-    """A name as long as the anchor's that no anchor has; the anchor itself if there is none."""
-    tried = islice(product(_LETTERS, repeat=len(anchor)), len(taken) + 1)
-    name = next((found for each in tried if (found := "".join(each)) not in taken), anchor)
-    taken.add(name)
-    return name
+def _unused(length: int, taken: set[str]) -> Iterator[str]:
+    """The names of this length that no anchor of the text has."""
+    return ("".join(each) for each in product(_LETTERS, repeat=length) if "".join(each) not in taken)

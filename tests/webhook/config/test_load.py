@@ -109,6 +109,7 @@ def _models(found: Any) -> list[dict[str, Any]]:
             {"webhook.yaml": f"overrides: [{{settings: {{{POLICY}: {{colour: red}}}}}}]"},
             f"overrides.0.settings.{POLICY}.colour: unknown field",
         ),
+        ({"webhook.yaml": f"a: 1{'0' * 30}\nb: 0x1{'0' * 30}"}, "webhook.yaml: a: unknown field"),
         ({f"{POLICY}.yaml": "mode: on"}, f"{POLICY}.yaml: mode: input should be"),
     ],
 )

@@ -86,7 +86,8 @@ WORKER: Json = {"template": {"spec": {"container": []}}}
     [
         ("Deployment", WORKER, "spec.template.spec.container", "did you mean containers?"),
         ("Deployment", {"replica": 2}, "spec.replica", "did you mean replicas?"),
-        ("Deployment", {"replicas": "two"}, "spec.replicas", "a number is expected, not text"),
+        ("Deployment", {"replicas": "two"}, "spec.replicas", "a whole number is expected, not text"),
+        ("Deployment", {"replicas": 1e23}, "spec.replicas", "a whole number is expected, not a number"),
         ("Pod", {"containers": {"name": "a"}}, "spec.containers", "a list is expected, not a map"),
         ("Pod", {"hostNetwork": "yes"}, "spec.hostNetwork", "true or false is expected, not text"),
         ("Service", {"selectors": {}}, "spec.selectors", "did you mean selector?"),

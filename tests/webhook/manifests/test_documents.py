@@ -6,6 +6,7 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 from hypothesis import given
@@ -110,6 +111,26 @@ def test_bad_text_gets_one_sentence(text: str, sentence: str) -> None:
         list(load_all(text))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("18446744073709551615", 2**64 - 1),
+        ("-9223372036854775808", -(2**63)),
+        ("18446744073709551616", 2.0**64),
+        ("-99999999999999999999", -1e20),
+        ("07777777777777777777777", 7777777777777777777777.0),
+        ("0xfffffffffffffffff", "0xfffffffffffffffff"),
+    ],
+)
+@pytest.mark.parametrize("loader", [ManifestLoader, PolicyLoader])
+def test_a_number_beyond_64_bits_is_what_kubectl_sends(
+    written: str, value: object, loader: type[ManifestLoader]
+) -> None:
+    for text in (f"a: {written}", f"a: {written}\nb: &b 1"):  # with and without PyYAML's nodes
+        assert next(load_all(text, loader))["a"] == value
+    assert orjson.dumps(value)
 
 
 @pytest.mark.parametrize("written", ["1e1", "10.0", "!!float 10", "+1.0e+1"])
