@@ -3,6 +3,7 @@ off."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -187,3 +188,43 @@ def test_entries_opened_by_hand_stay_open_until_it_is_taken_back(cluster: Contro
     cluster.api.patch("configmaps", "mlchassis-override", {"data": {"failurePolicy": None}}, NAMESPACE)
     upgrade(helm, CHART, values, *(["--force-conflicts"] if helm.name == "helm-4" else []))
     assert closed() == before
+
+
+UPGRADES = (REPOSITORY / "docs" / "upgrade.md").read_text()
+
+
+def test_the_documented_commands_change_the_installer_and_back(
+    cluster: ControlPlane, helm: Helm, tmp_path: Path
+) -> None:
+    section = UPGRADES.split("## Change how it is installed\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```console\n(.*?)```", section, re.S)
+    to_helm, to_kustomize = [
+        [shlex.split(typed.replace("\\\n", ""), comments=True) for typed in block.split("$ ")[1:]]
+        for block in blocks
+    ]
+    (tmp_path / "my-values.yaml").write_text("profile: observe")
+    places = {
+        "my-overlay": str(REPOSITORY / "manifests" / "base"),
+        "charts/ml-chassis": str(CHART),
+        "my-values.yaml": str(tmp_path / "my-values.yaml"),
+    }
+    [adopt] = [typed[1:] for typed in to_helm if ("--force-conflicts" in typed) is (helm.name == "helm-4")]
+    adopt = [places.get(word, word) for word in adopt]
+
+    def profile() -> str:
+        policy = cluster.api.get("configmaps", "mlchassis-policy", NAMESPACE)
+        return str(policy["data"]["rules.yaml"]).removeprefix("profile: ").strip()
+
+    cluster.kubectl("apply", "-k", places["my-overlay"])
+    helm.run(*adopt)
+    assert profile() == "observe"
+    forced = [word for word in adopt if word == "--force-conflicts"]
+    upgrade(helm, CHART, "--set=profile=strict", *forced)
+    assert profile() == "strict"
+    for typed in to_kustomize:
+        cluster.kubectl(*[places.get(word, word) for word in typed[1:]])
+    assert profile() == "standard"
+    assert json.loads(helm.run("list", "--namespace", NAMESPACE, "--output", "json")) == []
+    helm.run(*adopt)
+    assert profile() == "observe"
+    upgrade(helm, CHART, "--set=failurePolicy.validation=Fail", *forced)
