@@ -86,7 +86,8 @@ def render(
 
 def _with_image(item: Json, image: str) -> Json:
     """The object with the webhook's image, and the sidecar's, which has the same repository and tag."""
-    for container in dig(item, "spec", "template", "spec", "containers") or ():
+    job = dig(item, "spec", "jobTemplate") or item  # the CronJob of a scan
+    for container in dig(job, "spec", "template", "spec", "containers") or ():
         container["image"] = image
     repository, _, name = image.rpartition("/")
     _, colon, tag = name.partition(":")

@@ -450,7 +450,9 @@ def test_cert_manager_s_certificate_is_for_the_names_that_the_api_server_calls()
 
 
 def test_another_namespace_and_image_reach_every_place() -> None:
-    objects = manifests.render("strict", ["name-ignore"], image="registry.example/x:1", namespace="platform")
+    components = ["name-ignore", "scan"]
+    objects = manifests.render("strict", components, image="registry.example/x:1", namespace="platform")
+    assert "ghcr.io" not in yaml.safe_dump_all(objects)
     text = yaml.safe_dump_all(objects)
     assert "mlchassis-system" not in text
     assert "configmap:platform/mlchassis-policy" in text
