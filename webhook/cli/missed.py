@@ -133,6 +133,8 @@ class MissedWorkload(Struct):
             return "listed only: the pod has no controller; delete it and create it again"
         if kind.kind in ("Job", "CronJob"):
             return "listed only: Jobs are not restarted; the policy applies to the next run"
+        if kind.kind in ("ReplicaSet", "ReplicationController"):
+            return "listed only: delete its pods one by one, and it creates new ones"
         if kind not in RESTARTABLE:
             return f"listed only: restart it as its operator documents for {kind.kind}"
         if dig(top, "metadata", "deletionTimestamp"):

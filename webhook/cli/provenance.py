@@ -31,6 +31,8 @@ class By(StrEnum):
     MISSING = "missing"
     """A pod that runs does not have the field, and a new one would get it from ML Chassis."""
     OTHER = "other"
+    UNRECORDED = "unrecorded"
+    """A field of a pod whose manifest is not recorded: its author or a webhook set it."""
 
 
 class Field(Struct, frozen=True):
@@ -53,12 +55,15 @@ def fields_of(
     paths: Sequence[str],
     changed: Changed | None = None,
     manifest: Json | None = None,
+    *,
+    recorded: bool = True,
 ) -> list[Field]:
     """The fields of an object at the paths, and the added fields.
 
     `written`: the manifest. `derived`: the fields that the present policy adds to it. `changed`: the object's
     annotation about added fields, if it has one. `manifest`: for a running object, what `kubectl apply` sent,
-    empty if that is unknown; the API server has added defaults to the other fields.
+    empty if that is unknown; the API server has added defaults to the other fields. `recorded`: whether
+    `written` is a manifest; otherwise it is the object without the fields in `changed`.
     """
     entries = {each.path: each for each in changed.entries} if changed else {}
     present = {reason.path: (mode, reason) for mode, reason in derived}
@@ -74,7 +79,12 @@ def fields_of(
                 found.append(_added(path, manager, entry, reason))
         elif own is not None and (exists or reason is None):
             defaulted = manifest is not None and value_at(manifest, path) is None and _is_default(path, own)
-            found.append(Field(path, By.DEFAULT if defaulted else By.USER, manager))
+            if defaulted and reason is not None and path in present and mode is Mode.ENFORCE:
+                # The policy replaces this default of the API server.
+                found.append(Field(path, By.MISSING if value == own else By.CHASSIS, manager, reason, mode))
+                continue
+            author = By.USER if recorded else By.UNRECORDED
+            found.append(Field(path, By.DEFAULT if defaulted else author, manager))
         elif reason is not None and (changed is None or changed.more or not changed.digest):
             if path in present:
                 missing = manifest is not None and mode is Mode.ENFORCE and not exists
@@ -134,6 +144,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "terminationGracePeriodSeconds": 30,
     "podReplacementPolicy": "TerminatingOrFailed",
     "backoffLimit": 6,
+    "terminationMessagePolicy": "File",
 }
 _DEFAULT_TOLERATIONS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 

@@ -217,7 +217,15 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
     return WhyAnswer(
         pod,
         PodMetadata(top, above),
-        fields_of(pod, written, derived, list(relevant_fields(pod)), changed, _manifest_of(pod, top, config)),
+        fields_of(
+            pod,
+            written,
+            derived,
+            list(relevant_fields(pod)),
+            changed,
+            _manifest_of(pod, top, config),
+            recorded=template is not None or manifest is not None,
+        ),
         config,
         Context.of(pod, namespace, config, cluster),
         changed.digest if changed else "",
@@ -340,7 +348,7 @@ def _field(answer: WhyAnswer, each: Field, policy: PolicyText, kubectl: Kubectl)
 
 _BY: Final = {
     By.DEFAULT: "Kubernetes, by default",
-    By.OTHER: "another webhook or a controller",
+    By.OTHER: "another client, such as a webhook or a controller",
 }
 
 
@@ -382,6 +390,8 @@ def _by(author: str, each: Json) -> str:
         if each["mode"] == Mode.ENFORCE:
             return f"{each['policy']} of ML Chassis"
         return f"nobody: {each['policy']} of ML Chassis would set it, but its mode is {each['mode']}"
+    if each["by"] == By.UNRECORDED:
+        return f"the author of {author}, or a webhook (its manifest is not recorded){manager}"
     if each["by"] == By.USER:
         return f"the author of {author}{manager}"
     return f"{_BY[By(each['by'])]}{manager}"

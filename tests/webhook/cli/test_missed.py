@@ -12,8 +12,9 @@ from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named, owned_by
 from tests.webhook.kube.apiserver import FakeApiServer
+from webhook.admission.missed import Difference
 from webhook.cli import repair
-from webhook.cli.missed import WebhookHistory
+from webhook.cli.missed import MissedWorkload, WebhookHistory
 from webhook.cli.repair import RESTARTED_AT, down_at_once
 from webhook.kube.leader_election import NAME, Outage
 
@@ -285,6 +286,13 @@ async def test_what_a_restart_would_not_help_is_listed(
     assert "none of the missed workloads can be restarted" in answer.err
     answer = await scan("--missed", "--repair", "--yes", "-o", "json")
     assert why in answer.json["missed"][0]["repair"]
+
+
+@pytest.mark.parametrize(("api", "kind"), [("apps/v1", "ReplicaSet"), ("v1", "ReplicationController")])
+def test_a_kind_of_kubernetes_that_cannot_be_restarted_has_no_operator(api: str, kind: str) -> None:
+    top = {"apiVersion": api, "kind": kind, "metadata": {"name": "llm", "namespace": "ml"}}
+    row = MissedWorkload(top, Difference.LACKS, "created before the webhook was installed")
+    assert row.listed_only == "listed only: delete its pods one by one, and it creates new ones"
 
 
 async def test_jobs_and_bare_pods_are_listed(ml: Cluster, scan: InCluster) -> None:

@@ -52,6 +52,20 @@ def test_who_set_a_field(
     assert {path: each.by for path, each in found.items()} == {START: by}
 
 
+def test_without_a_manifest_the_author_is_unknown() -> None:
+    found = fields(pod(startupProbe=PROBE), pod(startupProbe=PROBE), manifest={}, recorded=False)
+    assert found[START].by is By.UNRECORDED
+
+
+@pytest.mark.parametrize(("value", "by"), [("File", By.MISSING), ("FallbackToLogsOnError", By.CHASSIS)])
+def test_a_default_that_a_policy_replaces_is_nobodys(value: str, by: By) -> None:
+    """The template has the API server's default; the author wrote nothing."""
+    path = "spec.containers[a].terminationMessagePolicy"
+    running, template = pod(terminationMessagePolicy=value), pod(terminationMessagePolicy="File")
+    assert fields(running, template, reason(path), manifest={})[path].by is by
+    assert fields(running, template, reason(path), manifest=template)[path].by is By.USER
+
+
 @pytest.mark.parametrize(
     ("derived", "today"), [([reason(START, "then")], None), ([reason(START, "now")], "now"), ([], "")]
 )

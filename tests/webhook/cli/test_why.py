@@ -256,6 +256,10 @@ async def test_a_bare_pod_and_a_workload(fake: FakeApiServer, why: Why) -> None:
     start = fields[START]
     assert (start["by"], start["today"]) == ("mlchassis", None)
     assert start["commands"]["here"].startswith("before Pod llm-1-a is created again, under metadata.")
+    del final["metadata"]["annotations"]["mlchassis.dev/changed"]
+    await fake.put(PODS, final)
+    _, fields = await why("pod/llm-1-a")
+    assert fields[START]["by"] == "unrecorded", "anybody may remove the annotation"
     answer, fields = await why("deploy/llm")
     assert answer["writtenIn"] == answer["title"] == "Deployment ml/llm"
     assert fields[f"spec.template.{START}"]["by"] == "mlchassis"
