@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -11,11 +12,19 @@ from policies.core.composing import OTHER_OBJECT, Origins, composed_pod, origin_
 from policies.core.groups import leader_of
 from policies.core.pod_view import PodView
 from policies.core.seldon import Graphs
-from policies.core.workloads import KSERVE_CONTAINER, Completion, Composed, Shape, TemplatePatch, Workload
+from policies.core.workloads import (
+    KSERVE_CONTAINER,
+    ClaimUri,
+    Completion,
+    Composed,
+    Shape,
+    TemplatePatch,
+    Workload,
+)
 from policies.kube.cache import Cache, lazy
 from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, SELDON_DEPLOYMENT, GroupKind, kind_of
-from policies.kube.json import Json, integer, mapping, replaced, strings, text
+from policies.kube.json import Json, appended, integer, mapping, maps, replaced, strings, text
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.pods import Pod
@@ -45,6 +54,8 @@ class PodTemplate:
     shape: Shape = Shape.TEMPLATE
     origins: Origins | None = None
     """The origins of the pod's fields, if it is composed from several fields of the object."""
+    claims: Origins = field(default_factory=dict)
+    """The same for the claims that the operator mounts into a pod that is the object's own otherwise."""
     by_shape: bool = False
     """Whether the kind is unknown, and the template was found by its structure."""
     base: Base | None = None
@@ -136,6 +147,8 @@ class PodTemplate:
     def path_in_object(self, path: str) -> str:
         """The field path in the object of a field path in the pod; the path of the reference if another
         object has the field."""
+        if path in self.claims:
+            return self.claims[path]
         if self.origins is not None and path.startswith("spec"):
             found = origin_of(path, self.origins)
             return self.base.at if self.base is not None and found.startswith(OTHER_OBJECT) else found
@@ -147,9 +160,11 @@ class PodTemplate:
     def source_path(self, path: str) -> str:
         """The origin of a field path below `spec_path`; it begins with `OTHER_OBJECT` if it is in the object
         that completes the pod."""
-        if self.origins is None or not path.startswith(self.spec_path):
+        if not path.startswith(self.spec_path):
             return path
         rest = path[len(self.spec_path) :]
+        if self.origins is None:
+            return self.claims.get(f"spec{rest}", path)
         return origin_of(f"spec{rest}", self.origins) if rest[:1] in ("", ".", "[") else path
 
 
@@ -214,12 +229,57 @@ def pod_templates(
         replaced_at = {path for each in pods for path in each.replaces}
         rest = (each for each in found if each.path not in replaced_at)
         found = (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
+    for entry in workload.claims:
+        found = tuple(_with_claims(obj, found, entry))
     if not workload.accepts_all(obj):
         graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
         found = tuple(_with_given_fields(each, graphs) for each in found)
     if workload.completed_by is Completion.SERVING_RUNTIME:
         found = tuple(_with_own_readiness(obj, each) for each in found)
     return found
+
+
+def _with_claims(obj: Json, templates: tuple[PodTemplate, ...], entry: ClaimUri) -> Iterator[PodTemplate]:
+    """The templates with the claims that their operator mounts because of a URI."""
+    named: dict[Steps, tuple[str, str]] = {}
+    for steps, node in maps_at(obj, entry.at):
+        uri = tuple(entry.uri.split("."))
+        claim = _CLAIM_URI.match(text(node, *uri))
+        if claim is None:
+            continue
+        for pod in entry.pods:
+            named[(*steps, *filter(None, pod.split(".")))] = claim[1], field_path((*steps, *uri))
+    for each in templates:
+        name, at = named.get(each.steps, ("", ""))
+        yield _with_claim(each, name, at) if name else each
+
+
+def _with_claim(template: PodTemplate, claim: str, uri: str) -> PodTemplate:
+    """The template with the volume of a claim that the URI at a field path names."""
+    volumes = maps(template.spec, "volumes")
+    if any(text(each, "persistentVolumeClaim", "claimName") == claim for each in volumes):
+        return template
+    volume = {"name": f"{_CLAIM}{claim}", "persistentVolumeClaim": {"claimName": claim}}
+    pod = appended(template.pod, ("spec", "volumes"), volume)
+    at = f"spec.volumes[{len(volumes)}]"
+    fields = ("", ".persistentVolumeClaim", ".persistentVolumeClaim.claimName")
+    origins = {f"{at}{each}": uri for each in fields}
+    if template.origins is not None:
+        return replace(template, view=PodView(pod), unprojected=pod, origins={**template.origins, **origins})
+    return replace(template, view=PodView(pod), unprojected=pod, claims=origins)
+
+
+def _without_claims(pod: Json) -> Json:
+    """A pod without the claims that `_with_claim` adds."""
+    spec = mapping(pod, "spec")
+    volumes = [each for each in maps(spec, "volumes") if not text(each, "name").startswith(_CLAIM)]
+    rest = {key: value for key, value in spec.items() if key != "volumes"}
+    return {**pod, "spec": {**rest, "volumes": volumes} if volumes else rest}
+
+
+_CLAIM: Final = "claim-of-uri-"
+"""The beginning of the names of such volumes."""
+_CLAIM_URI: Final = re.compile(r"pvc://([^/]+)")
 
 
 def _with_own_readiness(obj: Json, template: PodTemplate) -> PodTemplate:
@@ -371,6 +431,8 @@ def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
     if not template.is_exact:
         return obj
     pod = _without_given_fields(template, pod)
+    if template.claims:
+        pod = _without_claims(pod)
     if template.shape is Shape.SPEC:
         return replaced(obj, template.steps, pod["spec"])
     node = mapping(obj, *template.steps)

@@ -75,6 +75,16 @@ class Mounted(Model):
     variable: str = Field("", description="the variable that the operator sets to that path")
 
 
+class ClaimUri(Model):
+    """A URI `pvc://CLAIM/PATH` whose claim the operator mounts into pods."""
+
+    at: str = Field(description="path of the map, or of each map, that has the URI")
+    uri: str = Field(description="path of the URI, relative to that map")
+    pods: tuple[str, ...] = Field(
+        ("",), description="paths of the pods, relative to it; empty: the map itself"
+    )
+
+
 class Composed(Model):
     """A pod whose parts are in fields of the kind. All other paths are relative to `at`."""
 
@@ -200,6 +210,9 @@ class Workload(Model):
     objects: tuple[str, ...] = Field(
         (), description="paths of whole objects, such as a Job, that are read as their own kind is"
     )
+    claims: tuple[ClaimUri, ...] = Field(
+        (), description="claims that the operator mounts because a URI names them, next to those in volumes"
+    )
     completed_by: Completion | None = Field(
         None,
         description="how an object that the workload names completes its pods: `serving-runtime`, "
@@ -237,6 +250,9 @@ class Workload(Model):
     only_pods: bool = Field(
         False,
         description="whether its controller creates only pods and their owners: nothing that other pods need",
+    )
+    no_claims: bool = Field(
+        False, description="whether its controller creates no claims, although it creates more than pods"
     )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(

@@ -5,30 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec import Struct
+
 from policies.core.contracts import Facts, Target
-from policies.core.listing import TypedIndex
+from policies.core.listing import Index, TypedIndex
 from policies.core.volumes import keeps_others_waiting
+from policies.kube.group_kinds import POD
+from policies.kube.json import Json
 from policies.kube.objects.nodes import HOSTNAME, only_node, pinned_to_one_node
-from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.pods import Pod, PodSpec
+from policies.kube.objects.reading import read, readable
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import Replicated
 from policies.rollouts.rollouts import minimum_of
 
 
+class ClaimUser(Struct, frozen=True):
+    """A workload, or a Pod without a controller, that mounts a claim for as long as it exists."""
+
+    name: str
+    """With its kind."""
+    pod: PodSpec
+
+
 def user_elsewhere(
     target: Target, pod: PodSpec, claim: PersistentVolumeClaim, facts: Facts
-) -> Replicated | None:
+) -> ClaimUser | None:
     """Another workload that mounts a ReadWriteOnce claim of a pod, maybe on another node. The webhook's
     caches keep no volumes of other workloads: it is found in files and by a scan."""
-    workloads = facts.objects(Replicated) if facts.whole is not None else None
-    if not workloads or claim.spec.access_modes != ("ReadWriteOnce",):
+    if claim.spec.access_modes != ("ReadWriteOnce",):
         return None
-    for other in workloads.by(_BY_CLAIM, claim.name):
-        if (other.kind, other.name) == (target.kind.kind, target.name) or not minimum_of(other, facts):
-            continue
-        if _may_be_apart(pod, other.spec.template.spec, claim, facts):
-            return other
+    for user in _users(target, claim.name, facts):
+        if _may_be_apart(pod, user.pod, claim, facts):
+            return user
     return None
+
+
+def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
+    """The other workloads that mount a claim."""
+    if facts.whole is None:
+        return
+    workloads = facts.objects(Replicated)
+    for other in workloads.by(_BY_CLAIM, claim) if workloads else ():
+        if (other.kind, other.name) != (target.kind.kind, target.name) and minimum_of(other, facts):
+            yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec)
+    for obj in facts.whole.other_pods(facts.namespace).by(_PODS_BY_CLAIM)[claim]:
+        single = read(obj, Pod)
+        if (POD, single.name) != (target.kind, target.name):
+            yield ClaimUser(f"Pod {single.name}", single.spec)
 
 
 def is_together(pod: PodSpec) -> bool:
@@ -44,10 +68,18 @@ def _may_be_apart(pod: PodSpec, other: PodSpec, claim: PersistentVolumeClaim, fa
     return not any(fixed) and keeps_others_waiting(claim, facts)
 
 
-def _claims_mounted(workload: Replicated) -> Iterator[str]:
-    sources = (each.persistent_volume_claim for each in workload.spec.template.spec.volumes)
+def _claims_mounted(pod: PodSpec) -> Iterator[str]:
+    sources = (each.persistent_volume_claim for each in pod.volumes)
     yield from dict.fromkeys(each.claim_name for each in sources if each is not None)
 
 
-_BY_CLAIM: Final = TypedIndex(Replicated, _claims_mounted)
+_BY_CLAIM: Final = TypedIndex(Replicated, lambda workload: _claims_mounted(workload.spec.template.spec))
 """The workloads by each claim that their pods mount."""
+
+
+def _claims_of_pod(obj: Json) -> Iterator[str]:
+    pod = readable(obj, Pod)
+    yield from () if pod is None else _claims_mounted(pod.spec)
+
+
+_PODS_BY_CLAIM: Final = Index(_claims_of_pod)

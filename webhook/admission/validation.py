@@ -106,7 +106,7 @@ def findings(
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_from(rule.id, error, denies=denies))
-    if not all(template.is_exact for template in target.templates):
+    if not all(template.is_exact and not template.claims for template in target.templates):
         known = _cached(in_base)
         found = [
             (rule, placed)
@@ -141,13 +141,17 @@ def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Fi
     that object reports the same finding.
     """
     around = [each for each in target.templates if _is_in(finding.path, each.spec_path)]
-    template = max(around, key=lambda each: len(each.spec_path), default=None)
+    template = max(
+        around,
+        key=lambda each: (len(each.spec_path), each.source_path(finding.path) != finding.path),
+        default=None,
+    )
     if template is None:
         sure = any(each.is_exact for each in target.templates)
         return finding if sure else replace(finding, certainty=Certainty.UNDECIDED)
-    if template.is_exact:
-        return finding
     path, base = template.source_path(finding.path), template.base
+    if template.is_exact:
+        return finding if path == finding.path else replace(finding, path=path)
     if base is None or not path.startswith(OTHER_OBJECT):
         return replace(finding, path=path, certainty=Certainty.UNDECIDED)
     path = path.removeprefix(OTHER_OBJECT)

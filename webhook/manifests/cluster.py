@@ -148,7 +148,7 @@ class ManifestCluster(WholeObjects):
         return (
             self.named(kind, namespace, name) is None
             and (kind, name) not in _IN_EVERY_NAMESPACE
-            and not self._has_operators
+            and not (self._has_operators if kind != CLAIM else self._may_have_other_claims)
             and self._creatable.isdisjoint((kind.resource, "*"))
         )
 
@@ -157,7 +157,15 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def _has_operators(self) -> bool:
-        kinds = {kind for kind, _ in self._named} - _only_pods()
+        return self._has_kinds_besides(_only_pods())
+
+    @cached_property
+    def _may_have_other_claims(self) -> bool:
+        return self._has_kinds_besides(_only_pods() | _without_claims())
+
+    def _has_kinds_besides(self, known: frozenset[GroupKind]) -> bool:
+        """Whether objects of other kinds than those and Kubernetes' own may cause further objects."""
+        kinds = {kind for kind, _ in self._named} - known
         return CUSTOM_RESOURCE_DEFINITION in kinds or any(kind.group not in _BUILT_IN for kind in kinds)
 
     @cached_property
@@ -199,6 +207,12 @@ _IN_EVERY_NAMESPACE: Final = frozenset(
 def _only_pods() -> frozenset[GroupKind]:
     """Kinds outside the groups of Kubernetes whose controllers create nothing that other pods need."""
     return frozenset(each.gk for each in known_workloads() if each.only_pods)
+
+
+@cache
+def _without_claims() -> frozenset[GroupKind]:
+    """Kinds outside the groups of Kubernetes whose controllers create no claims."""
+    return frozenset(each.gk for each in known_workloads() if each.no_claims)
 
 
 def _created_by(obj: Json) -> Iterator[str]:

@@ -30,6 +30,7 @@ from policies.kube.objects.workloads import StatefulSet
 from policies.relations.domains import MAX_NODES
 from policies.rollouts.held_claims import is_together, user_elsewhere
 from policies.rollouts.rollouts import (
+    made_rollouts,
     minimum_replicas,
     pods_in_group,
     pods_per_replica,
@@ -108,7 +109,7 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
         other = user_elsewhere(target, pod, claim, facts)
         if other is None:
             continue
-        who, there = f"{other.kind} {other.name}", only_node(other.spec.template.spec)
+        who, there = other.name, only_node(other.pod)
         if here and there:
             yield Finding(
                 path,
@@ -142,6 +143,7 @@ def _shared(target: Target, facts: Facts) -> Findings:
         return  # rollout-volume-deadlock is about a Deployment that adds pods first
     group = pods_in_group(target)
     replicas = 1 if group else minimum_replicas(target, facts)
+    made = {each.template.path: each.update.replicas for each in made_rollouts(target)}
     mounts: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for template, count in pods_per_replica(target):
         spec = template.typed.spec
@@ -150,7 +152,8 @@ def _shared(target: Target, facts: Facts) -> Findings:
         for path, claim in _claims_of(template, facts) if apart else ():
             if claim.spec.access_modes != (_ONE_NODE,) or not keeps_others_waiting(claim, facts):
                 continue
-            mounts[claim.name].append((group.get(template.path, count) * replicas, path))
+            pods = made.get(template.path, group.get(template.path, count) * replicas)
+            mounts[claim.name].append((pods, path))
     for name, found in mounts.items():
         pods = sum(count for count, _ in found)
         if pods > 1:

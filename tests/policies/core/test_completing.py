@@ -411,3 +411,19 @@ def test_a_server_config_is_a_whole_pod() -> None:
     pod = {"containers": [{"name": "triton", "image": "nvcr.io/nvidia/tritonserver:24.12-py3"}]}
     obj = {"apiVersion": "mlops.seldon.io/v1alpha1", "kind": "ServerConfig", "metadata": {"name": "x"}}
     assert "8000" in str(decided({**obj, "spec": {"podSpec": pod}}).changes)
+
+
+def test_the_claim_of_a_uri_is_a_volume_of_the_pod() -> None:
+    """Also of a pod without a known runtime; a finding about the claim is at the URI."""
+    for judged, other in ((service(), runtime()), (service({"runtime": ""}), None)):
+        template = next(
+            each for each in templates(judged, *filter(None, [other])) if each.claims or each.origins
+        )
+        (volume,) = template.spec["volumes"]
+        assert volume["persistentVolumeClaim"] == {"claimName": "a"}
+        at = f"{template.spec_path}.volumes[0].persistentVolumeClaim.claimName"
+        assert template.source_path(at) == "spec.predictor.model.storageUri"
+    (mounted,) = templates(
+        service(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "a"}}]), runtime()
+    )
+    assert [each["name"] for each in mounted.spec["volumes"]] == ["v"], "it is not there twice"
