@@ -6,8 +6,9 @@ so that `tini -- python3 -m mlserver start .` is `mlserver start .`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
@@ -138,6 +139,13 @@ def option(words: Program, *flags: str) -> str | None:
 def has_option(words: Program, *flags: str) -> bool:
     """See `ProgramOptions.given`."""
     return ProgramOptions(words).given(flags)
+
+
+def flags_and_values(words: Program) -> Iterator[tuple[str, str]]:
+    """Each word as a flag would be read that takes a value: `--flag=value`, or `--flag` and the next word."""
+    for word, following in pairwise((*words, "")):
+        name, _, value = word.partition("=")
+        yield name, value or following
 
 
 def program_of(words: Program) -> Program:

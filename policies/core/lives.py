@@ -177,6 +177,20 @@ class Life(Model):
         False, description="whether the controller stops the other containers when the main one has ended"
     )
     ttl: str = Field("", description="path of the seconds after which a finished workload is deleted")
+    failed_kept: str = Field("", description="path of the number of failed runs that are kept")
+    logs: str = Field(
+        "",
+        description="what else keeps or deletes the logs of its pods, in words, so that a short time to live "
+        "says nothing about them",
+    )
+    storage: tuple[str, ...] | None = Field(
+        None,
+        description="paths of fields with which its pods may keep results, besides the volumes of their "
+        "templates; null: the templates never show it",
+    )
+    every_container: bool = Field(
+        False, description="whether it completes only after all main containers of the pods that end"
+    )
     recreated: Recreated | None = None
     deadline: str = Field("", description="path of the seconds after which a running workload is ended")
     suspended: str = Field("", description="path of the field that keeps pods from being created")

@@ -12,11 +12,11 @@ from msgspec import Struct
 from policies.accelerators.requests import wants_accelerator
 from policies.core.annotations import TRAINING
 from policies.core.facts import Facts
-from policies.core.lives import run_of
+from policies.core.lives import run_of, runs_in
 from policies.core.settings import Duration, Field, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, kind_of
+from policies.kube.group_kinds import JOB, JOB_SET, kind_of
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import ARGO_HOOK, HELM_HOOK, written
 from policies.kube.objects.jobs import JobSet, ReplicatedJob
@@ -134,20 +134,10 @@ class PlacedJobSpec(Struct, frozen=True):
 
 
 def jobs_in(obj: Json) -> Iterator[PlacedJobSpec]:
-    """The Jobs of an object: itself, or those that it creates."""
-    match kind_of(obj):
-        case kind if kind == JOB:
-            yield _job(obj, ("spec",))
-        case kind if kind == CRON_JOB:
-            yield _job(obj, ("spec", "jobTemplate", "spec"))
-        case kind if kind == JOB_SET:
-            for index in range(len(read(obj, JobSet).spec.replicated_jobs)):
-                yield _job(obj, ("spec", "replicatedJobs", index, "template", "spec"))
-
-
-def _job(obj: Json, steps: tuple[str | int, ...]) -> PlacedJobSpec:
-    spec = mapping(obj, *steps)
-    return PlacedJobSpec(spec, steps, read(spec, TypedSpec))
+    """The Jobs of an object: itself, or those that it or its controller creates."""
+    for run in runs_in(obj):
+        if run.life.gk == JOB:
+            yield PlacedJobSpec(run.spec, run.steps, read(run.spec, TypedSpec))
 
 
 def is_someone_elses(obj: Json) -> bool:

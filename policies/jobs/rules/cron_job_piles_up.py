@@ -1,6 +1,6 @@
 """cron-job-piles-up: CronJobs whose runs overlap, come late, or are kept in large numbers.
 
-Of other kinds with a schedule, only overlapping runs are reported."""
+Of other kinds with a schedule, only runs that overlap or block the next ones are reported."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives, runs_in
+from policies.core.lives import Run, known_lives, runs_in
 from policies.jobs.jobs import PlacedJobSpec, jobs_in
 from policies.jobs.schedules import shortest_period
 from policies.jobs.training import runs_training
-from policies.kube.group_kinds import CRON_JOB
+from policies.kube.group_kinds import CRON_JOB, JOB
 from policies.kube.objects.jobs import CronJob, CronJobSpec
 
 _BACKOFF: Final = 10
@@ -29,60 +29,51 @@ _TOO_SHORT: Final = 10
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    yield from _of_cron_job(target, facts) if target.kind == CRON_JOB else _scheduled(target, facts)
-
-
-def _scheduled(target: Target, facts: Facts) -> Findings:
-    """The runs of a kind whose schedule is in the table of lives."""
-    outer, *inner = runs_in(target.obj)
-    schedule = outer.life.schedule
-    if schedule is None or outer.is_suspended:
+    runs = list(runs_in(target.obj))
+    schedule = runs[0].life.schedule if runs else None
+    if schedule is None:
         return
+    outer, *inner = runs
     written = outer.value(schedule.field)
     period = shortest_period(written) if isinstance(written, str) else None
     policy = outer.value(schedule.policy) or schedule.default
-    if period is None or policy not in schedule.overlaps:
+    for run in inner[:1] if not outer.is_suspended else ():
+        if period is not None and policy in schedule.overlaps:
+            yield from _overlap(target, outer, run, period, facts)
+        elif policy == schedule.instead and run.life.gk == JOB:  # others may get a deadline by default
+            yield from _blocked(target, outer, run, facts)
+    if target.kind == CRON_JOB:
+        spec = target.read(CronJob).spec
+        yield from _deadlines(spec, period)
+        yield from _history(spec)
+
+
+def _overlap(target: Target, outer: Run, run: Run, period: int, facts: Facts) -> Iterator[Finding]:
+    schedule, deadline = outer.life.schedule, _deadline(run)
+    if schedule is None or (deadline is not None and deadline <= period):
         return
-    deadlines = [run.value(run.life.deadline) for run in inner if run.life.deadline]
-    deadline = next((each for each in deadlines if isinstance(each, int)), None)
-    hint = f"Set {schedule.policy} to {schedule.instead}."
-    if deadline is not None and deadline <= period:
-        return
-    if deadline is not None and period <= _FREQUENT:
-        yield Finding(outer.at(schedule.policy), _too_long(deadline, period), hint)
-    elif _trains(target, facts) and period < _DAY:
-        yield Finding(outer.at(schedule.policy), _still_training(period), hint)
-
-
-def _of_cron_job(target: Target, facts: Facts) -> Findings:
-    spec = target.read(CronJob).spec
-    period = shortest_period(spec.schedule)
-    for job in jobs_in(target.obj) if not spec.suspend else ():
-        if period is not None and spec.concurrency_policy in ("", "Allow"):
-            yield from _overlap(target, job, period, facts)
-        elif spec.concurrency_policy == "Forbid":
-            yield from _blocked(target, job, facts)
-    yield from _deadlines(spec, period)
-    yield from _history(spec)
-
-
-def _overlap(target: Target, job: PlacedJobSpec, period: int, facts: Facts) -> Iterator[Finding]:
-    deadline = job.typed.active_deadline_seconds
-    if deadline is not None and deadline <= period:
-        return
-    path = "spec.concurrencyPolicy"
+    path, hint = outer.at(schedule.policy), f"Set {schedule.policy} to {schedule.instead}"
+    if run.life.deadline:
+        hint += f", and set the {run.life.kind}'s {run.life.deadline} below the period"
+    job = next(jobs_in(target.obj), None) if run.life.gk == JOB else None
     if _trains(target, facts) and period < _DAY:
-        yield Finding(path, _still_training(period), _HINT)
+        yield Finding(path, _still_training(period), f"{hint}.")
     elif deadline is not None and period <= _FREQUENT:
-        yield Finding(path, _too_long(deadline, period), _HINT)
-    elif deadline is None and period <= _FREQUENT and period < _time_of_retries(job):
+        yield Finding(path, _too_long(run.life.deadline, deadline, period), f"{hint}.")
+    elif job is not None and deadline is None and period <= _FREQUENT and period < _time_of_retries(job):
         yield Finding(
             path,
             f"A run starts every {_period(period)}. A run that fails retries for "
             f"{_words(_time_of_retries(job))} (backoffLimit {job.backoff_limit}), and a run that hangs "
             "never ends. The runs add up until the nodes are full.",
-            _HINT,
+            f"{hint}.",
         )
+
+
+def _deadline(run: Run) -> int | None:
+    """The seconds after which a run is ended."""
+    value = run.value(run.life.deadline) if run.life.deadline else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _still_training(period: int) -> str:
@@ -92,21 +83,22 @@ def _still_training(period: int) -> str:
     )
 
 
-def _too_long(deadline: int, period: int) -> str:
+def _too_long(field: str, deadline: int, period: int) -> str:
     return (
-        f"A run may take {_words(deadline)} (activeDeadlineSeconds), but the next one starts after "
+        f"A run may take {_words(deadline)} ({field}), but the next one starts after "
         f"{_words(period)}. Up to {-(-deadline // period)} run at the same time."
     )
 
 
-def _blocked(target: Target, job: PlacedJobSpec, facts: Facts) -> Iterator[Finding]:
-    if job.typed.active_deadline_seconds is None and _trains(target, facts):
+def _blocked(target: Target, outer: Run, run: Run, facts: Facts) -> Iterator[Finding]:
+    schedule, field = outer.life.schedule, run.life.deadline
+    if schedule is not None and field and run.value(field) is None and _trains(target, facts):
         yield Finding(
-            job.at("activeDeadlineSeconds"),
+            run.at(field),
             "A run that hangs, or that waits for an accelerator or an image, never ends. With "
-            "concurrencyPolicy Forbid, no other run starts meanwhile, and the schedule stops without an "
-            "error.",
-            "Set activeDeadlineSeconds above the duration of the longest run.",
+            f"{schedule.policy} {schedule.instead}, no other run starts meanwhile, and the schedule stops "
+            "without an error.",
+            f"Set {field} above the duration of the longest run.",
         )
 
 
@@ -114,9 +106,6 @@ def _trains(target: Target, facts: Facts) -> bool:
     return any(
         wants_accelerator(each.view, facts) or runs_training(each.view) for each in target.templates[:1]
     )
-
-
-_HINT: Final = "Set concurrencyPolicy to Forbid, and set the Job's activeDeadlineSeconds below the period."
 
 
 def _time_of_retries(job: PlacedJobSpec) -> int:
@@ -168,8 +157,7 @@ def _words(seconds: int) -> str:
     return f"{seconds} s"
 
 
-_KINDS: Final = (
-    CRON_JOB,
-    *(gk for gk, lives in known_lives().items() if any(each.schedule is not None for each in lives)),
+_KINDS: Final = tuple(
+    kind for kind, lives in known_lives().items() if any(each.schedule is not None for each in lives)
 )
 RULE = rule(__name__, check, _KINDS)

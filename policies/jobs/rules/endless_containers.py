@@ -9,8 +9,9 @@ from typing import Final
 from policies.commands import SHELLS, is_python
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.lives import known_lives, role_of
 from policies.core.settings import Thresholds
-from policies.kube.group_kinds import KUBEFLOW_JOBS
+from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 
@@ -24,20 +25,24 @@ _ENDS: Final = re.compile(
 )
 
 
-def _needs_every_end(template: PodTemplate) -> bool:
-    """Whether the workload completes only after all main containers of the pod: a Job, and a kind whose
-    operator asks for the pod's phase (`UpdateJobReplicaStatuses` in pkg/core of Training Operator 1.9)."""
-    owner = template.view.owner
-    return owner is not None and (owner.kind == "Job" or owner.group_kind in KUBEFLOW_JOBS)
+def _waiting(target: Target, template: PodTemplate) -> str:
+    """The kind that completes only after all main containers of the pod have ended; empty if none does."""
+    role, owner = role_of(target.obj, template), template.view.owner
+    if owner is None or (role is not None and role.role.endless):
+        return ""
+    waits = any(life.every_container for life in known_lives().get(owner.group_kind, ()))
+    return owner.kind if waits or owner.kind == JOB.kind else ""
 
 
 def _findings(
-    target: Target, program: Callable[[Container], str | None], why: Callable[[str], str]
+    target: Target, program: Callable[[Container], str | None], why: Callable[[str, str], str]
 ) -> Findings:
     """One finding for each container of a Job with a `program` that never ends, next to containers without
-    one. LIKELY if something may stop it. `why`: what follows the container's name, by the program's name."""
+    one. LIKELY if something may stop it. `why`: what follows the container's name, by the program's name and
+    the kind that waits for it."""
     for template in target.templates:
-        if not _needs_every_end(template):
+        kind = _waiting(target, template)
+        if not kind:
             continue
         mains = list(template.containers(Role.MAIN))
         known = {each.name: found for each in mains if (found := program(each))}
@@ -49,7 +54,7 @@ def _findings(
             if each.name in known:
                 yield Finding(
                     template.at(each),
-                    f"Container {each.name} {why(known[each.name])}",
+                    f"Container {each.name} {why(known[each.name], kind)}",
                     "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
                     Certainty.LIKELY if stopped or _may_end(each) else Certainty.CERTAIN,
                 )
@@ -69,8 +74,8 @@ def servers(target: Target, facts: Facts) -> Findings:
     return _findings(
         target,
         program,
-        lambda server: (
-            f"is a model server ({server}) and keeps running after its client is done. The Job completes "
+        lambda server, kind: (
+            f"is a model server ({server}) and keeps running after its client is done. The {kind} completes "
             "only when all its containers have ended."
         ),
     )
@@ -78,11 +83,10 @@ def servers(target: Target, facts: Facts) -> Findings:
 
 def sidecars(target: Target, facts: Facts) -> Findings:
     further = facts.settings(Thresholds).endless_sidecars
-    kind = target.kind.kind if target.kind in KUBEFLOW_JOBS else "Job"
     return _findings(
         target,
         lambda container: never_ending(container.image, container.name, further),
-        lambda name: (
+        lambda name, kind: (
             f"({name}) runs until something stops it, but the {kind} completes only when all its containers "
             "have ended."
         ),

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
+from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import runs_in
-from policies.jobs.jobs import JobRetries, is_hook, is_someone_elses, jobs_in, wants_to_finish
-from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
-from policies.kube.json import integer
-from policies.kube.objects.jobs import CronJob
+from policies.core.lives import Run, known_lives, runs_in
+from policies.jobs.jobs import JobRetries, is_hook, is_labelled_training, is_someone_elses, jobs_in
 
 LONG_ENOUGH: Final = 3600
 """Seconds: enough for somebody who waits for the Job."""
@@ -20,69 +16,66 @@ LONG_ENOUGH: Final = 3600
 def check(target: Target, facts: Facts) -> Findings:
     if is_someone_elses(target.obj) or is_hook(target.obj):
         return
-    if not _matters(target, facts):
+    runs = list(runs_in(target.obj))
+    if any(run.life.logs or run.life.recreated for run in runs) or not _matters(target, runs, facts):
         return
     settings = facts.settings(JobRetries)
     least = settings.min_log_retention
     # More than an hour is the author's decision, unless the policy sets a minimum.
     shortest = least if "min_log_retention" in settings.given else min(least, LONG_ENOUGH)
-    for steps in _time_to_live(target):
-        seconds = integer(target.obj, *steps, default=least)
-        if seconds < shortest:
+    for run in runs:
+        seconds = run.value(run.life.ttl) if run.life.ttl else None
+        if isinstance(seconds, int) and not isinstance(seconds, bool) and seconds < shortest:
             yield Finding(
-                field_path(steps),
-                f"{_what(target)} is deleted {seconds} s after it ends, together with the logs of its pods.",
-                f"Set ttlSecondsAfterFinished to at least {least}, or omit it.",
+                run.at(run.life.ttl),
+                f"{_what(run, target)} is deleted {seconds} s after it ends, together with the logs of its "
+                "pods.",
+                f"Set {run.life.ttl.rpartition('.')[2]} to at least {least}, or omit it.",
             )
-    yield from _of_ended_pods(target)
-    if target.kind == CRON_JOB and target.read(CronJob).spec.failed_jobs_history_limit == 0:
+        yield from _of_ended_pods(run)
+        yield from _of_failed_runs(run, runs)
+
+
+def _of_ended_pods(run: Run) -> Findings:
+    """A finding about a workload that deletes its pods at its end, also those that failed."""
+    ending = run.life.ending
+    for field in () if ending is None else ending.fields:
+        value = run.value(field)
+        if ending is not None and value in ending.deletes:
+            yield Finding(
+                run.at(field),
+                f"With {field} {value}, all pods are deleted when the {run.life.kind} ends, together "
+                "with the logs that show why it failed.",
+                f"Set {field} to {ending.instead}, which deletes only the pods that are still running.",
+            )
+
+
+def _of_failed_runs(run: Run, runs: list[Run]) -> Findings:
+    """A finding about a workload that keeps no failed run."""
+    if run.life.failed_kept and run.value(run.life.failed_kept) == 0:
+        made = next((each.life.kind for each in runs if each is not run), "run")
         yield Finding(
-            "spec.failedJobsHistoryLimit",
-            "A failed Job is deleted immediately, together with the logs that show why it failed.",
-            "Set failedJobsHistoryLimit to at least 1.",
+            run.at(run.life.failed_kept),
+            f"A failed {made} is deleted immediately, together with the logs that show why it failed.",
+            f"Set {run.life.failed_kept} to at least 1.",
         )
 
 
-def _of_ended_pods(target: Target) -> Findings:
-    """A finding about a workload that deletes its pods at its end, also those that failed."""
-    for run in runs_in(target.obj):
-        ending = run.life.ending
-        if ending is None:
-            continue
-        for field in ending.fields:
-            value = run.value(field)
-            if value in ending.deletes:
-                yield Finding(
-                    run.at(field),
-                    f"With {field} {value}, all pods are deleted when the {run.life.kind} ends, together "
-                    "with the logs that show why it failed.",
-                    f"Set {field} to {ending.instead}, which deletes only the pods that are still running.",
-                )
+def _what(run: Run, target: Target) -> str:
+    if run.life.gk == target.kind:
+        return f"The {run.life.kind}"
+    return f"A {run.life.kind} of this {target.kind.kind}"
 
 
-def _what(target: Target) -> str:
-    return "A Job of this CronJob" if target.kind == CRON_JOB else f"The {target.kind.kind}"
-
-
-def _matters(target: Target, facts: Facts) -> bool:
-    """Whether the logs matter: training, and CronJobs, which nobody watches. Setup Jobs can run again."""
-    if target.kind == CRON_JOB:
+def _matters(target: Target, runs: list[Run], facts: Facts) -> bool:
+    """Whether the logs matter: training, and scheduled runs, which nobody watches. Setup Jobs can run
+    again."""
+    if any(run.life.schedule is not None or run.life.trains for run in runs):
         return True
     settings = facts.settings(JobRetries)
-    if target.kind in KUBEFLOW_JOBS:
-        return any(run.life.trains for run in runs_in(target.obj))
-    return any(wants_to_finish(target.obj, job, settings, facts) for job in jobs_in(target.obj))
+    if any(is_labelled_training(target.obj, job, settings) for job in jobs_in(target.obj)):
+        return True
+    return any(wants_accelerator(template.view, facts) for template in target.templates)
 
 
-def _time_to_live(target: Target) -> Iterator[tuple[str | int, ...]]:
-    """The fields for the retention of finished Jobs."""
-    name = "ttlSecondsAfterFinished"
-    for job in jobs_in(target.obj):
-        yield (*job.steps, name)
-    if target.kind == JOB_SET:
-        yield ("spec", name)
-    elif target.kind in KUBEFLOW_JOBS:
-        yield ("spec", "runPolicy", name)
-
-
-RULE = rule(__name__, check, (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS))
+RULE = rule(__name__, check, tuple(known_lives()))

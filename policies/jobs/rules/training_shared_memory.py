@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from policies.accelerators.parallelism import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
 from policies.containers.commands import container_command
-from policies.containers.programs import option
+from policies.containers.programs import Program, flags_and_values, option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_one, table
+from policies.core.lives import known_lives
 from policies.core.settings import Field, Model
 from policies.kube.field_paths import every_value_at
 from policies.kube.pods import Container, Role
@@ -51,6 +50,8 @@ def check(target: Target, facts: Facts) -> Findings:
         workload = template.workload
         if not template.is_as_written and not (workload is not None and workload.without_shm):
             continue  # its operator may mount one, as KubeRay does
+        if workload is not None and workload.completed_by and template.base is None:
+            continue  # the object that completes the pod may
         if workload is not None and any(
             "shm" in str(value)
             for each in workload.unread
@@ -90,18 +91,18 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
     return ""
 
 
-def _is_remote(
-    template: PodTemplate, container: Container, launcher: RankLauncher, words: tuple[str, ...]
-) -> bool:
-    """Whether the processes may be in other pods: by flags, by variables, or by the operator of MPIJobs."""
-    for word, following in pairwise((*words, "")):
-        name, _, value = word.partition("=")
+def _is_remote(template: PodTemplate, container: Container, launcher: RankLauncher, words: Program) -> bool:
+    """Whether the processes may be in other pods: by flags, by variables, or by the kind, one of whose roles
+    runs for the other, as the workers of an MPIJob do for its launcher."""
+    for name, value in flags_and_values(words):
         # A number is for a flag of the program: `mpirun -np 8 all_reduce_perf -f 2`.
-        if name in launcher.remote and whole_number(value or following, 5) is None:
+        if name in launcher.remote and whole_number(value, 5) is None:
             return True
     if any("hostfile" in variable.name.lower() for variable in container.typed.env):
         return True
-    return template.workload is not None and template.workload.kind == "MPIJob"
+    lives = () if template.workload is None else known_lives().get(template.workload.gk, ())
+    roles = [role for life in lives for role in life.roles]
+    return any(role.ends for role in roles) and any(role.endless for role in roles)
 
 
 RULE = rule(__name__, check, requires=(PodFeature.COMPLETES, PodFeature.COMMAND))

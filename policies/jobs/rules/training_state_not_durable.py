@@ -9,13 +9,14 @@ from policies.accelerators.requests import GpuAffinity
 from policies.commands import is_python
 from policies.containers.commands import container_command
 from policies.containers.idle import idles, programs_of
+from policies.containers.programs import flags_and_values
 from policies.core import data
 from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.lives import known_lives, runs_in
 from policies.core.settings import Field, Model
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.jobs.training import only_prepare, prepares, words_of
-from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, KUBEFLOW_JOBS
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.objects.metadata import Object
@@ -67,13 +68,19 @@ inference, can start again."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    runs = list(runs_in(target.obj))
+    if any(run.life.storage is None or any(map(run.has, run.life.storage)) for run in runs):
+        return
+    if any(t.workload is not None and t.workload.completed_by and t.base is None for t in target.templates):
+        return  # the object that completes the pods may mount a volume
+    by_kind = any(run.life.trains for run in runs)
     catalogue = facts.settings(GpuAffinity).catalogue
     training = [
         t
         for t in target.templates
         if t.completes
-        and (catalogue.requests(t.typed.spec) or _writes_checkpoints(target, t))
-        and _trains(target, t)
+        and (catalogue.requests(t.typed.spec) or (by_kind and _writes_checkpoints(t)))
+        and _trains(target, t, by_kind=by_kind)
     ]
     if not training or is_someone_elses(target.obj):
         return
@@ -97,21 +104,16 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-def _writes_checkpoints(target: Target, template: PodTemplate) -> bool:
+def _writes_checkpoints(template: PodTemplate) -> bool:
     """Whether training without accelerators says where its checkpoints are: an option names a local path."""
-    if target.kind not in KUBEFLOW_JOBS:
-        return False
-    for container in template.containers(Role.MAIN):
-        words = container.typed.argv
-        for index, word in enumerate(words):
-            name, _, value = word.partition("=")
-            path = value or (words[index + 1] if index + 1 < len(words) else "")
-            if name.startswith("--") and _CHECKPOINT.search(name) and path.startswith("/"):
-                return True
-    return False
+    return any(
+        name.startswith("--") and _CHECKPOINT.search(name) and value.startswith("/")
+        for container in template.containers(Role.MAIN)
+        for name, value in flags_and_values(container.typed.argv)
+    )
 
 
-def _trains(target: Target, template: PodTemplate) -> bool:
+def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
     """Whether the pod is training, by its kind, label, names or arguments. Idle pods, benchmarks and
     fragments such as kustomize patches are not."""
     names: list[str] = []
@@ -128,7 +130,7 @@ def _trains(target: Target, template: PodTemplate) -> bool:
         words += container.typed.argv
     if not names or any(part in name.lower() for name in (*names, *started) for part in _MEASURES):
         return False
-    if target.kind in KUBEFLOW_JOBS or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
+    if by_kind or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
     if only_prepare(started) and not any(map(_says_training, started)):
         return False  # whatever the Job and its image are called
@@ -227,6 +229,6 @@ def _is_durable(volume: Json) -> bool:
 RULE = rule(
     __name__,
     check,
-    (JOB, CRON_JOB, JOB_SET, *KUBEFLOW_JOBS),
+    tuple(kind for kind, lives in known_lives().items() if any(life.storage is not None for life in lives)),
     requires=(PodFeature.COMPLETES,),
 )

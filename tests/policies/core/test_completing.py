@@ -325,6 +325,19 @@ def test_a_train_job_is_reviewed_with_its_runtime_only() -> None:
     assert coverage_of(train_job()).reading is Reading.NOT
 
 
+def test_training_is_judged_by_the_pods_that_its_runtime_completes() -> None:
+    trainer: Json = {
+        "command": ["torchrun", "--nproc-per-node=8", "train.py"],
+        "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}},
+    }
+    rules = ("training-shared-memory", "training-state-not-durable")
+    judged = train_job(trainer=trainer)
+    found = {each.rule: each.finding.path for each in decided(judged, training()).warnings}
+    assert {rule: found.get(rule) for rule in rules} == dict.fromkeys(rules, "spec.runtimeRef")
+    unknown = {each.rule for each in decided(judged).warnings}
+    assert unknown.isdisjoint(rules), "a runtime that is not known may mount volumes"
+
+
 def test_the_kind_of_the_runtime_decides_where_it_is_looked_for() -> None:
     near = training("TrainingRuntime")
     assert templates(train_job(), near) == ()
