@@ -22,6 +22,7 @@ from policies.jobs.jobs import (
     jobs_in,
     leaves_retries_open,
     may_raise,
+    orchestrated,
     replaces_pods_early,
 )
 from policies.jobs.termination_messages import with_log_fallback
@@ -53,10 +54,11 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
     independent = not (handles_failures_itself(obj) or is_gang(obj, facts))
     for job in jobs_in(obj):
         spec = job.spec
-        if independent:
+        retried_here = independent and orchestrated(job) is None
+        if retried_here:
             spec = _with_policy(obj, job, settings, facts, why)
         if not stored and may_raise(job, settings, facts):
-            if spec is job.spec and independent:
+            if spec is job.spec and retried_here:
                 spec = _with_backoff_limit(job, settings, named_path(obj, job.steps), why)
             spec = _with_retention(spec, settings, named_path(obj, job.steps), why)
         if spec is not job.spec:

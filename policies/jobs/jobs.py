@@ -10,10 +10,12 @@ from typing import Annotated, Final
 from msgspec import Struct
 
 from policies.accelerators.requests import wants_accelerator
+from policies.containers.programs import programs
+from policies.core import data
 from policies.core.annotations import TRAINING
 from policies.core.facts import Facts
 from policies.core.lives import run_of, runs_in
-from policies.core.settings import Duration, Field, Settings
+from policies.core.settings import Duration, Field, Model, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import JOB, JOB_SET, kind_of
@@ -23,6 +25,7 @@ from policies.kube.objects.jobs import JobSet, ReplicatedJob
 from policies.kube.objects.jobs import JobSpec as TypedSpec
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import read
+from policies.kube.pods import Role, containers
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """The pod condition after eviction, preemption, taints and node shutdown.
@@ -81,6 +84,26 @@ class JobRetries(Settings):
         le=2**31 - 1,
         description="the value to which a backoffLimit of 0 is raised if an eviction would fail the Job",
     )
+
+
+class OrchestratedProgram(Model):
+    """An entry of `orchestrated_programs.yaml`."""
+
+    program: str = Field(pattern=r"\w", description="the program with its first arguments")
+    replacement: str = Field(
+        description="what it does in a pod that replaces one: a sentence without its subject"
+    )
+    stuck: bool = Field(False, description="whether the run then never ends")
+    source: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.program.split())
+
+
+@data.table
+def _orchestrated_programs() -> tuple[OrchestratedProgram, ...]:
+    return data.load_list(OrchestratedProgram, __package__, "orchestrated_programs.yaml")
 
 
 class PlacedJobSpec(Struct, frozen=True):
@@ -158,6 +181,17 @@ def handles_failures_itself(obj: Json) -> bool:
     return kind_of(obj) == JOB_SET and read(obj, JobSet).spec.failure_policy is not None
 
 
+def orchestrated(job: PlacedJobSpec) -> OrchestratedProgram | None:
+    """The program of a Job that its orchestrator starts again after a failure, so Kubernetes must not."""
+    known = _orchestrated_programs()
+    for container in containers(job.template, Role.MAIN):
+        for words in programs(container):
+            for each in known:
+                if words[: len(each.words)] == each.words:
+                    return each
+    return None
+
+
 def is_hook(obj: Json) -> bool:
     """Whether a release of Helm or Argo CD runs and watches the Job."""
     annotations = read(obj, Object).metadata.annotations
@@ -231,4 +265,4 @@ def may_raise(job: PlacedJobSpec, settings: JobRetries, facts: Facts) -> bool:
 def own_jobs(target: Target) -> Iterator[PlacedJobSpec]:
     """The Jobs whose author decides about retries in this object."""
     if not (is_someone_elses(target.obj) or handles_failures_itself(target.obj) or is_hook(target.obj)):
-        yield from jobs_in(target.obj)
+        yield from (job for job in jobs_in(target.obj) if orchestrated(job) is None)

@@ -1,4 +1,5 @@
-"""job-runs-again: workloads that something creates again when their time to live has deleted them."""
+"""job-runs-again: workloads that something creates again when their time to live has deleted them, and Jobs
+whose pods are replaced although their orchestrator starts them again."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import known_lives, run_of
-from policies.jobs.jobs import is_hook
+from policies.jobs.jobs import is_hook, jobs_in, orchestrated
 from policies.kube.group_kinds import JOB
 from policies.kube.metadata import ARGO_HOOK
 from policies.kube.objects.jobs import Job
@@ -24,7 +25,27 @@ _PATH: Final = "spec.ttlSecondsAfterFinished"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    yield from _applied(target) if target.kind == JOB else _recreated(target)
+    if target.kind == JOB:
+        yield from _applied(target)
+        yield from _replaced(target)
+    else:
+        yield from _recreated(target)
+
+
+def _replaced(target: Target) -> Findings:
+    """A Job with a pod of an orchestrator that Kubernetes may replace."""
+    for job in jobs_in(target.obj):
+        program = orchestrated(job)
+        if program is None or not program.stuck:
+            continue
+        ignored = job.on_disruption() == "Ignore"
+        if ignored or job.backoff_limit:
+            yield Finding(
+                job.at("podFailurePolicy" if ignored else "backoffLimit"),
+                f"After an eviction, Kubernetes replaces the pod. The new {program.program} "
+                f"{program.replacement}.",
+                "Set backoffLimit: 0 without a podFailurePolicy: the orchestrator starts a lost run again.",
+            )
 
 
 def _recreated(target: Target) -> Findings:
