@@ -1,8 +1,9 @@
-"""Gateways that send requests to pods, and how long they wait for an answer, from `gateways.yaml`."""
+"""Gateways that send requests to pods: how long they wait for an answer, from `gateways.yaml`, and how large
+a request they accept, from `bodies.yaml`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
@@ -14,15 +15,18 @@ from policies.core import data
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import GroupKind
+from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects import services as objects
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, VirtualService
+from policies.kube.quantities import bytes_or_zero, whole_number
 
 _CLASS: Final = "kubernetes.io/ingress.class"
 _SERVICE: Final = "Service"
 _POOL: Final = "InferencePool"
+_HTTP_ROUTE: Final = GroupKind("gateway.networking.k8s.io", "HTTPRoute")
 _GATEWAY: Final = GroupKind("gateway.networking.k8s.io", "Gateway")
 _GATEWAY_CLASS: Final = GroupKind("gateway.networking.k8s.io", "GatewayClass")
 _AI_BACKEND: Final = GroupKind("aigateway.envoyproxy.io", "AIServiceBackend")
@@ -32,22 +36,28 @@ T = TypeVar("T", bound=Object)
 
 
 class GatewayKind(Model):
-    """An entry of `gateways.yaml`."""
+    """An entry of `gateways.yaml` or `bodies.yaml`: what limits a request, in seconds or bytes."""
 
     name: str
-    kind: str = Field(pattern=r"^\w+\.[\w.-]+$", description="the kind of its routes, as `Kind.group`")
+    kind: str = Field(
+        pattern=r"^\w+\.[\w.-]+$", description="the kind of its routes, or of a policy, as `Kind.group`"
+    )
+    fields: tuple[str, ...] = Field(
+        (), description="the fields of a policy that limit requests to its targets; the smallest counts"
+    )
     classes: tuple[str, ...] = Field((), description="the classes of its Ingresses")
     gateway_classes: tuple[str, ...] = Field(
         (), description="the classes of the Gateways of its routes, or the controllers of these classes"
     )
-    annotations: tuple[str, ...] = Field((), description="annotations that set the time")
+    annotations: tuple[str, ...] = Field((), description="annotations that set the limit")
     policies: tuple[str, ...] = Field(
-        (), description="kinds, as `Kind.group`, that may set the time: it is unknown if there is one"
+        (), description="kinds, as `Kind.group`, that may set the limit: it is unknown if there is one"
     )
-    key: str = Field("", description="the key of the time in an annotation of `key=value` pairs")
-    default: int | None = Field(None, description="seconds without a setting; absent: no limit")
+    key: str = Field("", description="the key of the limit in an annotation of `key=value` pairs")
+    default: int | None = Field(None, description="the limit without a setting; absent: none")
+    parent: bool = Field(False, description="whether the default counts only if the route's Gateway is known")
     whole: bool = Field(False, description="whether the whole answer counts, also that of a stream")
-    setting: str = Field(description="what sets the time, as a person would write it")
+    setting: str = Field(description="what sets the limit, as a person would write it")
     source: str = Field(description="the documentation that shows it")
 
     @property
@@ -71,29 +81,61 @@ class Routed(Struct, frozen=True):
     """The route's kind and name."""
     backend: str
     """The backend's kind and name."""
-    seconds: float
+    limit: float
+    """Seconds or bytes."""
     is_default: bool
+
+
+class _Limits(NamedTuple):
+    """What is limited, and how its values are written."""
+
+    gateways: Callable[[], tuple[GatewayKind, ...]]
+    annotated: Callable[[str], float | None]
+    field: Callable[[object], float | None]
+    by_rule: bool
+    """Whether the rules of routes set it, too."""
 
 
 def routed(cluster: WholeObjects, namespace: str, own: Backends) -> list[Routed]:
     """Those of some Services and InferencePools of a namespace to which a route with a known time limit
     leads."""
-    known = cluster.cache.once_for(namespace, _by_backend, cluster, namespace)
+    return _of(own, cluster.cache.once_for(namespace, _times, cluster, namespace))
+
+
+def with_body_limit(cluster: WholeObjects, namespace: str, own: Backends) -> list[Routed]:
+    """The same for a known limit of the size of a request."""
+    return _of(own, cluster.cache.once_for(namespace, _bodies, cluster, namespace))
+
+
+def _of(own: Backends, known: dict[str, list[tuple[int, Routed]]]) -> list[Routed]:
     names = (*(f"{_SERVICE} {each}" for each in own.services), *(f"{_POOL} {each}" for each in own.pools))
     found = sorted(chain.from_iterable(known.get(name, ()) for name in names), key=itemgetter(0))
     return [each for _, each in found]
 
 
-def _by_backend(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[int, Routed]]]:
+def _times(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[int, Routed]]]:
+    return _by_backend(_Limits(_gateways, _seconds, _seconds, True), cluster, namespace)
+
+
+def _bodies(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[int, Routed]]]:
+    return _by_backend(_Limits(_body_gateways, _nginx_bytes, bytes_or_zero, False), cluster, namespace)
+
+
+def _by_backend(
+    limits: _Limits, cluster: WholeObjects, namespace: str
+) -> dict[str, list[tuple[int, Routed]]]:
     """What routes lead to, each with its position, by the backend."""
     found: dict[str, list[tuple[int, Routed]]] = {}
-    for position, each in enumerate(_routed(cluster, namespace)):
+    for position, each in enumerate(_routed(limits, cluster, namespace)):
         found.setdefault(each.backend, []).append((position, each))
     return found
 
 
-def _routed(cluster: WholeObjects, namespace: str) -> Iterator[Routed]:
-    for gateway in _gateways():
+def _routed(limits: _Limits, cluster: WholeObjects, namespace: str) -> Iterator[Routed]:
+    for gateway in limits.gateways():
+        if gateway.fields:
+            yield from _by_policy(gateway, limits, cluster, namespace)
+            continue
         kind = type_of(gateway.group_kind)
         if any(any(cluster.every(GroupKind.parse(each), namespace)) for each in gateway.policies):
             continue
@@ -103,14 +145,48 @@ def _routed(cluster: WholeObjects, namespace: str) -> Iterator[Routed]:
                 continue
             if gateway.gateway_classes and not _is_of(route, gateway.gateway_classes, cluster, namespace):
                 continue
+            if gateway.parent and not _has_parent(route, cluster, namespace):
+                continue
             name = f"{gateway.group_kind.kind} {route.name}"
-            set_by_user = _annotated(gateway, route)
+            set_by_user = _annotated(gateway, route, limits)
             for reference, limit in _references(route):
-                limited = limit if gateway.whole else set_by_user
-                time = gateway.default if limited is None else limited
+                limited = limit if gateway.whole and limits.by_rule else set_by_user
+                value = gateway.default if limited is None else limited
                 backend = _followed(reference, cluster, namespace)
-                if time:
-                    yield Routed(gateway, name, f"{backend.kind} {backend.name}", time, limited is None)
+                if value:
+                    yield Routed(gateway, name, f"{backend.kind} {backend.name}", value, limited is None)
+
+
+def _by_policy(
+    gateway: GatewayKind, limits: _Limits, cluster: WholeObjects, namespace: str
+) -> Iterator[Routed]:
+    """What policies limit that name a route, a Gateway or a backend."""
+    for obj in cluster.every(gateway.group_kind, namespace):
+        values = (limits.field(dig(obj, *each.split("."))) for each in gateway.fields)
+        limit = min(filter(None, values), default=None)
+        if limit is None:
+            continue
+        name = f"{gateway.group_kind.kind} {text(obj, 'metadata', 'name')}"
+        for target in (*maps(obj, "spec", "targetRefs"), mapping(obj, "spec", "targetRef")):
+            for reference in _targeted(target, cluster, namespace):
+                backend = _followed(reference, cluster, namespace)
+                yield Routed(gateway, name, f"{backend.kind} {backend.name}", limit, False)
+
+
+def _targeted(target: Json, cluster: WholeObjects, namespace: str) -> Iterator[objects.BackendReference]:
+    """The backends behind the target of a policy."""
+    kind, name = text(target, "kind"), text(target, "name")
+    if kind in (_SERVICE, _POOL):
+        yield objects.BackendReference(kind=kind, name=name)
+    if kind not in (_HTTP_ROUTE.kind, _GATEWAY.kind):
+        return
+    for obj in cluster.every(_HTTP_ROUTE, namespace):
+        route = readable(obj, Route)
+        if route is None:
+            continue
+        parents = {each.name for each in route.spec.parent_refs}
+        if route.name == name if kind == _HTTP_ROUTE.kind else name in parents:
+            yield from (reference for reference, _ in _references(route))
 
 
 def _class_of(route: Object) -> str:
@@ -131,20 +207,26 @@ def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, names
     return False
 
 
+def _has_parent(route: Object, cluster: WholeObjects, namespace: str) -> bool:
+    """Whether a Gateway of a route is known."""
+    parents = route.spec.parent_refs if isinstance(route, Route) else ()
+    return any(cluster.named(_GATEWAY, each.namespace or namespace, each.name) for each in parents)
+
+
 def _known(cluster: WholeObjects, kind: GroupKind, as_type: type[T], namespace: str, name: str) -> T | None:
     """An object of a name as a type; None if it is unknown or has a value of another type."""
     found = cluster.named(kind, namespace, name)
     return None if found is None else readable(found, as_type)
 
 
-def _annotated(gateway: GatewayKind, route: Object) -> float | None:
+def _annotated(gateway: GatewayKind, route: Object, limits: _Limits) -> float | None:
     for annotation in gateway.annotations:
         value = route.metadata.annotations.get(annotation)
         if value is not None and gateway.key:
             pairs = (each.strip().partition("=") for each in value.split(","))
             value = next((after for key, _, after in pairs if key == gateway.key), None)
         if value is not None:
-            return seconds(value.strip()) or 0.0
+            return limits.annotated(value.strip()) or 0.0
     return None
 
 
@@ -190,3 +272,21 @@ def _followed(
 @data.table
 def _gateways() -> tuple[GatewayKind, ...]:
     return data.load_list(GatewayKind, __package__, "gateways.yaml")
+
+
+@data.table
+def _body_gateways() -> tuple[GatewayKind, ...]:
+    return data.load_list(GatewayKind, __package__, "bodies.yaml")
+
+
+def _seconds(value: object) -> float | None:
+    """`90s`, `2m`, 90."""
+    return seconds(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _nginx_bytes(value: str) -> float | None:
+    """`25m`, `1g`, `1048576`, as nginx writes sizes."""
+    number, unit = (value[:-1], value[-1].lower()) if value[-1:].isalpha() else (value, "")
+    power = {"": 0, "k": 1, "m": 2, "g": 3}.get(unit)
+    digits = whole_number(number, 12)
+    return None if power is None or digits is None else digits * 1024.0**power

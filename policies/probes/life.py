@@ -214,6 +214,14 @@ class LongAnswers(Model):
     source: str = Field(description="the documentation, measurement or thread that shows it")
 
 
+class LargeRequests(Model):
+    """Usual requests with large bodies."""
+
+    bytes: int = Field(ge=1, description="usual requests are often this large or larger")
+    what: str = Field(description="what they contain, as the first words of a sentence")
+    source: str = Field(description="the documentation or thread that shows it")
+
+
 class LoadMetrics(Model):
     """Metrics of a server that show its load."""
 

@@ -21,6 +21,7 @@ from policies.probes.life import (
     Example,
     FixedGroup,
     HomeDirectory,
+    LargeRequests,
     LinkVariable,
     LoadMetrics,
     LongAnswers,
@@ -426,6 +427,7 @@ class Preset(Model):
     )
     busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
     long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
+    large_requests: LargeRequests | None = Field(None, description="how large usual requests are")
     request_limit: RequestLimit | None = Field(
         None, description="the longest time of a request, if health checks wait behind requests"
     )

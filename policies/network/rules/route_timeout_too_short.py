@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.services import pools_of, selecting
-from policies.kube.json import text
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.pods import Role
-from policies.network.gateways import Backends, routed
+from policies.network.backends import backends_of
+from policies.network.gateways import routed
 from policies.probes.serving import recognised
 
 
@@ -20,29 +19,20 @@ def check(target: Target, facts: Facts) -> Findings:
             long = None if server is None else server.preset.long_answers
             if server is None or long is None:
                 continue
-            own = _backends(template, facts)
+            own = backends_of(template, facts)
             for each in routed(cluster, facts.namespace, own):
-                if each.seconds > long.seconds:
+                if each.limit > long.seconds:
                     continue
                 default = f", the default of {each.gateway.name}" if each.is_default else ""
                 streams = "" if each.gateway.whole else " if it is not streamed"
                 yield Finding(
                     template.at(container),
-                    f"{each.route} ends requests to {each.backend} after {each.seconds:g} s{default}. A "
+                    f"{each.route} ends requests to {each.backend} after {each.limit:g} s{default}. A "
                     f"normal answer of {server.name} may take {long.seconds} s or longer{streams}. The "
                     "client then gets status 504, and the server keeps computing.",
                     f"Set the route's timeout to 600 s or more ({each.gateway.setting}).",
                 )
                 break
-
-
-def _backends(template: PodTemplate, facts: Facts) -> Backends:
-    """The Services and InferencePools that select the pods of a template."""
-    labels = template.typed.metadata.labels
-    return Backends(
-        frozenset(each.name for each in selecting(labels, facts)),
-        frozenset(text(pool, "metadata", "name") for pool in pools_of(labels, facts)),
-    )
 
 
 RULE = rule(__name__, check)
