@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from policies.core import data
 from policies.core.settings import Field, Model
-from policies.kube.images import repository
+from policies.kube.images import repository, repository_and_tag
 from policies.kube.pods import Container
+
+_VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,6}){0,3})(?![\d.])", re.ASCII)
+
+
+class OwnPlace(Model):
+    """Where the images of a store write its data, unless something moves it."""
+
+    images: tuple[str, ...] = Field(min_length=1, description="their repositories, without the registry")
+    before: str = Field("", pattern=r"^[0-9.]*$", description="the first version for which this is not true")
+    since: str = Field("", pattern=r"^[0-9.]*$", description="the first version for which this is true")
+    path: str = Field(pattern=r"^/", description="the directory")
+    declared: bool = Field(
+        False,
+        description="whether the images declare it as a volume, with which containerd hides one above it",
+    )
+    moved_by: tuple[str, ...] = Field(
+        (), description="variables, and parts of arguments, that name another one"
+    )
+    source: str
+
+    def is_covered_by(self, mounted: str) -> bool:
+        """Whether what it writes may be on a volume that is mounted at a path."""
+        return is_below(mounted, self.path) or (not self.declared and is_below(self.path, mounted))
 
 
 class DataDirectory(Model):
@@ -19,6 +45,38 @@ class DataDirectory(Model):
         "",
         description="the documentation or thread that shows that a second process on it ends with an error",
     )
+    own: tuple[OwnPlace, ...] = Field((), description="where its own images write")
+
+    def own_place(self, container: Container) -> OwnPlace | None:
+        """The directory in which a container with one of the store's own images certainly keeps its data;
+        None if the image is another one, or if something may move it."""
+        name, tag = repository_and_tag(container.image)
+        version = version_of(tag)
+        for each in self.own:
+            if name not in each.images or not (version or not (each.before or each.since)):
+                continue
+            if each.before and version >= version_of(each.before):
+                continue
+            if each.since and version < version_of(each.since):
+                continue
+            typed = container.typed
+            words = (*typed.args, *(entry.name for entry in typed.env))
+            moved = any(part in word for part in each.moved_by for word in words)
+            unknown = typed.command or any(source.config_map_ref is not None for source in typed.env_from)
+            return None if moved or unknown else each
+        return None
+
+
+def is_below(path: str, other: str) -> bool:
+    """Whether a path is another one or below it."""
+    one, two = path.rstrip("/"), other.rstrip("/")
+    return bool(one) and f"{one}/".startswith(f"{two}/")
+
+
+def version_of(tag: str) -> tuple[int, ...]:
+    """`17.2-alpine` -> 17, 2; empty for a tag that begins with no number."""
+    number = _VERSION.match(tag)
+    return tuple(map(int, number[1].split("."))) if number else ()
 
 
 @data.table

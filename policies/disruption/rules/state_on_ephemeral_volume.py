@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.data_directories import data_directories
+from policies.core.data_directories import OwnPlace, data_directories, is_below
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.kube.objects.pods import VolumeMount
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -32,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
             stores = data_directories(container) if preset is None else ()
             paths = [each.path for each in stores] if preset is None else [preset.directory]
             given = container.typed.volume_mounts
-            mounts = [each for each in given if any(_is_at(each.mount_path, path) for path in paths)]
+            mounts = [each for each in given if any(is_below(each.mount_path, path) for path in paths)]
             said = f"Container {container.name} keeps its data in"
             if mounts and all(each.name in fleeting for each in mounts):
                 yield Finding(
@@ -41,7 +43,20 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"a node drain or an update of the {target.kind.kind} deletes it.",
                     hint,
                 )
-            elif preset is not None and not claimed and not _may_keep(template, container):
+                continue
+            for place in filter(None, (each.own_place(container) for each in stores)):
+                mount = _beside(template, container, place, claimed)
+                if mount is not None:
+                    hidden = place.declared and is_below(place.path, mount.mount_path)
+                    why = ", which its image declares as a volume" if hidden else ""
+                    lost = "With containerd, that hides the claim's directory. " if hidden else ""
+                    yield Finding(
+                        template.at(container),
+                        f"{said} {place.path}{why}, but the claim is mounted at {mount.mount_path}. {lost}"
+                        "The data isn't on the claim, and a restart of the container deletes it.",
+                        f"Mount the claim at {place.path}, with a subPath if it must be empty at first.",
+                    )
+            if preset is not None and not claimed and not _may_keep(template, container):
                 yield Finding(
                     template.at(container),
                     f"{said} {preset.directory}, which isn't on a volume. A restart of the container "
@@ -57,10 +72,16 @@ def _may_keep(template: PodTemplate, container: Container) -> bool:
     return any(volume is None or volume.keeps_files for volume in mounted)
 
 
-def _is_at(mounted: str, path: str) -> bool:
-    """Whether a mount is at a data directory or below it."""
-    one, other = mounted.rstrip("/"), path.rstrip("/")
-    return bool(one) and (f"{one}/").startswith(f"{other}/")
+def _beside(
+    template: PodTemplate, container: Container, place: OwnPlace, claimed: Set[str]
+) -> VolumeMount | None:
+    """The first mount of a claim, if none may hold what a store writes in its own place."""
+    claims = {each.name for each in template.typed.spec.volumes if each.persistent_volume_claim is not None}
+    mounts = container.typed.volume_mounts
+    if any(place.is_covered_by(each.mount_path) for each in mounts):
+        return None
+    kept = (each for each in mounts if each.name in claims | claimed and not each.read_only)
+    return next(kept, None)
 
 
 RULE = rule(__name__, check, (STATEFUL_SET, DEPLOYMENT, ROLLOUT), unowned=True)
