@@ -8,13 +8,32 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
 from policies.jobs.jobs import JobRetries, is_hook, is_labelled_training, is_someone_elses, jobs_in
+from policies.kube.field_paths import field_path
+from policies.kube.metadata import HELM_HOOK
+from policies.kube.objects.metadata import Object
 
 LONG_ENOUGH: Final = 3600
 """Seconds: enough for somebody who waits for the Job."""
 
+_DELETED_FAILED: Final = {
+    "helm.sh/hook-delete-policy": "hook-failed",
+    "argocd.argoproj.io/hook-delete-policy": "HookFailed",
+}
+"""The annotations of Helm and Argo CD, and their word for deleting what has failed.
+https://helm.sh/docs/topics/charts_hooks/, https://argo-cd.readthedocs.io/en/stable/user-guide/sync-waves/"""
+_BEFORE: Final = {
+    "helm.sh/hook-delete-policy": "before-hook-creation",
+    "argocd.argoproj.io/hook-delete-policy": "BeforeHookCreation",
+}
+_SHOWN: Final = "helm.sh/hook-output-log-policy"
+"""With it, Helm 4 prints the log before it deletes the hook."""
+
 
 def check(target: Target, facts: Facts) -> Findings:
-    if is_someone_elses(target.obj) or is_hook(target.obj):
+    if is_hook(target.obj):
+        yield from _of_failed_hook(target)
+        return
+    if is_someone_elses(target.obj):
         return
     runs = list(runs_in(target.obj))
     if any(run.life.logs or run.life.recreated for run in runs) or not _matters(target, runs, facts):
@@ -65,6 +84,22 @@ def _what(run: Run, target: Target) -> str:
     if run.life.gk == target.kind:
         return f"The {run.life.kind}"
     return f"A {run.life.kind} of this {target.kind.kind}"
+
+
+def _of_failed_hook(target: Target) -> Findings:
+    """A finding about a hook that is deleted because it failed. Whoever runs a test reads its log."""
+    annotations = target.read(Object).metadata.annotations
+    if "test" in annotations.get(HELM_HOOK, "") or _SHOWN in annotations:
+        return
+    for key, policy in _DELETED_FAILED.items():
+        words = [word.strip() for word in annotations.get(key, "").split(",")]
+        if policy in words:
+            yield Finding(
+                field_path(("metadata", "annotations", key)),
+                f"With {policy}, the {target.kind.kind} is deleted as soon as it fails, together with the "
+                "log that shows why.",
+                f"Remove {policy}, and keep {_BEFORE[key]}, which deletes it before the next run.",
+            )
 
 
 def _matters(target: Target, runs: list[Run], facts: Facts) -> bool:
