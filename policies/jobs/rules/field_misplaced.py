@@ -22,6 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"Set it where it takes effect: {place}.",
                 )
         yield from _useless(run)
+        yield from _without_their_number(run)
 
 
 def _useless(run: Run) -> Findings:
@@ -37,6 +38,19 @@ def _useless(run: Run) -> Findings:
                 f"{run.life.kind} ignores {path.rpartition('.')[2]} ({value}) with {each.steps[-1]} "
                 f"{each.value}: the first failure of a pod ends it.",
                 each.retry.instead,
+            )
+
+
+def _without_their_number(run: Run) -> Findings:
+    """Retries that are asked for, and whose number is 0 because its field is absent."""
+    for each in run.retries():
+        written = each.retry.fields and each.value in each.retry.values and each.retry.default != each.value
+        if written and each.retry.limit_default == 0 and each.limit == 0 and not run.has(each.retry.limit):
+            yield Finding(
+                field_path(each.steps),
+                f"Without {each.retry.limit}, {run.life.kind} retries nothing with {each.steps[-1]} "
+                f"{each.value}: the first failure ends it.",
+                f"Set {run.at(each.retry.limit)}.",
             )
 
 
