@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.accelerators.parallelism import devices
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
@@ -78,10 +80,11 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
         launcher = next((each for each in _table().launchers if each.run in (command.name, *words[:4])), None)
         if launcher is not None:
             ranks = whole_number(option(words, *launcher.ranks), 5) or 0
-            if launcher.least_alone:
-                if ranks >= launcher.least_alone and not _is_remote(template, container, launcher, words):
-                    return f"{launcher.run} starts {ranks} processes, which exchange their data through it"
-            elif ranks > 1 and devices(container) > 1:
+            if launcher.least_alone and _is_remote(template, container, launcher, words):
+                continue
+            if launcher.least_alone and ranks >= launcher.least_alone:
+                return f"{launcher.run} starts {ranks} processes, which exchange their data through it"
+            if ranks > 1 and devices(container) > 1:
                 return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
         elif not is_python(command.name):
             continue
@@ -96,13 +99,21 @@ def _is_remote(template: PodTemplate, container: Container, launcher: RankLaunch
     runs for the other, as the workers of an MPIJob do for its launcher."""
     for name, value in flags_and_values(words):
         # A number is for a flag of the program: `mpirun -np 8 all_reduce_perf -f 2`.
-        if name in launcher.remote and whole_number(value, 5) is None:
+        if name in launcher.remote and whole_number(value, 5) is None and not _is_this_pod(value):
             return True
     if any("hostfile" in variable.name.lower() for variable in container.typed.env):
         return True
     lives = () if template.workload is None else known_lives().get(template.workload.gk, ())
     roles = [role for life in lives for role in life.roles]
     return any(role.ends for role in roles) and any(role.endless for role in roles)
+
+
+def _is_this_pod(hosts: str) -> bool:
+    """Whether a list of hosts names this pod only: `localhost:4`."""
+    return all(each.partition(":")[0] in _THIS_POD for each in hosts.split(","))
+
+
+_THIS_POD: Final = frozenset(("localhost", "127.0.0.1"))
 
 
 RULE = rule(__name__, check, requires=(PodFeature.COMPLETES, PodFeature.COMMAND))
