@@ -248,6 +248,23 @@ class SingleState(Model):
         description="values of these flags and variables with which several processes share the state; `*` "
         "is any text",
     )
+    stored: bool = Field(
+        False, description="whether it lasts longer than a session, so that replicas differ without it"
+    )
+    elsewhere: tuple[str, ...] = Field(
+        (), description="further flags and variables with which several processes may share the state"
+    )
+    source: str = Field(description="the documentation or code that shows it")
+
+
+class SharedState(Model):
+    """State that the replicas of a server share only through a store that a variable names."""
+
+    what: str = Field(description="the state, as the end of a sentence that begins with `each keeps`")
+    env: tuple[str, ...] = Field(
+        min_length=1, description="variables that name the store, the usual one first"
+    )
+    since: str = Field("0", description="the first version that shares it, by the image's tag")
     source: str = Field(description="the documentation or code that shows it")
 
 
@@ -407,6 +424,9 @@ class Preset(Model):
     )
     single_state: SingleState | None = Field(
         None, description="state that a second replica could not share; absent: none is known"
+    )
+    shared_state: tuple[SharedState, ...] = Field(
+        (), description="state that its replicas share only through a store that a variable names"
     )
     cache: ModelCache | None = Field(
         None, description="where it stores the models that it downloads, if known"

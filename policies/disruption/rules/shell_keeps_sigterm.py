@@ -71,7 +71,7 @@ def _child(container: Container, facts: Facts) -> str:
 
 
 def _task_worker(container: Container) -> str:
-    """The program that takes tasks from a queue, as a child of the shell; empty if there is none."""
+    """The program that takes tasks from a queue as a child of the shell; empty if there is none."""
     if not container.typed.command:
         return ""
     for words in children(container.typed.argv):

@@ -1,0 +1,69 @@
+"""replicas-do-not-share-state: servers with several replicas, each of which keeps its own state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT
+from policies.kube.pods import Role
+from policies.probes.recognition import Server, release
+from policies.probes.serving import recognised
+from policies.rollouts.rollouts import minimum_replicas
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    replicas = minimum_replicas(target, facts)
+    if replicas <= 1:
+        return
+    for template in target.templates:
+        files = {
+            each.name
+            for each in template.typed.spec.volumes
+            if each.config_map is not None or each.secret is not None or each.projected is not None
+        }
+        for container in template.containers(Role.MAIN):
+            typed = container.typed
+            if typed.env_from or any(mount.name in files for mount in typed.volume_mounts):
+                continue  # which may say where the state is
+            server = recognised(container, facts)
+            for what, hint in _own(server) if server is not None else ():
+                yield Finding(
+                    template.at(container),
+                    f"{replicas} replicas of {what}. A request gets what its replica knows.",
+                    hint,
+                )
+
+
+def _own(server: Server) -> Iterator[tuple[str, str]]:
+    """What each replica of a server keeps for itself, as the end of a sentence, and what to do."""
+    state = server.preset.single_state
+    if state is not None and state.stored and not _is_elsewhere(server, state.elsewhere):
+        value = server.configured(state.flags, state.env)
+        if not server.may_have_option(*state.flags) and (value is None or _is_known(value, state.shared)):
+            names = (*state.env, *state.flags)
+            move = f"Set {names[0]} to a store of all replicas, or run" if names else "Run"
+            yield (
+                f"{server.name} run, and each keeps {state.what}",
+                f"{move} one replica with strategy Recreate.",
+            )
+    for each in server.preset.shared_state:
+        old = server.version and server.version < release(each.since)
+        if not old and not server.has_variable(*each.env):
+            yield (
+                f"{server.name} run, and without {each.env[0]}, each keeps {each.what} to itself",
+                f"Set {each.env[0]} to a store of all replicas, or run one replica.",
+            )
+
+
+def _is_elsewhere(server: Server, names: tuple[str, ...]) -> bool:
+    return server.has_option(*names) or server.may_have_option(*names) or server.has_variable(*names)
+
+
+def _is_known(value: str, shared: tuple[str, ...]) -> bool:
+    """Whether a value is certainly none that the replicas share."""
+    return bool(value) and "$" not in value and not any(fnmatchcase(value, glob) for glob in shared)
+
+
+RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT))
