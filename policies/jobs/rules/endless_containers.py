@@ -27,11 +27,13 @@ _ENDS: Final = re.compile(
 
 def _waiting(target: Target, template: PodTemplate) -> str:
     """The kind that completes only after all main containers of the pod have ended; empty if none does."""
-    role, owner = role_of(target.obj, template), template.view.owner
-    if owner is None or (role is not None and role.role.endless):
+    owner = template.view.owner
+    if owner is None or owner.kind == JOB.kind:
+        return "" if owner is None else owner.kind
+    if not any(life.every_container for life in known_lives().get(owner.group_kind, ())):
         return ""
-    waits = any(life.every_container for life in known_lives().get(owner.group_kind, ()))
-    return owner.kind if waits or owner.kind == JOB.kind else ""
+    role = role_of(target.obj, template)
+    return "" if role is not None and role.role.endless else owner.kind
 
 
 def _findings(
