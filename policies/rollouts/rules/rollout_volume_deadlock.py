@@ -6,9 +6,13 @@ import posixpath
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data_directories import data_directories
+from policies.core.listing import Objects
 from policies.core.volumes import keeps_others_waiting
+from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import DEPLOYMENT
 from policies.kube.names import listed
 from policies.kube.objects.nodes import pinned_to_one_node
@@ -19,6 +23,7 @@ from policies.rollouts.held_claims import user_elsewhere
 from policies.rollouts.rollouts import (
     RollingUpdate,
     RolloutOutcome,
+    made_rollouts,
     minimum_replicas,
     outcome,
     pending_replicas,
@@ -31,30 +36,49 @@ _HINT: Final = (
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    update = running_update(target, facts)
     claims = facts.objects(PersistentVolumeClaim)
-    if update is None or not claims:
+    if not claims:
         return
-    for template in target.templates:
-        pod = template.typed.spec
-        locks = _locked(template)
-        elsewhere: dict[str, str] = {}  # claims that keep a new pod on another node waiting, with their paths
-        for index, volume in enumerate(pod.volumes):
-            source = volume.persistent_volume_claim
-            claim = claims.named(source.claim_name) if source is not None else None
-            if claim is None:
-                continue
-            path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
-            if "ReadWriteOncePod" in claim.spec.access_modes:
-                yield from _of_one_pod(path, claim.name, update)
-            elif volume.name in locks and "ReadWriteMany" in claim.spec.access_modes and _adds_first(update):
-                yield _of_one_process(path, claim.name, locks[volume.name])
-            elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
-                if user_elsewhere(target, pod, claim, facts) is not None and minimum_replicas(target, facts):
-                    continue  # volume-out-of-reach is about it: one edit is right for both
-                elsewhere.setdefault(claim.name, path)
-        if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
-            yield _of_one_node(elsewhere)
+    update = running_update(target, facts)
+    if update is not None:
+        for template in target.templates:
+            yield from _of_pods(target, template, update, claims, facts)
+    for made in made_rollouts(target):
+        for found in _of_pods(target, made.template, made.update, claims, facts):
+            set_it = f"Set {made.strategy}.type to Recreate, or use" if made.strategy else "Use"
+            # The operator's own configuration may have another strategy.
+            yield replace(found, hint=f"{set_it} a ReadWriteMany claim.", certainty=Certainty.UNDECIDED)
+
+
+def _of_pods(
+    target: Target,
+    template: PodTemplate,
+    update: RollingUpdate,
+    claims: Objects[PersistentVolumeClaim],
+    facts: Facts,
+) -> Findings:
+    """Findings about the pods of one rolling update."""
+    pod = template.typed.spec
+    locks = _locked(template)
+    elsewhere: dict[str, str] = {}  # claims that keep a new pod on another node waiting, with their paths
+    for index, volume in enumerate(pod.volumes):
+        source = volume.persistent_volume_claim
+        claim = claims.named(source.claim_name) if source is not None else None
+        if claim is None:
+            continue
+        path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
+        if "ReadWriteOncePod" in claim.spec.access_modes:
+            yield from _of_one_pod(path, claim.name, update)
+        elif volume.name in locks and "ReadWriteMany" in claim.spec.access_modes and _adds_first(update):
+            yield _of_one_process(path, claim.name, locks[volume.name])
+        elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
+            if user_elsewhere(target, pod, claim, facts) is not None and minimum_replicas(target, facts):
+                continue  # volume-out-of-reach is about it: one edit is right for both
+            if target.kind != DEPLOYMENT and update.replicas > 1:
+                continue  # the same
+            elsewhere.setdefault(claim.name, path)
+    if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
+        yield _of_one_node(elsewhere)
 
 
 def _locked(template: PodTemplate) -> dict[str, str]:
@@ -120,4 +144,5 @@ def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
             )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT,), requires=(PodFeature.CLAIM,))
+_KINDS: Final = (DEPLOYMENT, *(each.gk for each in known_workloads() if each.deployments))
+RULE = rule(__name__, check, _KINDS, requires=(PodFeature.CLAIM,))
