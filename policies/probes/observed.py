@@ -125,7 +125,7 @@ _CRON_JOBS: Final = re.compile(r"(.+)-[0-9]{8}")
 
 def workload_of(pod: Json) -> str:
     """The workload of a pod, as `Deployment/llm`, as far as the pod's own metadata shows it."""
-    owner = controller(pod)
+    owner = _maker(pod)
     if owner is None:
         generated = text(pod, "metadata", "generateName").rstrip("-")
         return f"Pod/{generated or text(pod, 'metadata', 'name')}"
@@ -135,6 +135,26 @@ def workload_of(pod: Json) -> str:
         return f"Deployment/{name[: -len(digest) - 1]}"
     cron = _CRON_JOBS.fullmatch(name) if kind == "Job" else None
     return f"CronJob/{cron[1]}" if cron else f"{kind}/{name}"
+
+
+_GROUPS: Final = {
+    **dict.fromkeys(("ReplicaSet", "StatefulSet", "DaemonSet"), "apps"),
+    "ReplicationController": "",
+    "Job": "batch",
+}
+"""Kinds whose controllers delete or release a pod that wrongly names one as its owner, with their groups."""
+_MAKES_NO_PODS: Final = ("Deployment", "CronJob")
+
+
+def _maker(pod: Json) -> Json | None:
+    """The controller of a pod. Anybody who creates a pod can name any owner, and nobody deletes a pod whose
+    owner makes no pods or is of a kind that the cluster does not know."""
+    owner = controller(pod)
+    if owner is None or text(owner, "kind") in _MAKES_NO_PODS:
+        return None
+    version = text(owner, "apiVersion")
+    group = _GROUPS.get(text(owner, "kind"))
+    return None if version and group not in (None, version.rpartition("/")[0]) else owner
 
 
 def _workloads(pod: Json) -> tuple[str, ...]:

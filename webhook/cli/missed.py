@@ -26,7 +26,7 @@ from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
 from webhook.kube.calls import ApiError
 from webhook.kube.discovery import served
-from webhook.kube.leader_election import NAME, Outage, outages_in
+from webhook.kube.leader_election import LAPSED_SECONDS, NAME, Outage, outages_in
 from webhook.kube.times import LEASES, moment_of, renewed_at, seconds_of
 
 _VERBS: Final = {
@@ -74,7 +74,10 @@ class WebhookHistory(Struct, frozen=True):
             )
         if self.edited is not None and created < self.edited:
             return f"created before the policy was last edited ({moment_of(self.edited)})"
-        return "created while the webhook was running: a call failed open, or the cluster has changed since"
+        return (
+            "created while no outage of the webhook is recorded: a call failed open, the webhook was down "
+            f"for less than {LAPSED_SECONDS:.0f} s, or the cluster has changed since"
+        )
 
 
 class MissedWorkload(Struct):

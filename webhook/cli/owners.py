@@ -1,7 +1,7 @@
 """The controllers above an object, as far as the user may read them.
 
 Anybody who creates a pod writes its ownerReference, so a reference counts only if its uid is the owner's,
-and the selector of a workload matches the pod's labels.
+the selector of a workload matches the pod's labels, and controllers of that kind create such objects.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from policies.kube.group_kinds import DEPLOYMENT, GroupKind, kind_of
+from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, GroupKind, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import controller, labels_of, matches
 from webhook.kube import paths
@@ -18,6 +18,8 @@ from webhook.kube.discovery import Collection
 
 _MAX_DEPTH: Final = 5
 _MAX_CACHED: Final = 5_000
+_CREATES: Final = {DEPLOYMENT: REPLICA_SET, CRON_JOB: JOB}
+"""Kinds that never create pods, and what they create."""
 
 
 class Owners:
@@ -30,15 +32,17 @@ class Owners:
     async def above(self, obj: Json) -> list[Json]:
         """The controllers above an object, the direct owner first, as far as their kinds are known."""
         found: list[Json] = []
-        owner = controller(obj)
+        below, owner = obj, controller(obj)
         while owner is not None and len(found) < _MAX_DEPTH:
             above = await self._one(owner, text(obj, "metadata", "namespace"))
             if above is None or text(above, "metadata", "uid") != text(owner, "uid"):
                 break
+            if kind_of(above) in _CREATES and kind_of(below) != _CREATES[kind_of(above)]:
+                break
             if kind_of(above).group == DEPLOYMENT.group and not matches(_selector(above), labels_of(obj)):
                 break
             found.append(above)
-            owner = controller(above)
+            below, owner = above, controller(above)
         return found
 
     async def _one(self, owner: Json, namespace: str) -> Json | None:

@@ -95,12 +95,13 @@ class PodTracker:
         started: list[tuple[str, Json, float]] = []
         ended: list[tuple[str, Json]] = []
         disruption = _disruption(pod)
-        leaving = bool(disruption) or bool(dig(pod, "metadata", "deletionTimestamp"))
+        deleted = bool(dig(pod, "metadata", "deletionTimestamp"))
+        leaving = bool(disruption) or deleted
         for status in maps(pod, "status", "containerStatuses"):
             name = text(status, "name")
             ended += [(name, each) for each in self._ends(known, first, status) if not leaving]
             at = self._start(known, first, pod, status)
-            if at is not None:
+            if at is not None and not deleted:  # pods with a forged owner are deleted soon
                 started.append((name, status, at))
         disrupted = bool(disruption) and not known.disrupted
         known.disrupted = known.disrupted or bool(disruption)

@@ -244,6 +244,12 @@ def test_the_runs_of_a_job() -> None:
         ({"kind": "Job", "name": "train"}, "Job/train"),
         ({"kind": "StatefulSet", "name": "llm"}, "StatefulSet/llm"),
         ({"kind": "ReplicaSet", "name": "llm-77"}, "ReplicaSet/llm-77"),
+        ({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "llm-5d4f"}, "Deployment/llm"),
+        # Nobody deletes pods with such owners.
+        ({"apiVersion": "apps/v1", "kind": "Deployment", "name": "llm"}, "Pod/llm-5d4f-x"),
+        ({"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly"}, "Pod/llm-5d4f-x"),
+        ({"apiVersion": "none.example/v1", "kind": "ReplicaSet", "name": "llm-5d4f"}, "Pod/llm-5d4f-x"),
+        ({"apiVersion": "none.example/v1", "kind": "StatefulSet", "name": "llm"}, "Pod/llm-5d4f-x"),
     ],
 )
 def test_the_workload_of_a_pod(owner: Json, workload: str) -> None:
@@ -288,6 +294,13 @@ def test_a_pod_is_read_on_one_budget() -> None:
     news = watching.observe(status(pod, ready=312))
     assert news is not None
     assert calls(news.observations) < 300_000
+
+
+def test_a_start_of_a_deleted_pod_does_not_count() -> None:
+    """The garbage collector deletes a pod with a forged owner; a long grace period keeps it running."""
+    ready = status(made(), ready=5)
+    ready["metadata"]["deletionTimestamp"] = when(BEGAN + 2)
+    assert observed(status(made(), ready=None), ready) == []
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,6 @@ def test_without_a_record_running_pods_show_their_starts() -> None:
 
 def train() -> Json:
     pod = made(startupProbe=None)
-    pod["metadata"]["ownerReferences"] = [{"kind": "Deployment", "name": "llm", "controller": True}]
-    pod["metadata"]["labels"] = {}
     pod["spec"]["restartPolicy"] = "Never"
     return pod
 
