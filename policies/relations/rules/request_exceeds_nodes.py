@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import Listing
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.objects.nodes import Node, NodePool
@@ -26,35 +26,50 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if facts.cluster_objects(NodePool) or facts.is_unread(NodePool):
         return  # Karpenter makes a node for the pod
-    largest = nodes.derive(_largest)
+    amounts = nodes.derive(_amounts)
     for template in target.templates:
-        if template.typed.spec.node_name or placement(template.view, facts) is not None:
-            continue  # gpu-unschedulable judges pods with accelerators
+        found = placement(template.view, facts)
+        if template.typed.spec.node_name or (found is not None and found.obstacle is not None):
+            continue  # gpu-unschedulable reports it
+        takes = list(amounts) if found is None else [node.name for node in found.nodes]
+        of = "largest node" if found is None else "largest node with its accelerators"
+        largest = _largest([amounts.get(name, {}) for name in takes])
         for resource, amount in _requests(template).items():
             if resource in largest and amount > largest[resource]:
                 yield Finding(
                     template.spec_path,
-                    f"A pod requests {formatted(resource, amount)} {resource}, but the largest node has "
+                    f"A pod requests {formatted(resource, amount)} {resource}, but the {of} has "
                     f"{formatted(resource, largest[resource])}. The pod stays Pending until a larger node "
                     "is added.",
                     "Request less in each pod, for example with more replicas, or add larger nodes.",
+                    # An autoscaler more often has a pool of other accelerators without nodes.
+                    Certainty.CERTAIN if found is None or settings.knows_all_nodes else Certainty.LIKELY,
                 )
                 break
 
 
-def _largest(nodes: Listing) -> dict[str, Decimal]:
+def _amounts(nodes: Listing) -> dict[str, dict[str, Decimal]]:
+    """What each node offers, by its name."""
+    return {node.name: _offered(node) for node in nodes.objects(Node)}
+
+
+def _offered(node: Node) -> dict[str, Decimal]:
+    offered = {}
+    for resource in _COMPARED:
+        try:
+            offered[resource] = parse_quantity(node.status.allocatable[resource])
+        except (KeyError, ValueError):
+            continue
+    return offered
+
+
+def _largest(offers: list[dict[str, Decimal]]) -> dict[str, Decimal]:
     """The largest amount of each resource that a node offers; without one if a node does not tell it."""
-    found: dict[str, Decimal] = {}
-    unknown: set[str] = set()
-    for node in nodes.objects(Node):
-        for resource in _COMPARED:
-            try:
-                amount = parse_quantity(node.status.allocatable[resource])
-            except (KeyError, ValueError):
-                unknown.add(resource)
-                continue
-            found[resource] = max(amount, found.get(resource, amount))
-    return {resource: amount for resource, amount in found.items() if resource not in unknown}
+    return {
+        resource: max(each[resource] for each in offers)
+        for resource in _COMPARED
+        if offers and all(resource in each for each in offers)
+    }
 
 
 def _requests(template: PodTemplate) -> dict[str, Decimal]:
