@@ -18,7 +18,8 @@ from policies.kube.json import MAX_LEVELS
 LEVELS: Final = MAX_LEVELS + 10
 """The levels of an answer that are read: one object of it may still have more than a review reads, which then
 says so, and orjson can write them."""
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+"""A string also ends with the text: otherwise each of its escaped quotes would begin another search."""
 
 
 def parse(raw: bytes) -> Any:
