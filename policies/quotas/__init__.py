@@ -5,5 +5,5 @@
 | how many pods a quota admits | `quotas` |
 | which defaults a namespace sets | `limit_ranges` |
 
-Imports: `policies.core`, `policies.kube`, `policies.rollouts`.
+Imports: `policies.containers`, `policies.core`, `policies.kube`, `policies.rollouts`.
 """
