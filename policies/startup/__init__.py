@@ -5,5 +5,6 @@
 | what a pod waits for before it is ready | `waits` |
 | whether it waits for pods of its own workload | `peers` |
 
-Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`.
+Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
+`policies.kube`, `policies.probes`.
 """

@@ -38,11 +38,12 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers():
             limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
-            found = next(_set(container), None) if limit else None
-            if found is None:
+            found = list(_set(container)) if limit else []
+            if not found:
                 continue
-            heap, where, size = found
-            if size >= limit:
+            heap, where, size = found[0]
+            # Of several settings, it depends on the runtime and its version which one wins.
+            if all(each[2] >= limit for each in found):
                 yield Finding(
                     template.at(container, "resources"),
                     f"With {where}, the heap of {heap.runtime} in container {container.name} may grow to "
@@ -53,7 +54,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _set(container: Container) -> Iterator[tuple[Heap, str, int]]:
-    """The settings of heaps, with where they are and their sizes: those of programs first, which win."""
+    """The settings of heaps, with where they are and their sizes."""
     for program in programs(container):
         for heap in _heaps():
             if heap.program and program[0] == heap.program:
