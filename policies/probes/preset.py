@@ -348,6 +348,11 @@ class Preset(Model):
     worker_flags: tuple[str, ...] = Field(
         (), description="flags that number the nodes of a group, of which only the first, 0, serves"
     )
+    group_flags: tuple[str, ...] = Field(
+        (),
+        description="flags with which it is ready only after engines in other pods have joined it, which may "
+        "find it by a Service",
+    )
     members_env: tuple[str, ...] = Field(
         (),
         description="variables with the number of pods that must have joined it before it is ready, such as "

@@ -101,9 +101,10 @@ def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:
     if leader is not None:
         return leader
     server = recognised(container, facts)
-    if server is None or not (server.spans_pods or starts_ray_for(server, pod)):
+    if server is None:
         return Waits.NO
-    return _peers_wait(pod, facts)
+    grouped = server.spans_pods or server.has_option(*server.preset.group_flags)
+    return _peers_wait(pod, facts) if grouped or starts_ray_for(server, pod) else Waits.NO
 
 
 def starts_ray_for(server: Server, pod: PodView) -> bool:

@@ -76,6 +76,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/disruption/task_workers.yaml",
         "policies/jobs/orchestrated_programs.yaml",
         "policies/network/bodies.yaml",
+        "policies/quotas/heaps.yaml",
         "policies/network/meshes.yaml",
         "policies/jobs/uploading_programs.yaml",
         "policies/network/named_by_operators.yaml",

@@ -41,6 +41,10 @@ SCRIPT: Json = {
     **RAY,
     "command": ["bash", "-c", "multi-node-serving.sh leader --ray_cluster_size=2; vllm serve m"],
 }
+PARALLEL: Json = {
+    **LEADER,
+    "args": [*LEADER["args"], "--data-parallel-size=4", "--data-parallel-size-local=2", "-dpa=head.ml.svc"],
+}
 WEAVIATE: Json = {
     "name": "weaviate",
     "image": "semitechnologies/weaviate:1.27.0",
@@ -155,6 +159,7 @@ del ORPHAN["metadata"]["ownerReferences"]
         pytest.param(found(SPANS), [service(publishes=True)], ALL, id="published by its Service"),
         pytest.param(found(RAY), [service(publishes=False)], {"liveness"}, id="Ray head next to the server"),
         pytest.param(found(RAY), [service(publishes=True)], ALL, id="published Ray head"),
+        pytest.param(found(PARALLEL), [service(publishes=False)], {"liveness"}, id="engines elsewhere"),
         pytest.param(found(SCRIPT), [service(publishes=False)], {"liveness"}, id="Ray head by a script"),
         pytest.param(found(LEADER), [service(publishes=False)], ALL, id="no group"),
         pytest.param(
