@@ -12,7 +12,7 @@ from typing import Final
 
 from policies.accelerators import requests
 from policies.commands import SHELLS
-from policies.containers.programs import has_option, launch_of, started
+from policies.containers.programs import has_option, joins_ray, launch_of, started
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
@@ -106,9 +106,7 @@ def _product(server: Server, factors: tuple[Factor, ...]) -> int:
 def runs_ray(template: PodTemplate) -> bool:
     """Whether the pod may join a Ray cluster, whose other nodes have GPUs, too."""
     return any(
-        program[0] == "ray" or any("ray_cluster" in word for word in program)
-        for container in template.containers()
-        for program in started(container).all
+        joins_ray(program) for container in template.containers() for program in started(container).all
     ) or any(
         name.startswith("RAY_")
         for container in template.containers()

@@ -148,6 +148,12 @@ def flags_and_values(words: Program) -> Iterator[tuple[str, str]]:
         yield name, value or following
 
 
+def joins_ray(program: Program) -> bool:
+    """Whether it starts or joins a Ray cluster: `ray`, or vLLM's script `multi-node-serving.sh leader
+    --ray_cluster_size=2`."""
+    return program[0] == "ray" or any("ray_cluster" in word for word in program)
+
+
 def program_of(words: Program) -> Program:
     """The program that interpreters, launchers and runners in `words` run."""
     at, launched, runners = 0, False, 0

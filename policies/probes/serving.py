@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.containers.programs import programs
+from policies.containers.programs import joins_ray, programs
 from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.groups import LWS_NAME, Waits, leads
@@ -109,12 +109,11 @@ def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:
 
 def starts_ray_for(server: Server, pod: PodView) -> bool:
     """Whether the pod starts the head of a Ray cluster next to a server, which may wait for its workers. The
-    head itself answers without them. vLLM's script `multi-node-serving.sh leader --ray_cluster_size=2` starts
-    one, too."""
+    head itself answers without them."""
     return any(
-        "leader" in program and any("ray_cluster" in word for word in program)
-        if program[0] != "ray"
-        else "start" in program and "--head" in program and program != server.argv
+        joins_ray(program)
+        and program != server.argv
+        and all(word in program for word in (("start", "--head") if program[0] == "ray" else ("leader",)))
         for container in pod.containers
         for program in programs(container)
     )

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.data_directories import data_directories
+from policies.core.data_directories import data_directories, is_below
 from policies.core.listing import Objects
 from policies.core.volumes import keeps_others_waiting
 from policies.core.workloads import known_workloads
@@ -94,8 +94,7 @@ def _locked(template: PodTemplate) -> dict[str, str]:
 
 def _covers(mount: VolumeMount, path: str) -> bool:
     """Whether the directory is in the volume, at a place that all pods share."""
-    at = posixpath.normpath(mount.mount_path or "/").rstrip("/")
-    return not mount.sub_path_expr and f"{path}/".startswith(f"{at}/")
+    return not mount.sub_path_expr and is_below(path, posixpath.normpath(mount.mount_path or "/"))
 
 
 def _of_one_node(claims: Mapping[str, str]) -> Finding:
