@@ -155,7 +155,9 @@ def _trains(container: Container) -> bool:
 
 
 def launcher_of(words: tuple[str, ...]) -> str:
-    """The launcher of a training that a command runs, else empty."""
+    """The launcher of a training that a command runs, else empty. A redirection may have no words."""
+    if not words:
+        return ""
     if len(words) > 2 and is_python(words[0].rpartition("/")[2]) and words[1] == "-m":
         words = words[2:]
     name = words[0].rpartition("/")[2]

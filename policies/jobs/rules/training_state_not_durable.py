@@ -43,6 +43,9 @@ _STORAGE: Final = (
 _NAMES: Final = frozenset({"bucket", "hub"})
 """Words in the names of options and variables that say where a training writes to: --push_to_hub."""
 
+_STORE: Final = re.compile(r"(?:^|[_-])(?:s3|minio)(?:[_-]|$)", re.IGNORECASE)
+"""An object store in the name of an option or variable: S3_ENDPOINT_URL."""
+
 _MEASURES: Final = (
     "nccl",
     "rccl",
@@ -155,7 +158,8 @@ def _names_storage(template: PodTemplate) -> bool:
         ):
             return True
         options = [word.partition("=")[0] for word in argv if word.startswith("-")]
-        if any(_NAMES & words_of(name) for name in (*options, *(each.name for each in env))):
+        names = (*options, *(each.name for each in env))
+        if any(_NAMES & words_of(name) or _STORE.search(name) for name in names):
             return True
         if any(each.name in credentials for each in env):
             return True
@@ -181,7 +185,7 @@ def _uploads(template: PodTemplate) -> bool:
     table = _uploading()
     for container in template.containers():
         summary = container_command(template, container)
-        started = [command.argv for command in summary.commands]
+        started = [command.argv for command in summary.commands if command.argv]
         image = repository(container.image)
         names = (container.name, image.rpartition("/")[2], *summary.scripts, *(argv[0] for argv in started))
         if any(not table.words.isdisjoint(words_of(name)) for name in names):

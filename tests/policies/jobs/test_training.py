@@ -21,6 +21,7 @@ TRAINING = [
     ["accelerate", "launch", "main.py"],
     ["tune", "run", "full_finetune_distributed"],
     ["bash", "-c", "set -e; cd /app && python fine_tune.py"],
+    ["bash", "-c", "until (echo > /dev/tcp/db/5432) 2> /dev/null; do sleep 5; done; > log; torchrun main.py"],
 ]
 RETRIED = [
     None,

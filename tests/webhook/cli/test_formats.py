@@ -20,6 +20,7 @@ from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS
 from webhook.admission.decision import Crash, Decision
 from webhook.cli.output import sarif
+from webhook.cli.output.json import record
 from webhook.cli.reviewing import Reviewed, Subject
 from webhook.config.load import load, rules
 from webhook.manifests.files import Document
@@ -114,12 +115,13 @@ def test_fingerprints_stay_where_lines_move(chassis: Chassis, manifests: Path) -
     assert fingerprints() == [], "a log without findings is valid"
 
 
-def test_a_rule_that_failed_is_a_notification() -> None:
+def test_a_rule_that_failed_is_told_once_in_json_and_sarif() -> None:
     obj: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
     document = Document("f.yaml", 0, obj)
     read = Coverage(POD, Reading.REVIEWED)
-    decision = Decision(obj, crashes=(Crash(RULE, "ValueError: x", ""),), coverage=read)
+    decision = Decision(obj, crashes=(Crash(RULE, "ValueError: x", ""),) * 2, coverage=read)
     review = Reviewed(document, decision, document.request())
+    assert record(review)["failures"] == [{"id": RULE, "error": "ValueError: x"}]
     text = "".join(sarif.pieces([review], Subject("", "", load({}), NoCluster(), 0)))
     of_sarif(text)
     (invocation,) = json.loads(text)["runs"][0]["invocations"]

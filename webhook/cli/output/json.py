@@ -55,6 +55,7 @@ def record(review: Reviewed) -> Json:
             }
             for result in decision.results
         ],
+        "failures": [{"id": crash.id, "error": crash.error} for crash in decision.failures],
         "notes": list(decision.notes),
         "mutations": review.mutations,
         "reasons": [

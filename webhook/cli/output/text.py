@@ -99,7 +99,7 @@ def change_lines(review: Reviewed) -> Iterator[Line]:
 
 
 def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
-    for crash in review.decision.crashes:
+    for crash in review.decision.failures:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
     if review.unread:
         yield from _wrapped("! ", review.unread, "yellow")
