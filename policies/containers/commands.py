@@ -35,6 +35,7 @@ class Entrypoint(Model):
     only_options: bool = Field(
         False, description="its arguments begin with an option or a URL, else they are a program"
     )
+    alone: bool = Field(False, description="whether it is also known to run without arguments")
     source: str = Field(description="the file that shows it")
 
 
@@ -52,12 +53,14 @@ def words_of(container: Container) -> tuple[str, ...]:
     """The `command` and `args` of a container; `args` alone follow the program that its image is known to
     start."""
     argv = container.typed.argv
-    if not argv or container.typed.command:
+    if container.typed.command:
         return argv
     globs, known = _entrypoints()
-    first = argv[0]
+    first = argv[0] if argv else ""
     for glob in globs.matching(container.image):
         entrypoint, is_option = known[glob], first.startswith("-") or "://" in first
+        if not argv and not entrypoint.alone:
+            continue
         if is_option or not (entrypoint.only_options or first.startswith("/") or first in SHELLS):
             return (entrypoint.program, *argv)
     return argv

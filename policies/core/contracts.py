@@ -146,10 +146,11 @@ class Rule(Struct, frozen=True, dict=True):
     def mode(self, profile: Profile, certainty: Certainty = Certainty.CERTAIN) -> Mode:
         """The mode of a finding under a profile, before explicit modes."""
         document = self.document
-        if certainty is Certainty.LIKELY and document.likely:
-            return document.likely.under(profile)
         mode = document.modes.under(profile)
-        return mode.at_most(Mode.WARN) if certainty is Certainty.UNDECIDED else mode
+        if certainty is Certainty.CERTAIN or document.likely is None:
+            return mode.at_most(Mode.WARN) if certainty is Certainty.UNDECIDED else mode
+        likely = document.likely.under(profile)
+        return likely if certainty is Certainty.LIKELY else mode.at_most(likely).at_most(Mode.WARN)
 
 
 def rule(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity, asks_for_devices, wants_accelerator
+from policies.containers.commands import container_command
+from policies.containers.idle import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
@@ -90,7 +92,7 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
             "runtimes, it sees none.",
             "Request nvidia.com/gpu in resources.limits, or set NVIDIA_VISIBLE_DEVICES: none.",
         )
-    elif index is not None and not selects and target.replicas > 0 and _is_whole(template):
+    elif index is not None and not selects and target.replicas > 0 and _works(template):
         yield Finding(
             f"{template.spec_path}.tolerations[{index}]",
             f"The pod tolerates {spec.tolerations[index].key} but requests no accelerator. It can fill the "
@@ -109,9 +111,12 @@ def _cpus(template: PodTemplate) -> float:
         return 0
 
 
-def _is_whole(template: PodTemplate) -> bool:
-    """Whether the containers have images. Spark adds them to its pod templates, and the accelerators."""
-    return all(container.image for container in template.containers(Role.MAIN))
+def _works(template: PodTemplate) -> bool:
+    """Whether the pod runs work of its own. Spark adds images to its pod templates, and the accelerators.
+    Pods that only pause hold a place on a node for others, which preempt them."""
+    containers = list(template.containers(Role.MAIN))
+    idle = all(idles(container_command(template, each)) for each in containers)
+    return all(each.image for each in containers) and not idle
 
 
 RULE = rule(__name__, check)

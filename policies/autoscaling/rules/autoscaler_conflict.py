@@ -51,7 +51,7 @@ def _of_manifest(target: Target, facts: Facts) -> Findings:
     if low <= replicas <= high:
         return
     stops = (
-        f"stops pods until {replicas} are left"
+        f"stops pods until {replicas} {'is' if replicas == 1 else 'are'} left"
         if replicas < low
         else f"starts pods until there are {replicas}"
     )

@@ -33,13 +33,16 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         server = recognised(liveness.container, facts)
         late = hint = ""
+        if liveness.failures == 1:
+            late = " With failureThreshold 1, one slow or lost answer is enough."
+            hint = " Set failureThreshold to 3 or more."
         if server is not None and server.preset.busy is not None and liveness.timeout <= SHORT:
-            late = f" Its timeout is {liveness.timeout} s, and under load, the answer of {server.name} "
+            late += f" Its timeout is {liveness.timeout} s, and under load, the answer of {server.name} "
             late += f"{server.preset.busy.why}."
-            hint = f" Set timeoutSeconds to {LATE} or more."
+            hint += f" Set timeoutSeconds to {LATE} or more."
         elif liveness.typed.exec is not None and liveness.timeout == 1:
-            late = " It starts a process with a timeout of 1 s, which is short on a busy node."
-            hint = " Set timeoutSeconds to 5 or more."
+            late += " It starts a process with a timeout of 1 s, which is short on a busy node."
+            hint += " Set timeoutSeconds to 5 or more."
         if liveness.starts_late:
             late += f" A server that hangs in its first {in_words(liveness.delay)} isn't restarted."
             hint += " Use a startupProbe instead of initialDelaySeconds."

@@ -5,11 +5,14 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS, probes
+from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if probe.failures == 1 and is_first_party(probe.template, probe.container, facts):
+        if probe.failures > 1 or is_too_strict(probe, facts):
+            continue
+        if is_first_party(probe.template, probe.container, facts):
             yield Finding(
                 probe.at("failureThreshold"),
                 f"The {probe.name} has failureThreshold 1. One slow or lost answer restarts the container, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import islice
 from typing import Final
@@ -50,7 +50,8 @@ class _Obstacle(Struct, frozen=True):
     why: str
     hint: str
     fails: bool = False
-    """Whether the metric cannot be computed."""
+    """Whether the metrics cannot be computed."""
+    metrics: int = 1
     sure: bool = True
 
 
@@ -72,38 +73,55 @@ def check(target: Target, facts: Facts) -> Findings:
         tolerance = _tolerance(autoscaler)
     except ValueError:
         return  # the API server refuses such a quantity
+    for found in _obstacles(metrics, running, defaults, tolerance):
+        yield Finding(
+            template.at(found.container, "resources"),
+            f"HorizontalPodAutoscaler {name} {found.why}. {_effect(found, len(metrics))}.",
+            found.hint,
+            Certainty.CERTAIN if found.sure else Certainty.LIKELY,
+        )
+
+
+def _obstacles(
+    metrics: Sequence[Metric],
+    running: Sequence[ContainerResources],
+    defaults: LimitDefaults | None,
+    tolerance: Decimal,
+) -> Iterator[_Obstacle]:
+    """Metrics without a value because the same containers lack requests are one obstacle."""
+    lacking: dict[tuple[tuple[str, ...], str], tuple[list[Container], list[str]]] = {}
     for metric in islice(filter(None, map(_utilization, metrics)), _MAX):
         counted = [each for each in running if metric.container in ("", each.container.name)]
         if not counted:
             continue  # another webhook may add the container
-        found = _without_request(metric, counted, defaults) or _out_of_reach(metric, counted, tolerance)
-        if found is not None:
-            yield Finding(
-                template.at(found.container, "resources"),
-                f"HorizontalPodAutoscaler {name} {found.why}. {_effect(found, len(metrics))}.",
-                found.hint,
-                Certainty.CERTAIN if found.sure else Certainty.LIKELY,
-            )
+        without = [each for each in counted if metric.resource not in each.requests]
+        if without or not any(each.requests[metric.resource] for each in counted):
+            containers = [each.container for each in without or counted]
+            key = (tuple(each.name for each in containers), "no" if without else "0")
+            resources = lacking.setdefault(key, (containers, []))[1]
+            resources += [metric.resource] if metric.resource not in resources else []
+        elif found := _out_of_reach(metric, counted, tolerance):
+            yield found
+    for (_, amount), (containers, resources) in lacking.items():
+        yield _without_request(containers, resources, amount, sure=amount == "0" or defaults is not None)
 
 
 def _without_request(
-    metric: _Utilization, counted: Sequence[ContainerResources], defaults: LimitDefaults | None
-) -> _Obstacle | None:
-    """If a container has no request, or all of them request 0."""
-    without = [each for each in counted if metric.resource not in each.requests]
-    if not without and any(each.requests[metric.resource] for each in counted):
-        return None
-    containers = [each.container for each in without or counted]
-    several = len(containers) > 1
-    amount = f"no {metric.resource}" if without else f"0 {metric.resource}"
-    sure = not without or defaults is not None
-    unless = "" if sure else " (unless a LimitRange gives it one)"
+    containers: Sequence[Container], resources: Sequence[str], amount: str, *, sure: bool
+) -> _Obstacle:
+    """Containers that have no request for what metrics are a percentage of, or a request of 0."""
+    several, what = len(containers) > 1, " and ".join(resources)
+    amounts = " and ".join(f"{amount} {resource}" for resource in resources)
+    one = len(resources) == 1
+    requests = f"a {what} request" if one else f"{what} requests"
+    unless = "" if sure else f" (unless a LimitRange {'gives it one' if one else 'sets them'})"
     return _Obstacle(
         containers[0],
-        f"scales by {metric.resource} as a percentage of the requests, but container{'s' if several else ''} "
-        f"{listed((each.name for each in containers), 3)} request{'' if several else 's'} {amount}{unless}",
-        f"Set a {metric.resource} request for each container, or use a target of type AverageValue.",
+        f"scales by {what} as a percentage of the requests, but container{'s' if several else ''} "
+        f"{listed((each.name for each in containers), 3)} request{'' if several else 's'} {amounts}{unless}",
+        f"Set {requests} for each container, or use a target of type AverageValue.",
         fails=True,
+        metrics=len(resources),
         sure=sure,
     )
 
@@ -132,9 +150,10 @@ def _out_of_reach(
 def _effect(found: _Obstacle, metrics: int) -> str:
     """While one of several metrics fails, the others add pods and remove none (`computeReplicasForMetrics` in
     horizontal.go)."""
-    if metrics > 1:
-        others = ", and while it can't be computed, the others remove none" if found.fails else ""
-        return f"This metric adds no pods{others}"
+    if metrics > found.metrics:
+        they = "it" if found.metrics == 1 else "they"
+        others = f", and while {they} can't be computed, the others remove none" if found.fails else ""
+        return f"{'This metric adds' if found.metrics == 1 else 'These metrics add'} no pods{others}"
     return f"The autoscaler {'neither adds nor removes' if found.fails else 'never adds'} pods"
 
 

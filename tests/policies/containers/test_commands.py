@@ -12,6 +12,7 @@ from tests.tables import table
         ("public.ecr.aws/aws-cli/aws-cli:2.15", "", "s3 ls", "aws s3 ls"),
         ("amazon/aws-cli:2.15", "aws", "s3 ls", "aws s3 ls"),
         ("amazon/aws-cli:2.15", "", "", ""),
+        ("registry.k8s.io/pause:3.10", "", "", "pause"),
         ("acme/aws-cli:2.15", "", "s3 ls", "s3 ls"),
         ("registry.k8s.io/kubectl:v1.36.0", "", "wait job/a", "kubectl wait job/a"),
         ("bitnami/kubectl:1.31", "", "sh -c true", "sh -c true"),

@@ -37,3 +37,16 @@ def test_a_finding_is_answered_by_profile_and_certainty(
     )
     rule = Rule("x", lambda target, facts: (), None, lambda: document)
     assert rule.mode(profile, certainty) is mode
+
+
+def test_an_undecided_finding_has_no_more_effect_than_a_likely_one() -> None:
+    words: dict[str, Any] = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
+    document = RuleDocument(
+        family=Family.CASCADE,
+        modes=Modes(standard=Mode.WARN, strict=Mode.WARN),
+        likely=Modes(standard=Mode.AUDIT, strict=Mode.WARN),
+        **words,
+    )
+    rule = Rule("x", lambda target, facts: (), None, lambda: document)
+    assert rule.mode(Profile.STANDARD, Certainty.UNDECIDED) is Mode.AUDIT
+    assert rule.mode(Profile.STRICT, Certainty.UNDECIDED) is Mode.WARN
