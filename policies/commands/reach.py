@@ -200,7 +200,7 @@ def _timeout(client: Client, parsed: Parsed) -> float | None:
     if not limits:
         return None
     whole = [limit for option, limit in limits.items() if option not in client.phase_timeouts]
-    total = sum(whole) if client.syntax.style is Style.GO else max(whole or limits.values())
+    total = max(whole or limits.values())
     attempts = 1.0
     for option, extra in client.retries.items():
         number = seconds(parsed.value((option,)))

@@ -44,7 +44,12 @@ class ContainerProbe(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Its name in messages, such as `liveness probe of container api`."""
-        return f"{_NAMES[self.field]} probe of container {self.container.name}"
+        return f"{self.which} probe of container {self.container.name}"
+
+    @property
+    def which(self) -> str:
+        """A word for it, such as `liveness`."""
+        return _NAMES[self.field]
 
     def at(self, *fields: str) -> str:
         return self.template.at(self.container, self.field, *fields)

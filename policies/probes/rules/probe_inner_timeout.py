@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    for probe in probes(target, LIVENESS, READINESS, STARTUP):
-        seconds = probe.command.seconds
-        if seconds <= probe.timeout:
-            continue
+    for same in _with_one_command(target):
+        probe, seconds = same[0], same[0].command.seconds
         if seconds == math.inf:
             found = "may wait forever"
             hint = "Try only once in each probe, because the kubelet repeats the probe every period."
@@ -22,12 +21,33 @@ def check(target: Target, facts: Facts) -> Findings:
                 "Keep the sum of the inner timeouts below timeoutSeconds, or raise timeoutSeconds above "
                 f"{seconds:g}."
             )
+        which = f"{' and '.join(each.which for each in same)} probe{'s' if same[1:] else ''}"
         yield Finding(
             probe.at("exec.command"),
-            f"The command of the {probe.name} {found}, but the kubelet ends it after {probe.timeout} s. "
-            "The slow case always counts as a failure.",
+            f"The command of the {which} of container {probe.container.name} {found}, but the kubelet ends "
+            f"it after {probe.timeout} s. The slow case always counts as a failure.",
             hint,
         )
+
+
+def _with_one_command(target: Target) -> Iterable[Sequence[ContainerProbe]]:
+    """The probes whose command takes too long, together if they have the same one."""
+    found: list[list[ContainerProbe]] = []
+    for probe in probes(target, LIVENESS, READINESS, STARTUP):
+        if probe.command.seconds <= probe.timeout:
+            continue
+        same = [
+            each
+            for each in found
+            if each[0].container is probe.container
+            and each[0].timeout == probe.timeout
+            and each[0].has_same_check_as(probe)
+        ]
+        if same:
+            same[0].append(probe)
+        else:
+            found.append([probe])
+    return found
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXEC,))

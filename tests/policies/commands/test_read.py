@@ -31,7 +31,7 @@ def sh(script: str) -> CommandSummary:
         ("wget -T 2 -t 3 localhost", 6),
         ("wget --tries 1 -T 2 -qO- localhost:1 | grep x && wget --tries=1 -T 10 localhost:2", 12),
         ("nc -zw 3 localhost 80", 3),
-        ("grpc_health_probe -addr=:1 -connect-timeout=500ms -rpc-timeout 2s", 2.5),
+        ("grpc_health_probe -addr=:1 -connect-timeout=500ms -rpc-timeout 2s", 2),
         ("timeout 5 curl -m 10 localhost", 5),
         ("timeout 10 curl -m 5 localhost", 5),
         ("timeout -k 2 5s cat x", 7),
