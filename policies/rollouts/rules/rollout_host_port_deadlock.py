@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
@@ -34,22 +34,45 @@ def check(target: Target, facts: Facts) -> Findings:
     if update is None:
         return
     for template in target.templates:
-        one_node = target.kind == DAEMON_SET or pinned_to_one_node(template.typed.spec)
-        if not one_node and facts.nodes():
-            continue  # rollout-node-deadlock counts the nodes
-        found = outcome(update, 1 if one_node else update.replicas)
-        if found is RolloutOutcome.COMPLETES:
-            continue
-        for container in template.containers(Role.MAIN, Role.SIDECAR):
-            taken = host_ports(template.typed.spec, container.typed)
-            if taken:
-                message, fix = _texts(listed(map(str, taken.values())), one_node, update, found)
-                yield Finding(
-                    template.at(container, f"ports[{next(iter(taken))}]"),
-                    message,
-                    f"{fix}, or remove the host port and use a Service.",
-                    Certainty.CERTAIN if one_node else Certainty.LIKELY,
-                )
+        yield from _of_rollout(target, template, update, facts)
+
+
+def keeps_new_pod_waiting(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> bool:
+    """Whether the rule reports that a new pod waits for the host port of an old one."""
+    if _outcome(target, template, update, facts) is not RolloutOutcome.STUCK:
+        return False
+    return any(True for _ in _of_rollout(target, template, update, facts))
+
+
+def _of_rollout(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> Findings:
+    """Findings about the host ports of the pods of a rollout."""
+    found = _outcome(target, template, update, facts)
+    if found is RolloutOutcome.COMPLETES:
+        return
+    one_node = _is_on_one_node(target, template)
+    for container in template.containers(Role.MAIN, Role.SIDECAR):
+        taken = host_ports(template.typed.spec, container.typed)
+        if taken:
+            ports = listed(map(str, dict.fromkeys(taken.values())))
+            message, fix = _texts(ports, one_node, update, found)
+            yield Finding(
+                template.at(container, f"ports[{next(iter(taken))}]"),
+                message,
+                f"{fix}, or remove the host port and use a Service.",
+                Certainty.CERTAIN if one_node else Certainty.LIKELY,
+            )
+
+
+def _outcome(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> RolloutOutcome:
+    """The end of a rollout whose pods have host ports."""
+    one_node = _is_on_one_node(target, template)
+    if not one_node and facts.nodes():
+        return RolloutOutcome.COMPLETES  # rollout-node-deadlock counts the nodes
+    return outcome(update, 1 if one_node else update.replicas)
+
+
+def _is_on_one_node(target: Target, template: PodTemplate) -> bool:
+    return target.kind == DAEMON_SET or pinned_to_one_node(template.typed.spec)
 
 
 def _taken_by_others(target: Target, facts: Facts) -> Findings:

@@ -29,6 +29,7 @@ from policies.rollouts.rollouts import (
     pending_replicas,
     running_update,
 )
+from policies.rollouts.rules.rollout_host_port_deadlock import keeps_new_pod_waiting
 
 _HINT: Final = (
     "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1, or use a ReadWriteMany claim."
@@ -77,7 +78,9 @@ def _of_pods(
             if target.kind != DEPLOYMENT and update.replicas > 1:
                 continue  # the same
             elsewhere.setdefault(claim.name, path)
-    if elsewhere and _adds_first(update) and not pinned_to_one_node(pod):
+    if not elsewhere or not _adds_first(update) or pinned_to_one_node(pod):
+        return
+    if not keeps_new_pod_waiting(target, template, update, facts):  # one edit is right for both
         yield _of_one_node(elsewhere)
 
 
