@@ -147,10 +147,12 @@ class Rule(Struct, frozen=True, dict=True):
         """The mode of a finding under a profile, before explicit modes."""
         document = self.document
         mode = document.modes.under(profile)
-        if certainty is Certainty.CERTAIN or document.likely is None:
-            return mode.at_most(Mode.WARN) if certainty is Certainty.UNDECIDED else mode
-        likely = document.likely.under(profile)
-        return likely if certainty is Certainty.LIKELY else mode.at_most(likely).at_most(Mode.WARN)
+        likely = mode if document.likely is None else document.likely.under(profile)
+        if certainty is Certainty.LIKELY:
+            return likely
+        if certainty is Certainty.DOUBTFUL:
+            mode = mode.at_most(likely)
+        return mode if certainty is Certainty.CERTAIN else mode.at_most(Mode.WARN)
 
 
 def rule(

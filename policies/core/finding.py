@@ -45,6 +45,17 @@ class Certainty(Enum):
     """The rule's mode for likely findings applies."""
     UNDECIDED = "undecided"
     """The known facts don't decide it: a warning at most, in every profile."""
+    DOUBTFUL = "doubtful"
+    """Only likely, and undecided: at most the mode of likely findings."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the known facts don't decide it."""
+        return self in (Certainty.UNDECIDED, Certainty.DOUBTFUL)
+
+    def in_doubt(self) -> Certainty:
+        """The certainty of the same finding about uncertain pods."""
+        return Certainty.UNDECIDED if self in (Certainty.CERTAIN, Certainty.UNDECIDED) else Certainty.DOUBTFUL
 
 
 class Finding(Struct, frozen=True):

@@ -208,7 +208,7 @@ class Effective(Struct, frozen=True):
     def rule_mode(self, rule: Rule, certainty: Certainty = Certainty.CERTAIN) -> Mode:
         """The mode of one finding. An undecided finding never denies."""
         mode = self.modes.get(rule.id) or rule.mode(self.profile, certainty)
-        if certainty is Certainty.UNDECIDED or self.alternatives:
+        if certainty.is_open or self.alternatives:
             return mode.at_most(Mode.WARN)
         return mode
 

@@ -151,7 +151,7 @@ def _surer(certainty: Certainty, other: Certainty) -> bool:
     return _DOUBTS.index(certainty) < _DOUBTS.index(other)
 
 
-_DOUBTS: Final = (Certainty.CERTAIN, Certainty.LIKELY, Certainty.UNDECIDED)
+_DOUBTS: Final = tuple(Certainty)
 
 
 def _as_warnings(results: Sequence[Result], why: str) -> list[Result]:

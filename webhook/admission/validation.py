@@ -148,17 +148,17 @@ def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Fi
     )
     if template is None:
         sure = any(each.is_exact for each in target.templates)
-        return finding if sure else replace(finding, certainty=Certainty.UNDECIDED)
+        return finding if sure else replace(finding, certainty=finding.certainty.in_doubt())
     path, base = template.source_path(finding.path), template.base
     if template.is_exact:
         return finding if path == finding.path else replace(finding, path=path)
     if base is None or not path.startswith(OTHER_OBJECT):
-        return replace(finding, path=path, certainty=Certainty.UNDECIDED)
+        return replace(finding, path=path, certainty=finding.certainty.in_doubt())
     path = path.removeprefix(OTHER_OBJECT)
     if (rule.id, path) in in_base(base):
         return None
     message = f"{base.kind.kind} {base.name}, {path}: {finding.message}"
-    return replace(finding, path=base.at, message=message, certainty=Certainty.UNDECIDED)
+    return replace(finding, path=base.at, message=message, certainty=finding.certainty.in_doubt())
 
 
 def _cached(in_base: InBase) -> InBase:

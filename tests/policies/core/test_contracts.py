@@ -39,7 +39,7 @@ def test_a_finding_is_answered_by_profile_and_certainty(
     assert rule.mode(profile, certainty) is mode
 
 
-def test_an_undecided_finding_has_no_more_effect_than_a_likely_one() -> None:
+def test_a_likely_finding_about_uncertain_pods_has_no_stronger_mode() -> None:
     words: dict[str, Any] = dict.fromkeys(("what", "why", "remediation", "source", "bad", "good"), "-")
     document = RuleDocument(
         family=Family.CASCADE,
@@ -48,5 +48,6 @@ def test_an_undecided_finding_has_no_more_effect_than_a_likely_one() -> None:
         **words,
     )
     rule = Rule("x", lambda target, facts: (), None, lambda: document)
-    assert rule.mode(Profile.STANDARD, Certainty.UNDECIDED) is Mode.AUDIT
-    assert rule.mode(Profile.STRICT, Certainty.UNDECIDED) is Mode.WARN
+    assert rule.mode(Profile.STANDARD, Certainty.LIKELY.in_doubt()) is Mode.AUDIT
+    assert rule.mode(Profile.STRICT, Certainty.LIKELY.in_doubt()) is Mode.WARN
+    assert rule.mode(Profile.STANDARD, Certainty.CERTAIN.in_doubt()) is Mode.WARN
