@@ -21,6 +21,7 @@ from policies.kube.pods import Container, Role
 from policies.probes.health import handler_of, known_health, right_port
 from policies.probes.heavy_commands import heavy_work
 from policies.probes.liveness_program import watched_start
+from policies.probes.preset import dependency_of
 from policies.probes.probe import is_sendable
 from policies.probes.serving import is_kuberay_container, recognised, waits_for
 from policies.probes.startup_budget import expected_start
@@ -49,6 +50,10 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
             return f"its port {text(action, 'port')} is a name that no port of the container has"
         if action.get("host"):
             return "it checks another host, which may wait for this pod"
+    server, asked = recognised(container, facts), text(mapping(probe, "httpGet"), "path").partition("?")[0]
+    others = dependency_of(server.preset, asked) if server is not None and asked else None
+    if server is not None and others is not None and others.costs:
+        return f"{asked} of {server.name} checks {others.of}"
     command = strings(probe, "exec", "command")
     if not command:
         return ""

@@ -84,6 +84,10 @@ class Asks(Model):
 
     path: str = Field(description="an HTTP path; `*` is any text in one segment")
     of: str = Field(description="what it checks, as the end of a sentence that begins with `which checks`")
+    costs: bool = Field(
+        False,
+        description="whether each check costs money, so that a start must not repeat it every few seconds",
+    )
 
 
 class ProgressMetrics(Model):
@@ -572,11 +576,11 @@ class Preset(Model):
     checked: str | None = Field(None, description="the versions that were read")
 
 
-def dependency_of(preset: Preset, path: str) -> str | None:
+def dependency_of(preset: Preset, path: str) -> Asks | None:
     """What an endpoint checks besides the process; None if unknown."""
     if path == preset.live_path:
         return None
-    return next((each.of for each in preset.asks if glob_matches(each.path, path)), None)
+    return next((each for each in preset.asks if glob_matches(each.path, path)), None)
 
 
 @data.table

@@ -47,7 +47,8 @@ def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
         return
     workloads = facts.objects(Replicated)
     for other in workloads.by(_BY_CLAIM, claim) if workloads else ():
-        if (other.kind, other.name) != (target.kind.kind, target.name) and minimum_of(other, facts):
+        # Two kinds with one name, in different files, are alternatives.
+        if other.name != target.name and minimum_of(other, facts):
             yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec)
     for obj in facts.whole.other_pods(facts.namespace).by(_PODS_BY_CLAIM)[claim]:
         single = read(obj, Pod)

@@ -213,7 +213,7 @@ def _dependent_endpoint(probe: ContainerProbe, facts: Facts) -> Finding | None:
     and_readiness = f", and {path} for readiness" if path == server.preset.ready_path else ""
     return Finding(
         probe.at("httpGet", "path"),
-        f"The {probe.name} sends GET {path} to {server.name}, which checks {dependency}. If that fails, "
+        f"The {probe.name} sends GET {path} to {server.name}, which checks {dependency.of}. If that fails, "
         "the kubelet restarts a server that is alive.",
         f"For liveness, use {liveness_advice(probe.container, server)} instead{and_readiness}.",
         Certainty.UNDECIDED,
