@@ -31,6 +31,9 @@ _NEWER: Final = "chart requires kubeVersion"
 """In helm's error about a chart for a newer Kubernetes than the one that it assumes."""
 _LOGGED: Final = re.compile(r'^E\d.*?\berr="')
 """The start of an error that kubectl logs."""
+_OUTSIDE: Final = "is not in or below"
+"""In the error of kustomize about a file outside of the directory, which it only reads if told so."""
+_NO_RESTRICTION: Final = ("--load-restrictor=LoadRestrictionsNone",)
 _HINT: Final = "Use --debug flag"
 """The start of the last line of helm's errors, which isn't part of the reason."""
 _PATHS: Final = ("resources", "bases", "components")
@@ -94,7 +97,8 @@ class RenderedSource(Struct, frozen=True):
             if done.returncode and _NEWER in done.stderr:
                 done = self._run((*command, "--kube-version", newest_kubernetes()))
             if done.returncode:
-                raise self._left_out(f"{command[0]} failed: {_reason(done.stderr)}")
+                more = _NO_RESTRICTION if _OUTSIDE in done.stderr else ()
+                raise self._left_out(f"{command[0]} failed: {_reason(done.stderr)}", more)
             return done.stdout
         names = " and ".join(command[0] for command in self.tools)
         raise self._left_out(f"{names} {'is' if len(self.tools) == 1 else 'are'} not installed")
@@ -107,10 +111,10 @@ class RenderedSource(Struct, frozen=True):
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             raise self._left_out(f"{command[0]} failed: {error}") from None
 
-    def _left_out(self, why: str) -> UserError:
+    def _left_out(self, why: str, options: Iterable[str] = ()) -> UserError:
         return UserError(
             f"{self.file}: its rendered result was not reviewed ({why}); render it and pipe it: "
-            f"{' '.join(self.tools[0])} | chassis review -"
+            f"{' '.join((*self.tools[0], *options))} | chassis review -"
         )
 
 

@@ -198,6 +198,15 @@ def test_the_reason_of_a_failure_is_shown(tree: Path, tools: Path, printed: str,
     assert f"(kubectl failed: {shown});" in problem
 
 
+def test_files_outside_of_a_kustomization_are_read_with_another_command(tree: Path, tools: Path) -> None:
+    printed = "error: loading KV pairs: security; file '/a/config.yaml' is not in or below '/a/k8s'"
+    program(tools, "kubectl", f"echo {shlex.quote(printed)} >&2; exit 1")
+    program(tools, "helm", "true")
+    _, [problem] = names(tree, build=True)
+    command = f"kubectl kustomize {tree / 'production'} --load-restrictor=LoadRestrictionsNone"
+    assert problem.endswith(f"; render it and pipe it: {command} | chassis review -")
+
+
 @pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(
     ("component", "read", "said"),
