@@ -115,7 +115,9 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
     reason = "runs to completion, and an eviction loses its work since its last checkpoint"
-    if all(idles(command_without_pod(each)) for each in view.containers if each.role is Role.MAIN):
+    if view.is_ray:
+        reason = "runs tasks and actors of Ray, which an eviction ends"
+    elif all(idles(command_without_pod(each)) for each in view.containers if each.role is Role.MAIN):
         reason = "isn't started again after an eviction"
     if state:
         reason = f"{state}, and an eviction loses the state of the cluster and all workers"
