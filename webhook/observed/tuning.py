@@ -40,6 +40,7 @@ from webhook.observed.pods import (
 from webhook.observed.record import Ends, Entry, Record
 
 FINE: Final = "fine"
+NOTHING_KNOWN: Final = "no start is known yet"
 EXCESS: Final = 10
 """A budget is too long if it is more than so many times the slowest start, and at least an hour."""
 _HOUR: Final = 3600
@@ -176,7 +177,15 @@ def rows(
             count = max(integer(event, "count", default=1), integer(event, "series", "count", default=1))
             group.kills[found["probe"]] += count
     made = [_row(key, group, history or ObservedHistory()) for key, group in groups.items()]
-    return sorted(made, key=lambda row: (row.verdicts == (FINE,), row.namespace, row.workload, row.container))
+    return sorted(
+        made,
+        key=lambda row: (
+            row.verdicts in ((FINE,), (NOTHING_KNOWN,)),
+            row.namespace,
+            row.workload,
+            row.container,
+        ),
+    )
 
 
 class _Starts(Struct, frozen=True):
@@ -234,6 +243,7 @@ def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
         verdicts.append("it has no probes, so a hang isn't noticed")
     verdicts += _liveness_verdicts(liveness, container) if liveness else ()
     verdicts += _end_verdicts(group)
+    known = starts.count or starts.loads or liveness or entry.ends
     expected = max(wanted, _MIN_EXPECTED) if wanted else 0
     startup = container.typed.startup_probe
     return Row(
@@ -246,7 +256,7 @@ def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
         {reason: each.count for reason, each in entry.ends.items()},
         {reason: each.nodes for reason, each in entry.ends.items() if each.nodes},
         entry.memory,
-        tuple(verdicts) or (FINE,),
+        tuple(verdicts) or (FINE if known else NOTHING_KNOWN,),
         (_annotation_key(container.name), f"{expected}s") if expected and starts.injected else None,
         -(-3 * expected // startup.period) if expected and startup and not starts.injected else None,
         liveness,

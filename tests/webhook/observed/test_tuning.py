@@ -16,7 +16,7 @@ from webhook.cli.tune import _print, _read, _without_pods, patch_of
 from webhook.config.load import load
 from webhook.kube.api import ApiServer
 from webhook.observed.record import Ended, Ends, ObservedStart, Record
-from webhook.observed.tuning import FINE, Row, _node_types, rows
+from webhook.observed.tuning import FINE, NOTHING_KNOWN, Row, _node_types, rows
 
 CONFIG = load({})
 ANNOTATION = "mlchassis.dev/expected-start.server"
@@ -105,6 +105,10 @@ def test_a_server_without_probes_is_named() -> None:
         pod["spec"]["containers"][0][kind] = {"tcpSocket": {"port": 8000}, "failureThreshold": 60}
         probed = status(pod, ready=10)
         assert only([probed]).verdicts == (FINE,)
+
+
+def test_a_pod_that_waits_for_a_node_is_not_called_fine() -> None:
+    assert only([injected(made(), 600)]).verdicts == (NOTHING_KNOWN,)
 
 
 def test_a_written_probe_is_shown_with_what_it_needs() -> None:
