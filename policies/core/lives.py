@@ -84,6 +84,9 @@ class Retry(Model):
     limit_default: int | None = Field(None, description="the maximum if that field is absent; null: none")
     evictions: Evictions
     exit_codes: str = Field("", description="the exit codes that count, in words, if not all but 0")
+    broken: str = Field(
+        "", description="what happens instead after a failure, as half a sentence; empty: it is retried"
+    )
     useless: tuple[str, ...] = Field((), description="paths of fields that have no effect with it")
     why: str = Field(
         "", description="why it may go on forever, as half a sentence; empty: it may not, or should"
@@ -156,6 +159,15 @@ class Recreated(Model):
     instead: str = Field(description="what to do instead")
 
 
+class Tried(Model):
+    """An experiment in which a release's own controller did what an entry says."""
+
+    when: str = Field(pattern=r"^\d{4}-\d\d-\d\d$", description="the day of the last one")
+    release: str = Field(min_length=1, description="the release that ran")
+    by: str = Field(min_length=1, description="the test")
+    shows: tuple[str, ...] = Field((), description="what it showed that no other field says, in words")
+
+
 class Life(Model):
     """How the workloads of a kind start, retry and end."""
 
@@ -209,6 +221,7 @@ class Life(Model):
         "one, or with words for it",
     )
     adds: tuple[str, ...] = Field((), description="what the operator adds to the pods, in words")
+    tried: Tried | None = None
     versions: tuple[str, ...] = Field(min_length=1, description="the releases that were read")
     source: str = Field(pattern=r"\S", description="where the facts were read")
 

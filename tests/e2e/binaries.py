@@ -122,7 +122,14 @@ KUBERAY = ("kuberay-1.0", "kuberay-1.2", "kuberay-1.5", "kuberay-1.6")
 REGISTRY = ("registry",)
 OPERATORS = ("lws", "jobset")
 """The operators that `make e2e` runs too, except KubeRay's."""
-FURTHER_OPERATORS = ("kueue", "mpi-operator", "argo-workflows", "trainer", "kserve-manager")
+FURTHER_OPERATORS = (
+    "kueue",
+    "mpi-operator",
+    "training-operator",
+    "argo-workflows",
+    "trainer",
+    "kserve-manager",
+)
 """The operators that only `make e2e-operators` runs."""
 BENCHMARKS = ("kserve-agent", "kyverno")
 """Programs that only benchmarks start, and so build when they need them."""
@@ -154,6 +161,7 @@ TABLE: dict[str, Tool] = {
         Tool("jobset", "sigs.k8s.io/jobset", "sigs.k8s.io/jobset", "jobset"),
         Tool("kueue", "sigs.k8s.io/kueue", "sigs.k8s.io/kueue/cmd/kueue", "kueue"),
         _own("mpi-operator", "github.com/kubeflow/mpi-operator"),
+        _own("training-operator", "github.com/kubeflow/training-operator"),
         _own("argo-workflows", "github.com/argoproj/argo-workflows/v3"),
         Tool(
             "trainer",

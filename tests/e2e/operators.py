@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.e2e.controlplane import HOST, LEFT_ALONE, ControlPlane
 from tests.e2e.pki import Authority, KeyPair, rsa_key
 from tests.e2e.processes import Process, free_port
 from tests.e2e.status import established
+from tests.manifests import manifest
 
 START_TIMEOUT = 120
 T = TypeVar("T")
@@ -98,6 +99,7 @@ KSERVE = Release(
     webhooks="config/webhook/manifests.yaml",
 )
 MPI = Release("mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml", "Started workers")
+TRAINING_OPERATOR = Release("training-operator", "manifests/base/crds")
 
 
 class Operator:
@@ -236,7 +238,10 @@ def fixture(key: str, *releases: Release) -> Any:
 def own_node(control_plane: ControlPlane, key: str) -> Iterator[None]:
     """A node for pods with `place(key)` only: the tests of one module play its kubelet."""
     name, taint = f"node-of-{key}", {"key": key, "effect": "NoSchedule"}
-    control_plane.add_node(name, {key: "yes"}, [taint], {"nvidia.com/gpu": "64"}, runs_pods=False)
+    # Pods that are deleted keep their place until somebody ends them.
+    control_plane.add_node(
+        name, {key: "yes"}, [taint], {"nvidia.com/gpu": "64", "pods": "1000"}, runs_pods=False
+    )
     yield
     control_plane.api.delete("nodes", name)
 
@@ -275,12 +280,38 @@ def run(api: Api, pod: JSON, *, answers: bool = True) -> None:
     _report(api, pod, "Running", [_RUNNING] * len(containers), sidecars, ready=ready)
 
 
-def end(api: Api, pod: JSON, codes: Mapping[str, int] | None = None) -> None:
-    """Be the kubelet of a pod: its containers have ended with the codes by their names, the others with 0."""
+def end(
+    api: Api, pod: JSON, codes: Mapping[str, int] | None = None, *, running: Collection[str] = ()
+) -> None:
+    """Be the kubelet of a pod: its containers have ended with the codes by their names, the others with 0,
+    except those that still run."""
     containers, codes = pod["spec"]["containers"], codes or {}
-    states = [_ended(codes.get(each["name"], 0)) for each in containers]
+    states = [
+        _RUNNING if each["name"] in running else _ended(codes.get(each["name"], 0)) for each in containers
+    ]
     inits = [_ended(0)] * len(_inits(pod))
-    _report(api, pod, "Failed" if any(codes.values()) else "Succeeded", states, inits, ready=False)
+    phase = "Running" if running else "Failed" if any(codes.values()) else "Succeeded"
+    _report(api, pod, phase, states, inits, ready=False)
+
+
+def restarted(api: Api, pod: JSON, times: int) -> None:
+    """Be the kubelet of a pod: its first container has failed so many times, and runs again."""
+    run(api, pod)
+    statuses = api.get("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])["status"]
+    statuses["containerStatuses"][0]["restartCount"] = times
+    _write(api, pod, {"containerStatuses": statuses["containerStatuses"]})
+
+
+@contextmanager
+def drain(api: Api, pod: JSON) -> Iterator[None]:
+    """A drain evicts the pod. Its program ends by SIGTERM, and after the block the pod is gone."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    eviction = manifest("Eviction", name)
+    api.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", eviction)
+    pod = api.get("pods", name, namespace)  # with the condition that the eviction has set
+    end(api, pod, {each["name"]: 143 for each in pod["spec"]["containers"]})
+    yield
+    api.delete("pods", name, namespace, grace=0)
 
 
 _RUNNING: JSON = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -309,14 +340,21 @@ def _report(api: Api, pod: JSON, phase: str, states: list[JSON], inits: list[JSO
             for each, state in zip(containers, states, strict=True)
         ]
 
+    readiness = ("Ready", "ContainersReady")
+    others = [each for each in pod["status"].get("conditions", ()) if each["type"] not in readiness]
     status = {
         "phase": phase,
         "conditions": [
-            {"type": kind, "status": "True" if ready else "False"} for kind in ("Ready", "ContainersReady")
+            *others,
+            *({"type": kind, "status": "True" if ready else "False"} for kind in readiness),
         ],
         "containerStatuses": statuses(pod["spec"]["containers"], states),
         "initContainerStatuses": statuses(_inits(pod), inits),
     }
+    _write(api, pod, status)
+
+
+def _write(api: Api, pod: JSON, status: JSON) -> None:
     metadata = pod["metadata"]
     api.patch("pods", metadata["name"], {"status": status}, metadata["namespace"], "status")
 

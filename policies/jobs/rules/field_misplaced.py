@@ -22,6 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"Set it where it takes effect: {place}.",
                 )
         yield from _useless(run)
+        yield from _broken(run)
         yield from _without_their_number(run)
 
 
@@ -37,6 +38,18 @@ def _useless(run: Run) -> Findings:
                 run.at(path),
                 f"{run.life.kind} ignores {path.rpartition('.')[2]} ({value}) with {each.steps[-1]} "
                 f"{each.value}: the first failure of a pod ends it.",
+                each.retry.instead,
+            )
+
+
+def _broken(run: Run) -> Findings:
+    """Retries that are asked for, and that the controller begins and never makes."""
+    for each in run.retries():
+        if each.retry.broken:
+            yield Finding(
+                field_path(each.steps),
+                f"{run.life.kind} retries nothing with {each.steps[-1]} {each.value}: after a failure, "
+                f"{each.retry.broken}.",
                 each.retry.instead,
             )
 

@@ -111,6 +111,8 @@ def _run(target: Target, run: Run, facts: Facts) -> Findings:
             continue
         if each.value == "Never":
             continue  # a decision
+        if not (remedy := _remedy(each, run)):
+            continue
         if lost:
             why = (
                 f"An eviction, a preemption or a node drain ends it, because {_name(each)} doesn't retry "
@@ -121,19 +123,27 @@ def _run(target: Target, run: Run, facts: Facts) -> Findings:
                 f"The first eviction ends it, because without {each.retry.limit}, {_name(each)} retries 0 "
                 "times."
             )
-        yield Finding(field_path(each.steps), why, _remedy(each))
+        yield Finding(field_path(each.steps), why, remedy)
 
 
 def _name(each: RetryAt) -> str:
     return f"{each.steps[-1]} {each.value}"
 
 
-def _remedy(each: RetryAt) -> str:
+def _remedy(each: RetryAt, run: Run) -> str:
+    """What to write instead; empty if no setting of the kind survives an eviction."""
     if each.steps[-1] == "retryPolicy":
         return "Set retryPolicy to Always, because Argo reports a deleted pod as an error, not as a failure."
     if each.retry.limit:
         return f"Set {each.retry.limit} to at least 1."
-    return "Use ExitCode. The operator then replaces a pod that was killed."
+    survives = (
+        value
+        for other in run.life.retries
+        if other.evictions is Evictions.FREE and not other.broken
+        for value in other.values
+    )
+    value = next(survives, "")
+    return f"Use {value}. The operator then replaces a pod that was killed." if value else ""
 
 
 def _is_expensive(target: Target, each: RetryAt, run: Run, facts: Facts) -> bool:

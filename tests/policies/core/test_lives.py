@@ -1,6 +1,7 @@
 """The table of lives: its entries are about known kinds, and what they say is found in objects."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,14 @@ def _leads_to(at: str, path: str) -> bool:
     pattern = re.escape(path).replace(r"\*", r"[^.\[]+").replace(r"\[[^.\[]+\]", r"\[\*\]")
     pieces = pattern.split(r"\.")
     return any(re.fullmatch(r"\.".join(pieces[:end]), at) for end in range(1, len(pieces) + 1))
+
+
+def test_an_experiment_names_the_kind_that_it_tries() -> None:
+    tried = [life for life in LIVES if life.tried is not None]
+    assert tried
+    for life in tried:
+        assert life.tried is not None
+        assert life.kind in Path(life.tried.by).read_text(), f"{life.tried.by} says nothing of {life.gk}"
 
 
 def test_roles_count_their_pods() -> None:
