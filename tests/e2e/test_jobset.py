@@ -13,12 +13,15 @@ from tests.e2e.operators import (
     Operator,
     added,
     bound_pods,
+    drain,
+    end,
     first_of_two,
     fixture,
     place,
     plain_and_changed,
     run,
 )
+from tests.e2e.status import has_condition
 from tests.e2e.workloads import probes
 from tests.manifests import manifest
 
@@ -26,6 +29,7 @@ pytestmark = pytest.mark.e2e
 
 SET = "jobset.sigs.k8s.io/jobset-name"
 ROLE = "jobset.sigs.k8s.io/replicatedjob-name"
+SETS = "jobsets.jobset.x-k8s.io"
 WRITTEN = ("pods", "jobs", "services", "jobsets.jobset.x-k8s.io")
 
 
@@ -134,3 +138,112 @@ def test_workers_that_wait_for_their_leader_are_made(
     (leader,) = members(api, namespace, "ordered", "leader", 1)
     run(api, leader, answers=False)
     assert len(members(api, namespace, "ordered", "workers", 2)) == 2
+
+
+# --- retries, as `lives.yaml` has them ---------------------------------------------------------------------
+
+
+ON_EVICTION = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+FREE_RESTART = {
+    "name": "evictions",
+    "action": "RestartJobSetAndIgnoreMaxRestarts",
+    "onJobFailureReasons": ["PodFailurePolicy"],
+}
+
+
+def trains(name: str, *, gpus: int = 0, failure: JSON | None = None, **job: object) -> JSON:
+    """One pod, which nothing retries in its Job."""
+    container: JSON = {"name": "train", "image": "registry.example/train:1"}
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    pod = {"restartPolicy": "Never", "containers": [container], **place("job-sets")}
+    spec = {"backoffLimit": 0, "template": {"spec": pod}, **job}
+    policy = {} if failure is None else {"failurePolicy": failure}
+    return manifest(
+        "JobSet", name, {"replicatedJobs": [{"name": "node", "template": {"spec": spec}}]} | policy
+    )
+
+
+def next_pod(api: Api, name: str, before: JSON | None = None) -> JSON:
+    """The pod of the set that is bound, another than the one before it."""
+    old = "" if before is None else before["metadata"]["uid"]
+    labels = f"{SET}={name}"
+    api.wait_for("pods", lambda all_: not any(each["metadata"]["uid"] == old for each in all_), labels=labels)
+    (pod,) = bound_pods(api, str(api.namespace), labels, 1)
+    run(api, pod)
+    return pod
+
+
+def evict(api: Api, pod: JSON) -> None:
+    with drain(api, pod):
+        pass
+
+
+failed = has_condition("Failed")
+
+
+def test_an_eviction_ends_a_set_without_a_failure_policy_unless_the_webhook_repairs_its_jobs(
+    api: Api, control_plane: ControlPlane, chassis: Chassis, operator: Operator, bare: str
+) -> None:
+    unhelped = control_plane.api.within(bare)
+    for client in (unhelped, api):
+        client.create(trains("train"))
+    evict(unhelped, next_pod(unhelped, "train"))
+    unhelped.wait(SETS, "train", failed)
+
+    first = next_pod(api, "train")
+    evict(api, first)
+    second = next_pod(api, "train", first)
+    job_set = api.get(SETS, "train")
+    assert not failed(job_set)
+    assert not job_set["status"].get("restarts")
+    assert api.get("jobs", "train-node-0")["spec"]["podFailurePolicy"]["rules"][0]["action"] == "Ignore"
+    end(api, second)
+    api.wait(SETS, "train", has_condition("Completed"))
+
+
+def test_evictions_use_up_the_restarts_of_a_set_unless_a_rule_leaves_them_out(
+    api: Api, control_plane: ControlPlane, chassis: Chassis, operator: Operator
+) -> None:
+    """As job-lost-on-eviction says, and so is its fix."""
+    rule = "job-lost-on-eviction"
+    counted = trains("counted", gpus=1, failure={"maxRestarts": 1})
+    free = trains(
+        "free",
+        gpus=1,
+        failure={"maxRestarts": 1, "rules": [FREE_RESTART]},
+        podFailurePolicy={"rules": [ON_EVICTION]},
+    )
+    assert rule in " ".join(api.create(counted).warnings)
+    assert rule not in " ".join(api.create(free).warnings)
+
+    pod = next_pod(api, "counted")
+    evict(api, pod)
+    evict(api, next_pod(api, "counted", pod))
+    status = api.wait(SETS, "counted", has_condition("Failed", says="max"))["status"]
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
+
+    pod = next_pod(api, "free")
+    for _ in range(3):
+        evict(api, pod)
+        pod = next_pod(api, "free", pod)
+    job_set = api.get(SETS, "free")
+    assert not failed(job_set)
+    assert (job_set["status"]["restarts"], job_set["status"].get("restartsCountTowardsMax", 0)) == (3, 0)
+    end(api, pod, {"train": 1})
+    next_pod(api, "free", pod)
+    assert api.get(SETS, "free")["status"]["restartsCountTowardsMax"] == 1, "an error of the program counts"
+
+
+def test_suspended_and_delegated_sets_have_no_pods(
+    control_plane: ControlPlane, operator: Operator, bare: str
+) -> None:
+    api = control_plane.api.within(bare)
+    fields = {"managedBy": "kueue.x-k8s.io/multikueue"}, {"suspend": True}, {}
+    for name, field in zip(("delegated", "suspended", "own"), fields, strict=True):
+        made = trains(name)
+        made["spec"] |= field
+        api.create(made)
+    next_pod(api, "own")
+    api.wait(SETS, "suspended", has_condition("Suspended"))
+    assert {pod["metadata"]["labels"][SET] for pod in api.items("pods")} == {"own"}

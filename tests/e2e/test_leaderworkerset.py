@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import LWS, Operator, bound, fixture, place, run
+from tests.e2e.operators import LWS, Operator, bound, bound_pods, drain, fixture, place, run
 from tests.e2e.workloads import probes
 from tests.manifests import manifest
 
@@ -95,3 +95,54 @@ def test_models_are_loaded_in_the_leader_only(
         name: [each["name"] for each in pod["spec"].get("initContainers", ())] for name, pod in pods.items()
     }
     assert pullers == {"loads-0": ["model-puller"], "loads-0-1": [], "loads-0-2": []}
+
+
+NAMES = [f"pairs-{group}{worker}" for group in (0, 1) for worker in ("", "-1")]
+
+
+def pairs(namespace: str, **template: object) -> JSON:
+    """Two groups of a leader and a worker."""
+    made = group("pairs", namespace, "LeaderCreated")
+    made["spec"]["replicas"] = 2
+    made["spec"]["leaderWorkerTemplate"] |= {"size": 2, **template}
+    return made
+
+
+def uids(api: Api, namespace: str) -> dict[str, str]:
+    """The four pods once they are there and bound, by name."""
+    found = bound_pods(api, namespace, "leaderworkerset.sigs.k8s.io/name=pairs", 4)
+    for pod in found:
+        run(api, pod)
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+
+
+@pytest.mark.parametrize(
+    ("template", "replaced"),
+    [({}, {"pairs-0", "pairs-0-1"}), ({"restartPolicy": "None"}, {"pairs-0-1"})],
+    ids=["default", "None"],
+)
+def test_a_lost_worker_restarts_its_group_or_only_itself(
+    template: JSON, replaced: set[str], api: Api, operator: Operator, bare: str
+) -> None:
+    """However often: no retry is counted."""
+    api = api.within(bare)
+    api.create(pairs(bare, **template))
+    for _ in range(2):
+        before = uids(api, bare)
+        with drain(api, api.get("pods", "pairs-0-1")):
+            for name in replaced:
+                api.wait("pods", name, lambda pod: "deletionTimestamp" in pod["metadata"])
+        for name in replaced - {"pairs-0-1"}:
+            api.delete("pods", name, grace=0)
+        api.wait_for("pods", lambda pods, before=before: not old(pods, replaced, before))
+        after = uids(api, bare)
+        assert {name for name in NAMES if before[name] != after[name]} == replaced
+
+
+def old(pods: list[JSON], names: set[str], uids: dict[str, str]) -> list[JSON]:
+    """The pods with these names that are still those with these uids."""
+    return [
+        pod
+        for pod in pods
+        if pod["metadata"]["name"] in names and pod["metadata"]["uid"] == uids[pod["metadata"]["name"]]
+    ]

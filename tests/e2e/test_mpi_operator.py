@@ -10,7 +10,9 @@ from tests.e2e.install import Chassis
 from tests.e2e.operators import (
     MPI,
     Operator,
+    bound,
     bound_pods,
+    drain,
     end,
     first_of_two,
     fixture,
@@ -128,3 +130,82 @@ def test_a_launcher_that_waits_for_ready_workers_is_made(
     for worker in members(api, namespace, "waits", "worker", 2):
         run(api, worker, answers=False)
     assert members(api, namespace, "waits", "launcher", 1)
+
+
+# --- retries and ends, as `lives.yaml` has them ------------------------------------------------------------
+
+
+def next_launcher(api: Api, namespace: str, name: str, before: JSON) -> JSON:
+    """The launcher that replaces another one."""
+    old = before["metadata"]["uid"]
+    labels = f"training.kubeflow.org/job-name={name},{ROLE}=launcher"
+    pods = api.wait_for(
+        "pods",
+        lambda found: any(bound(pod) and pod["metadata"]["uid"] != old for pod in found),
+        namespace=namespace,
+        labels=labels,
+        timeout=60,
+    )
+    return next(pod for pod in pods if pod["metadata"]["uid"] != old)
+
+
+def test_a_launcher_that_starts_early_uses_up_its_retries_while_no_worker_runs(
+    control_plane: ControlPlane, operator: Operator, bare: str
+) -> None:
+    """As launcher-starts-early says. An eviction of the launcher counts like such a failure."""
+    api = control_plane.api
+    policy = {"cleanPodPolicy": "None", "backoffLimit": 1}
+    api.create(mpi_job("early", bare, runPolicy=policy))
+    members(api, bare, "early", "worker", 2)  # bound, and they pull their image
+    (launcher,) = members(api, bare, "early", "launcher", 1)
+    end(api, launcher, {"launcher": 1})
+    launcher = next_launcher(api, bare, "early", launcher)
+    with drain(api, launcher):
+        api.wait(JOBS, "early", has_condition("Failed"), namespace=bare, timeout=60)
+
+
+def test_a_drained_worker_is_replaced_and_an_evicted_one_fails_the_job(
+    control_plane: ControlPlane, operator: Operator, bare: str
+) -> None:
+    api = control_plane.api
+    _, (first, second) = runs(api, bare, "train")
+    with drain(api, first):
+        pass
+    old = first["metadata"]["uid"]
+    api.wait_for(
+        "pods",
+        lambda pods: any(bound(pod) and pod["metadata"]["uid"] != old for pod in pods),
+        namespace=bare,
+        name=first["metadata"]["name"],
+        timeout=60,
+    )
+    assert not has_condition("Failed")(api.get(JOBS, "train", bare))
+    status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    api.patch("pods", second["metadata"]["name"], {"status": status}, bare, "status")
+    api.wait(JOBS, "train", has_condition("Failed"), namespace=bare, timeout=60)
+
+
+@pytest.mark.parametrize(("policy", "left"), [(None, 2), ("Running", 0)], ids=["default", "Running"])
+def test_the_workers_outlive_the_launcher_unless_a_policy_deletes_them(
+    policy: str | None, left: int, control_plane: ControlPlane, operator: Operator, bare: str
+) -> None:
+    """As pods-outlive-run says: the daemon in a worker never ends."""
+    api = control_plane.api
+    api.create(mpi_job("ends", bare, runPolicy={"cleanPodPolicy": policy} if policy else {}))
+    for worker in members(api, bare, "ends", "worker", 2):
+        run(api, worker)
+    (launcher,) = members(api, bare, "ends", "launcher", 1)
+    run(api, launcher)
+    end(api, launcher)
+    api.wait(JOBS, "ends", has_condition("Succeeded"), namespace=bare, timeout=60)
+    api.wait_for(
+        "pods",
+        lambda pods: sum("deletionTimestamp" not in pod["metadata"] for pod in pods) == left,
+        namespace=bare,
+        labels=f"{ROLE}=worker",
+        timeout=60,
+    )
+    # Whatever it does at the end, it has done by the time that another job runs.
+    runs(api, bare, "later")
+    workers = api.items("pods", bare, f"{ROLE}=worker,training.kubeflow.org/job-name=ends")
+    assert sum("deletionTimestamp" not in pod["metadata"] for pod in workers) == left
