@@ -18,7 +18,7 @@ import orjson
 from policies.core import registry
 from policies.core.pydantic_models import fields_of
 from policies.core.settings import Model
-from release import rule_pages, scan_role
+from release import kinds_page, rule_pages, scan_role
 from release.diagrams import with_diagrams
 from release.generated import GENERATED, table_row, text_of, update
 from webhook.cli import explain, manifests, server_pages
@@ -39,6 +39,7 @@ def pages() -> dict[str, str]:
         **rule_pages.pages(),
         **{f"servers/{name}.md": GENERATED + server_pages.server_markdown(name) for name in SERVERS},
         "servers/README.md": GENERATED + server_pages.index_markdown(),
+        "kinds.md": GENERATED + kinds_page.page(),
         "policies.md": _policies_page(),
         "configuration.md": _configuration_page(),
         "policy.schema.json": orjson.dumps(schema(), option=orjson.OPT_INDENT_2).decode() + "\n",

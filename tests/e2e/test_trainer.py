@@ -3,6 +3,8 @@ arrival, and that neither operator reverts what our webhook adds."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from tests.e2e.api import JSON, Api
@@ -14,6 +16,7 @@ from tests.e2e.operators import (
     TRAINING,
     Operator,
     added,
+    bound,
     bound_pods,
     end,
     first_of_two,
@@ -151,3 +154,44 @@ def test_findings_name_the_place_in_the_runtime(
     warnings = control_plane.api.create(runtime(namespace, livenessProbe=heavy), dry_run=True).warnings
     path = "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].livenessProbe"
     assert any(path in each for each in warnings), warnings
+
+
+@pytest.mark.parametrize("ttl", [1, None], ids=["a time to live", "default"])
+def test_a_failed_job_begins_again_when_its_job_set_has_been_deleted(
+    ttl: int | None,
+    control_plane: ControlPlane,
+    chassis: Chassis,
+    operator: Operator,
+    bare: str,
+    namespace: str,
+) -> None:
+    """As job-runs-again says: each time with all of its restarts, and never without a time to live."""
+    api, sets = control_plane.api, "jobsets.jobset.x-k8s.io"
+    made = runtime(bare)
+    made["spec"]["template"]["spec"] |= {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    warned = {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+    assert ("job-runs-again" in api.warnings(warned)) is (ttl is not None)
+    api.create(made)
+    api.create(train_job("train", bare, numNodes=1))
+    seen: set[str] = set()
+    for _ in range(1 if ttl is None else 2):
+        pods = api.wait_for(
+            "pods",
+            lambda pods, seen=frozenset(seen): any(is_new(pod, seen) for pod in pods),
+            namespace=bare,
+            timeout=60,
+        )
+        (pod,) = (each for each in pods if is_new(each, seen))
+        run(api, pod)
+        (job_set,) = api.items(sets, bare)
+        assert not job_set.get("status", {}).get("restarts")
+        end(api, pod, {"node": 1})
+        api.wait(sets, "train", has_condition("Failed"), namespace=bare, timeout=60)
+        seen.add(pod["metadata"]["uid"])
+    if ttl is None:
+        api.wait(TRAIN_JOBS, "train", has_condition("Failed"), namespace=bare, timeout=60)
+        assert len(api.items("pods", bare)) == 1
+
+
+def is_new(pod: JSON, seen: Collection[str]) -> bool:
+    return bound(pod) and pod["metadata"]["uid"] not in seen
