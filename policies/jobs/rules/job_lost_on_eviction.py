@@ -134,7 +134,7 @@ def _remedy(each: RetryAt, run: Run) -> str:
     """What to write instead; empty if no setting of the kind survives an eviction."""
     if each.steps[-1] == "retryPolicy":
         return "Set retryPolicy to Always, because Argo reports a deleted pod as an error, not as a failure."
-    if each.retry.limit:
+    if each.retry.evictions is Evictions.COUNTED:
         return f"Set {each.retry.limit} to at least 1."
     survives = (
         value
