@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from policies import commands
 from policies.commands import SHELLS, BudgetSpent, CommandSummary, Reach, StepBudget, reach_of
+from policies.containers.python_shell import runs_our_program
 from policies.core import data
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
@@ -170,8 +171,11 @@ def _read(
     static: bool,
     review: ReviewBudget | None = None,
 ) -> CommandSummary:
-    """The summary of a command of a container, which does not depend on the pod without a template."""
-    if not argv:
+    """The summary of a command of a container, which does not depend on the pod without a template.
+
+    That of our own program is empty: it cannot be wrong by a rule, and each reading would take milliseconds.
+    """
+    if not argv or runs_our_program(argv):
         return CommandSummary()
     on_host = template is not None and template.typed.spec.host_network
     names = () if template is None else _local_names(template)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import asdict
 
 from policies.containers.programs import programs
+from policies.containers.python_shell import SHELL
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -31,22 +32,6 @@ from policies.probes.standard_probes_settings import Liveness, StandardProbes
 
 TIMEOUT: Final = 30
 """timeoutSeconds, and the minimum of periodSeconds. The program passes after 25 seconds."""
-
-SHELL: Final = (
-    "sh",
-    "-c",
-    "p=`command -v python3`"
-    " || for e in /proc/[0-9]*/exe; do p=`readlink $e`; case $p in */python*) break;; esac; p=; done;"
-    ' ${p:-false} -I -S -c "$0" "$@"; s=$?;'
-    ' test $s -ne 100 || exit 1; test $s -ne 0 -a $3 -eq 0 -a -n "$4" || exit 0;'
-    ' echo "no python3 runs here ($s): progress is not checked"; command -v curl >/dev/null || exit 0;'
-    ' curl -gksfm 10 -o /dev/null "$2://localhost:$1$4"; s=$?;'
-    " test $s -ne 7 -a $s -ne 22 -a $s -ne 28 -a $s -ne 52",
-)
-"""Runs the program in the next argument with the image's Python, or that of a process of the container.
-
-Its exit status 100 fails the probe. Any other means that the program did not run: then curl asks the path, if
-there is one, a startupProbe has waited for the start (START is 0), and the image has curl. Else it passes."""
 
 
 class ProgressCheck(NamedTuple):

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from policies.probes.liveness_program import SHELL, program
+from policies.containers.python_shell import SHELL
+from policies.probes.liveness_program import program
 from tests.e2e.processes import Process, free_port
 from tests.servers.sandbox import Quota
 from tests.servers.server import probes_of

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from policies.containers.python_shell import SHELL
 from policies.core.facts import Facts
 from policies.core.settings import default_settings
-from policies.probes.liveness_program import SHELL, TIMEOUT, program
+from policies.probes.liveness_program import TIMEOUT, program
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import StandardProbes
 from tests.servers.server import probes_of
