@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
 from policies.commands import values
 from policies.commands.model import StepBudget
@@ -28,15 +29,22 @@ class Scope:
         self.environment = environment
         self.budget = budget
         self.substitute = substitute
-        self.variables: dict[str, str] = dict(environment.values)
         self.positional: tuple[str, ...] | None = ()
         self.sourced = False
         """A script was sourced, which may have set any variable."""
         self._log: list[tuple[str, str | None]] = []
 
+    @cached_property
+    def variables(self) -> dict[str, str]:
+        return dict(self.environment.values)
+
+    def set_to(self, name: str) -> str | None:
+        """What a variable is set to; None if nothing that is known sets it."""
+        return self.variables.get(name)
+
     def lookup(self, name: str) -> str | None:
         """A variable's value, or None if it is unknown."""
-        value = self.variables.get(name)
+        value = self.set_to(name)
         if value is not None:
             return values.unknown(name) if self.sourced and value and values.is_known(value) else value
         if name == "HOSTNAME":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from policies.commands.model import CHARACTERS, StepBudget
@@ -86,23 +87,39 @@ class Environment:
         host_network: bool = False,
     ) -> None:
         self.budget = budget
-        self.values: dict[str, str] = {}
-        self.references: Mapping[str, str] = {}
         self.has_env_from = bool(env_from)
         """Whether variables may be set that `env` does not list."""
-        self.emptied: set[str] = set()
-        """Variables that the kubelet replaces by nothing in `$(VAR)`."""
+        self._env, self._static, self._host_network = env, static, host_network
         budget.spend(len(env) // 4)
-        values, emptied = self.values, self.emptied
-        plain = 0  # steps for plain values: most are plain, and there may be hundreds
-        for entry in env:
+
+    @property
+    def values(self) -> dict[str, str]:
+        return self._read[0]
+
+    @property
+    def emptied(self) -> Collection[str]:
+        """Variables that the kubelet replaces by nothing in `$(VAR)`."""
+        return self._read[1]
+
+    @cached_property
+    def references(self) -> Mapping[str, str]:
+        values, emptied = self._read
+        return {**values, **dict.fromkeys(emptied, "")} if emptied else values
+
+    @cached_property
+    def _read(self) -> tuple[dict[str, str], set[str]]:
+        """The values and the emptied variables. Most commands use none, and there may be hundreds."""
+        values: dict[str, str] = {}
+        emptied: set[str] = set()
+        plain = 0  # steps for plain values: most are plain
+        for entry in self._env:
             if type(entry) is not dict or type(name := entry.get("name")) is not str:
                 continue
             source = entry.get("valueFrom")
             if type(source) is dict:
-                budget.scan(len(name))
-                values[name] = _from_source(name, source, host_network=host_network)
-                if static:
+                self.budget.scan(len(name))
+                values[name] = _from_source(name, source, host_network=self._host_network)
+                if self._static:
                     emptied.add(name)
                 continue
             text = entry.get("value")
@@ -112,12 +129,12 @@ class Environment:
                 plain += 2 + len(name) // CHARACTERS + len(text) // CHARACTERS
                 values[name] = text
             else:
-                budget.scan(len(name))
+                self.budget.scan(len(name))
                 values[name] = self._expanded(clean(text), values, known_only=False)
             if emptied:
                 emptied.discard(name)
-        budget.spend(plain)
-        self.references = {**values, **dict.fromkeys(emptied, "")} if emptied else values
+        self.budget.spend(plain)
+        return values, emptied
 
     def expand(self, text: str) -> str:
         """`text` of a command with Kubernetes' `$(VAR)` replaced; `$$(VAR)` becomes `$(VAR)`."""
@@ -128,7 +145,7 @@ class Environment:
 
     def emptied_in(self, text: str) -> Collection[str]:
         """The variables that `$(VAR)` in `text` would replace by nothing."""
-        if not self.emptied:
+        if "$" not in text or not self.emptied:
             return ()
         self.budget.spend(text.count("$"))
         return sorted({name for name in _REFERENCE.findall(text) if name in self.emptied})

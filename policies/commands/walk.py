@@ -75,7 +75,7 @@ class Walk(ABC):
         self.environment = environment
         self.budget = budget
         self.scope = Scope(environment, self.substitute, budget)
-        self.context = reach.ClientContext(self.scope.lookup, self.scope.variables.get, local_names)
+        self.context = reach.ClientContext(self.scope.lookup, self.scope.set_to, local_names)
         self.commands: list[Command] = []
         self.background = self.forgiven = False
         self.loops: list[ScriptLoop] = []
@@ -99,7 +99,7 @@ class Walk(ABC):
         """Whether a command writes to /etc/hosts, after which any name may be the pod's own."""
 
     def start(self, argv: list[str]) -> None:
-        for word in argv if self.environment.emptied else ():
+        for word in argv:
             for name in self.environment.emptied_in(word):
                 self.undecidable(f"$({name}) is empty in a probe: the kubelet knows only literal values")
         self.seconds = self.run([self.environment.expand(word) for word in argv])

@@ -30,8 +30,12 @@ class Cluster(Protocol):
         ...
 
 
-class WholeObjects(Cluster):
+class WholeObjects:
     """A cluster with whole objects, as files and a scan have; the webhook's caches keep only some fields."""
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        """The objects of a resource, in one namespace or all; None if they are unknown."""
+        raise NotImplementedError
 
     @lazy
     def cache(self) -> Cache:

@@ -40,6 +40,8 @@ class ContainerProbe(Struct, frozen=True):
     spec: Json
     """As it is written."""
     typed: ProbeFields
+    is_sent: bool
+    """Whether the kubelet can resolve the port. An operator may add the named port."""
 
     @property
     def name(self) -> str:
@@ -99,11 +101,6 @@ class ContainerProbe(Struct, frozen=True):
         guarded = self.container.typed.startup_probe is not None
         return self.delay >= _MINUTES and not guarded and self.container.role is not Role.SIDECAR
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether the kubelet can resolve the port. An operator may add the named port."""
-        return not self.template.is_as_written or is_sendable(self.container, self.spec)
-
     def has_same_check_as(self, other: ContainerProbe) -> bool:
         """Whether two probes of one container make the same check."""
         check = self._check()
@@ -144,16 +141,24 @@ def probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
 def written_probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
     """Those probes, and others that the kubelet ignores, because it does not know their port."""
     for template in target.templates:
-        for container in template.containers(Role.MAIN, Role.SIDECAR):
-            for field in fields:
-                if probe := probe_of(template, container, field):
-                    yield probe
+        for written in template.cache.once(_all_probes, template):
+            yield from (written[field] for field in fields if field in written)
+
+
+def _all_probes(template: PodTemplate) -> tuple[Mapping[str, ContainerProbe], ...]:
+    """The probes of each main container and native sidecar, by field."""
+    containers = template.containers(Role.MAIN, Role.SIDECAR)
+    every = ([probe_of(template, each, field) for field in _NAMES] for each in containers)
+    return tuple({probe.field: probe for probe in probes if probe} for probes in every)
 
 
 def probe_of(template: PodTemplate, container: Container, field: str) -> ContainerProbe | None:
     """The container's probe at a field; None without one."""
     spec, typed = container.spec.get(field), _FIELDS[field](container.typed)
-    return ContainerProbe(template, container, field, spec, typed) if spec and typed is not None else None
+    if not spec or typed is None:
+        return None
+    sent = not template.is_as_written or is_sendable(container, spec)
+    return ContainerProbe(template, container, field, spec, typed, sent)
 
 
 def liveness_and_readiness(target: Target) -> Iterator[tuple[ContainerProbe, ContainerProbe]]:

@@ -37,9 +37,13 @@ class Mesh(Model):
 def mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
     """The mesh that adds a proxy to a pod which is no native sidecar; None if none does, or if it is
     unknown."""
+    return facts.pod_cache(template.view).once(_mesh_of, template, facts)
+
+
+def _mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
     metadata = template.typed.metadata
+    both = {**metadata.labels, **metadata.annotations}
     for mesh in _meshes():
-        both = {**metadata.labels, **metadata.annotations}
         if _has(both, (*mesh.unless, *mesh.native)):
             continue
         named = _has(metadata.labels, mesh.labels) or _has(metadata.annotations, mesh.annotations)
