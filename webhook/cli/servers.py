@@ -19,7 +19,7 @@ from policies.core.facts import Facts
 from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
-from policies.kube.images import repository_and_tag
+from policies.kube.images import image_matches, repository_and_tag
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of, labels_of, matches
 from policies.kube.pods import Container
@@ -115,6 +115,13 @@ class Serving(Struct, frozen=True):
         return (*probes, f"hang: {self.hang}", *self.notices)
 
 
+def _version_of_tag(server: Server, image: str) -> str | None:
+    """The version in the tag of an image that is known to have the server's version there."""
+    if not server.own_image and not image_matches(image, server.preset.version_images):
+        return None
+    return version_in(repository_and_tag(image)[1]) or None
+
+
 def servings(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[Serving]:
     for review in reviews:
         for template, facts in subject.pods(review):
@@ -152,7 +159,7 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
         found,
         server=server.name,
         version_path=server.preset.version_path,
-        version=(version_in(repository_and_tag(container.image)[1]) or None) if server.own_image else None,
+        version=_version_of_tag(server, container.image),
         port=server_port(container, server),
         live_path=None if server.preset.live_socket else live or None,
         ready_path=ready or None,

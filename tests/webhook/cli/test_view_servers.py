@@ -92,6 +92,13 @@ async def test_a_version_is_written_as_in_the_tag(fake: FakeApiServer, scan: InC
     assert (found["server"], found["version"]) == ("triton", "24.05")
 
 
+async def test_the_tag_of_a_base_image_is_the_version(fake: FakeApiServer, scan: InCluster) -> None:
+    main = {"name": "main", "image": "ghcr.io/mlflow/mlflow:v3.14.0", "command": ["mlflow", "server"]}
+    await fake.put(DEPLOYMENTS, deployment("tracking", main))
+    [found] = (await scan("--view", "servers", "-o", "json")).json
+    assert (found["server"], found["version"]) == ("mlflow", "3.14.0")
+
+
 async def test_a_ready_pod_is_asked_for_its_version(served: FakeApiServer, scan: InCluster) -> None:
     served.spoilt[f"{PODS}/llm-1:8000/proxy/version"] = {"version": "0.11.1rc2"}
     answer = await scan("--view", "servers", "--ask", "-o", "json")
