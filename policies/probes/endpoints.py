@@ -249,10 +249,13 @@ def speaks_tls(container: Container, server: Server | None, port: int) -> bool:
     if server is None:
         started = programs(container)
         return any(has_option(program, "--ssl-keyfile", "--keyfile") for program in started)
+    return turns_on_tls(server)
+
+
+def turns_on_tls(server: Server) -> bool:
+    """Whether the server's own flags or variables turn on TLS."""
     argv = tuple(" ".join(server.argv).split())  # with options inside an option
-    return has_option(argv, *server.preset.tls_flags) or not server.variables.keys().isdisjoint(
-        server.preset.tls_env
-    )
+    return has_option(argv, *server.preset.tls_flags) or server.has_variable(*server.preset.tls_env)
 
 
 def health_paths(server: Server) -> tuple[str | None, str | None]:

@@ -31,6 +31,7 @@ from policies.probes.endpoints import (
     preset_health,
     server_port,
     speaks_tls,
+    turns_on_tls,
 )
 from policies.probes.preset import Protocol
 from policies.probes.recognition import Server
@@ -94,6 +95,18 @@ def right_port(pod: PodView, container: Container, probe: Any, facts: Facts) -> 
         return None
     others = (other for other in pod.containers if other.name != container.name)
     return None if any(port in other.tcp_ports for other in others) else known[path]
+
+
+def needs_tls(pod: PodView, container: Container, probe: Any, facts: Facts) -> bool:
+    """Whether a probe without TLS asks the port of the pod's only program, a recognised server that speaks
+    TLS there."""
+    asked, server = mapping(probe, "httpGet"), recognised(container, facts)
+    if not asked or asked.get("host") or text(asked, "scheme") == "HTTPS":
+        return False
+    if server is None or server.preset.protocol is not Protocol.HTTP or not turns_on_tls(server):
+        return False
+    port = served_port(pod, container, facts)
+    return port is not None and port == port_number(container.typed, asked.get("port"))
 
 
 def served_port(pod: PodView, container: Container, facts: Facts) -> int | None:

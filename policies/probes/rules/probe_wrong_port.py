@@ -1,10 +1,10 @@
-"""probe-wrong-port: probes on a port on which the recognised server does not answer."""
+"""probe-wrong-port: probes that the recognised server does not answer on that port, or not without TLS."""
 
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.pods import port_number
-from policies.probes.health import right_port, served_port
+from policies.probes.health import needs_tls, right_port, served_port
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.probes.serving import recognised
 from policies.probes.standard_probes import looks_injected
@@ -25,6 +25,15 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"Container {container.name} declares no port, so KServe adds a readiness probe on port "
                 f"{asked}, but {server.name} listens on port {port}. The pod never becomes ready.",
                 f"Declare the port: ports: [{{containerPort: {port}}}].",
+            )
+            continue
+        if needs_tls(template.view, container, probe.spec, facts):
+            get = probe.spec["httpGet"]
+            yield Finding(
+                probe.at("httpGet"),
+                f"The {probe.name} asks port {get['port']} with HTTP, but the server speaks HTTPS there. "
+                "The probe always fails.",
+                "Set scheme: HTTPS in httpGet. The kubelet does not verify the certificate.",
             )
             continue
         port, server = right_port(template.view, container, probe.spec, facts), recognised(container, facts)
