@@ -21,16 +21,21 @@ _SHOWN: Final = 3
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind in (POD, DAEMON_SET) or not target.replicas:
+    if target.kind == POD or not target.replicas:
         return
     settings = facts.settings(GpuAffinity)
     nodes = facts.nodes() if not settings.pools else None
     if not nodes or len(nodes) > MAX_NODES:
         return
+    on_each_node = target.kind == DAEMON_SET
+    outcome = "No node runs the DaemonSet's pod" if on_each_node else "The pods stay Pending"
     for template in target.templates:
         if placement(template.view, facts) is None and is_within_limits(template.typed.spec):
-            yield from _tainted(template, nodes)
-            yield from _following(template, facts)
+            yield from _tainted(template, nodes, outcome)
+            if not on_each_node:
+                yield from _following(template, facts)
+    if on_each_node:
+        return  # it may be for nodes that come later
     pools = facts.cluster_objects(NodePool) or ()
     if len(pools) > MAX_POOLS or (not settings.fixed_size and not pools and is_manifest(nodes[0])):
         return
@@ -50,15 +55,15 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
-def _tainted(template: PodTemplate, nodes: Listing) -> Findings:
+def _tainted(template: PodTemplate, nodes: Listing, outcome: str) -> Findings:
     """A finding if every node that matches has a taint that the pod does not tolerate."""
     found = taint_of_matching(template.typed.spec, nodes)
     if found is not None:
         name, taint = found
         yield Finding(
             f"{template.spec_path}.tolerations",
-            "The pods stay Pending. Every node that matches their node selector and required node affinity "
-            f"has a taint that they don't tolerate, such as {taint.key} of {name}.",
+            f"{outcome}. Every node that matches the node selector and required node affinity has a taint "
+            f"that the pods don't tolerate, such as {taint.key} of {name}.",
             "Tolerate the taint if these nodes are meant for the pods.",
             Certainty.UNDECIDED,
         )
