@@ -64,6 +64,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/volumes.yaml",
         "policies/core/resources.yaml",
         "policies/core/workloads.yaml",
+        "policies/disruption/inits.yaml",
         "policies/disruption/quorums.yaml",
         "policies/disruption/single_state.yaml",
         "policies/disruption/spot_nodes.yaml",
