@@ -13,6 +13,7 @@ from typing import Any, Final
 from policies.core.workloads import Composed
 from policies.kube.field_paths import field_path, maps_at, scopes
 from policies.kube.json import Json, appended, dig, mapping, maps, text
+from policies.kube.quantities import parse_quantity
 
 Origins = Mapping[str, str]
 """By a field path in the pod, the field path in the object that the value comes from."""
@@ -208,9 +209,10 @@ def _resources(node: Json, entry: Composed) -> Json:
         amount = _of_jvm(written) if each.jvm else written
         if amount is None:
             return {}
-        requests[resource] = amount
+        added = None if not each.added else _of_jvm(f"{_dig(node, each.added)}")
+        requests[resource] = amount if added is None else _sum(amount, added)
         if each.limited:
-            limits[resource] = amount
+            limits[resource] = requests[resource]
         elif each.limit and (limit := _dig(node, each.limit)) is not None:
             limits[resource] = f"{limit}"
     device = _at(node, entry.device) if entry.device else {}
@@ -227,6 +229,11 @@ def _of_jvm(size: str) -> str | None:
     """A size of memory as Spark writes it (`512m`, `1g`), as a quantity; a number alone counts MiB."""
     found = _JVM_SIZE.fullmatch(size.strip())
     return found and found[1] + _JVM_UNITS[found[2].lower()]
+
+
+def _sum(*sizes: str) -> str:
+    """The sum of sizes that `_of_jvm` returns."""
+    return f"{int(sum(map(parse_quantity, sizes))) // 1024}Ki"
 
 
 def _value(field: str, value: Any) -> Any:

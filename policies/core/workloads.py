@@ -54,6 +54,7 @@ class Requested(Model):
         min_length=1, description="paths of the amount; the first that exists counts"
     )
     default: str = Field(description="the amount without any of them")
+    added: str = Field("", description="path of an amount that is added, if it is written as for a JVM")
     jvm: bool = Field(False, description="whether the amount is written as for a JVM: `512m` is 512 MiB")
     limited: bool = Field(False, description="whether the limit is the request")
     limit: str = Field("", description="path of the limit")

@@ -267,6 +267,8 @@ def test_a_pod_of_spark_has_the_image_of_its_application_and_always_requests() -
         ({"coreRequest": "500m", "cores": 2}, {"cpu": "500m", "memory": "1Gi"}),
         ({"memory": "2048"}, {"cpu": "1", "memory": "2048Mi"}),
         ({"memory": "2gb"}, {"cpu": "1", "memory": "2Gi"}),
+        ({"memory": "2g", "memoryOverhead": "512m"}, {"cpu": "1", "memory": "2621440Ki"}),
+        ({"memory": "2g", "memoryOverhead": "0.2"}, {"cpu": "1", "memory": "2Gi"}),
         ({"memory": "much"}, None),
     ],
 )
