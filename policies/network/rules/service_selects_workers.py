@@ -1,4 +1,5 @@
-"""service-selects-workers: Services that send requests to the workers of a group, which do not serve."""
+"""service-selects-workers: Services that send requests to pods that do not serve: the workers of a group, or
+those of a Job next to the servers."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.groups import LWS_NAME
-from policies.core.services import selecting, selects
-from policies.kube.group_kinds import LEADER_WORKER_SET, STATEFUL_SET
-from policies.kube.objects.pods import PodTemplateSpec
+from policies.core.services import selecting, selects, workloads_of
+from policies.kube.group_kinds import CRON_JOB, JOB, LEADER_WORKER_SET, STATEFUL_SET
+from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.pods import PodSpec, PodTemplateSpec
 from policies.kube.objects.workloads import LeaderWorkerSet
 from policies.kube.pods import Role
 from policies.probes.recognition import GroupRole, Server
@@ -31,6 +33,10 @@ class _Group(Struct, frozen=True):
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in (JOB, CRON_JOB):
+        for template in target.templates:
+            yield from _run(template, facts)
+        return
     for group in _groups(target, facts):
         for service in selecting(group.labels, facts):
             if service.has_address and selects(service, group.first):
@@ -42,6 +48,29 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
+def _run(template: PodTemplate, facts: Facts) -> Findings:
+    """Findings about the pods of a Job, which are ready while they run, and to which a Service of servers
+    sends by the number of a port."""
+    typed = template.typed
+    ports = {port for container in template.containers() for port in container.tcp_ports}
+    if _checks_readiness(typed.spec) or any(_servers(template, facts)):
+        return
+    for service in selecting(typed.metadata.labels, facts):
+        asked = {port.target_port or port.port for port in service.spec.ports}
+        if not service.has_address or not asked or not all(isinstance(port, int) for port in asked):
+            continue  # a pod without the named port is no endpoint
+        served = [each for _, each in workloads_of(LabelSelector(match_labels=service.spec.selector), facts)]
+        if served and asked.isdisjoint(ports):
+            yield Finding(
+                f"{template.metadata_path}.labels",
+                f"Service {service.name} of {served[0].kind} {served[0].name} also selects these pods. While "
+                "they run, their share of the requests is refused.",
+                "Give the pods another label, such as app.kubernetes.io/component, and add it to the "
+                "Service's selector.",
+            )
+            return
+
+
 def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
     if target.kind == LEADER_WORKER_SET:
         group, index = (
@@ -51,7 +80,7 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
         leader, workers, size = group.leader_template, group.worker_template, group.size
         path = "spec.leaderWorkerTemplate.workerTemplate.metadata.labels"
         roles = {each.steps[-1]: {it.role for it in _servers(each, facts)} for each in target.templates}
-        headless = roles.get("workerTemplate") == {GroupRole.WORKER} and not _checks_readiness(workers)
+        headless = roles.get("workerTemplate") == {GroupRole.WORKER} and not _checks_readiness(workers.spec)
         idle = headless or not _serves(workers)
         answers = GroupRole.SERVES in roles.get("leaderTemplate", ())
         if leader is not None and size > 1 and idle and (answers or _serves(leader)):
@@ -70,12 +99,12 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
 
 def _serves(template: PodTemplateSpec) -> bool:
     """Whether a container of the pods declares a port or checks its readiness."""
-    return _checks_readiness(template) or any(each.ports for each in template.spec.containers)
+    return _checks_readiness(template.spec) or any(each.ports for each in template.spec.containers)
 
 
-def _checks_readiness(template: PodTemplateSpec) -> bool:
-    """Whether a container of the pods checks its readiness: while it fails, no Service sends to the pod."""
-    return any(each.readiness_probe is not None for each in template.spec.containers)
+def _checks_readiness(pod: PodSpec) -> bool:
+    """Whether a container of the pod checks its readiness: while it fails, no Service sends to the pod."""
+    return any(each.readiness_probe is not None for each in pod.containers)
 
 
 def _servers(template: PodTemplate, facts: Facts) -> Iterator[Server]:
@@ -84,4 +113,4 @@ def _servers(template: PodTemplate, facts: Facts) -> Iterator[Server]:
     return (server for server in found if server is not None)
 
 
-RULE = rule(__name__, check, (LEADER_WORKER_SET, STATEFUL_SET))
+RULE = rule(__name__, check, (LEADER_WORKER_SET, STATEFUL_SET, JOB, CRON_JOB))
