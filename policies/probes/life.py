@@ -8,6 +8,14 @@ from __future__ import annotations
 from policies.core.settings import Field, Model
 
 
+class ImageDirectory(Model):
+    """The default directory of images that set another one."""
+
+    directory: str = Field(pattern=r"^/")
+    images: tuple[str, ...] = Field(min_length=1, description="written as those of a preset")
+    source: str = Field(description="the code that shows it")
+
+
 class ModelCache(Model):
     """Where a server stores the models that it downloads."""
 
@@ -15,6 +23,7 @@ class ModelCache(Model):
     images: tuple[str, ...] = Field(
         min_length=1, description="images with this directory, written as those of a preset"
     )
+    others: tuple[ImageDirectory, ...] = Field((), description="images with other directories")
     env: tuple[str, ...] = Field((), description="environment variables that move the directory")
     flags: tuple[str, ...] = Field((), description="flags that move the directory")
     in_home: bool = Field(

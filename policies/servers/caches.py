@@ -53,7 +53,8 @@ def download_of(template: PodTemplate, container: Container, facts: Facts) -> Do
 def _download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:
     server = recognised(container, facts)
     cache = None if server is None else server.preset.cache
-    if server is None or cache is None or not image_matches(container.image, cache.images):
+    own = None if cache is None else _default_directory(container, cache)
+    if server is None or cache is None or own is None:
         return None
     if server.conditional or any("$" in word for word in server.argv):
         return None
@@ -62,7 +63,7 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     model = next((name for name in named_models(server) if _HUB.fullmatch(name)), "")
     if not model and (not cache.always or any(named_models(server))):
         return None
-    directory = _directory(server, cache)
+    directory = _directory(server, cache, own)
     if directory is None:
         return None
     places = (directory, *(cache.also if directory == cache.directory else ()))
@@ -72,18 +73,26 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     volume = None if mount is None else volumes.get(mount.name)
     known = model or cache.always
     size = size_by_name(template.typed, container, server)[0] if known else 0
-    moved = directory != cache.directory
+    moved = directory != own
     return Download(server, cache, model, size, directory, moved, mount, volume)
 
 
-def _directory(server: Server, cache: ModelCache) -> str | None:
-    """The directory in use; None if it is unknown."""
+def _default_directory(container: Container, cache: ModelCache) -> str | None:
+    """The default directory of the image; None if it is unknown."""
+    for other in cache.others:
+        if image_matches(container.image, other.images):
+            return other.directory
+    return cache.directory if image_matches(container.image, cache.images) else None
+
+
+def _directory(server: Server, cache: ModelCache, own: str) -> str | None:
+    """The directory in use; None if it is unknown. `own`: the default of the image."""
     value = server.configured(cache.flags, ())
     for name in cache.env:
         if value is None and name in server.variables:
             value = server.variables[name] or ""
     if value is None:
-        return None if server.has_env_from and cache.env else cache.directory
+        return None if server.has_env_from and cache.env else own
     return posixpath.normpath(value) if value.startswith("/") and "$" not in value else None
 
 

@@ -168,6 +168,8 @@ def _cache(preset: Preset) -> Iterator[str]:
     if cache is None:
         return
     yield f"stores models in `{cache.directory}` in images {_code(cache.images)}{_cited(cache.source)}"
+    for other in cache.others:
+        yield f"in images {_code(other.images)} in `{other.directory}`{_cited(other.source)}"
     if cache.env or cache.flags:
         yield f"the directory is set by {_code((*cache.env, *cache.flags))}"
     if cache.in_home:
