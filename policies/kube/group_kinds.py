@@ -42,6 +42,7 @@ def kind_of(obj: Json) -> GroupKind:
 
 POD: Final = GroupKind("", "Pod")
 SERVICE: Final = GroupKind("", "Service")
+NETWORK_POLICY: Final = GroupKind("networking.k8s.io", "NetworkPolicy")
 CONFIG_MAP: Final = GroupKind("", "ConfigMap")
 SECRET: Final = GroupKind("", "Secret")
 CLAIM: Final = GroupKind("", "PersistentVolumeClaim")

@@ -57,7 +57,7 @@ def covers_own_pods(webhook: Webhook, service: ServiceReference, facts: Facts) -
     """Whether the objectSelector certainly selects the pods behind the webhook's Service."""
     if not _keys(webhook.object_selector):
         return True
-    pods = list(_pods_behind(service, facts))
+    pods = list(pods_behind(service, facts))
     return bool(pods) and all(map(webhook.object_selector.matches, pods))
 
 
@@ -66,7 +66,7 @@ def covers_any_object(webhook: Webhook) -> bool:
     return not _keys(webhook.object_selector)
 
 
-def _pods_behind(service: ServiceReference, facts: Facts) -> Iterable[Mapping[str, str]]:
+def pods_behind(service: ServiceReference, facts: Facts) -> Iterable[Mapping[str, str]]:
     """The labels of the pods of each workload that a Service selects."""
     services = facts.cluster.listing(Resource.SERVICES, service.namespace)
     found = None if services is None else services.objects(Service).named(service.name)

@@ -9,6 +9,7 @@
 | Deployments, StatefulSets, DaemonSets, LeaderWorkerSets, Rollouts | `workloads` |
 | Jobs, CronJobs, JobSets | `jobs` |
 | Services, Ingresses, HTTPRoutes | `services` |
+| NetworkPolicies | `network_policies` |
 | Autoscalers and disruption budgets | `scaling` |
 | Nodes, Karpenter's NodePools, and the nodes that a pod selects | `nodes` |
 | Volumes, claims, StorageClasses, ConfigMaps | `storage` |

@@ -12,6 +12,7 @@ from policies.kube.objects.devices import DeviceClass, ResourceClaim, ResourceCl
 from policies.kube.objects.jobs import CronJob, Job, JobSet
 from policies.kube.objects.limits import LimitRange, Namespace, PriorityClass, ResourceQuota
 from policies.kube.objects.metadata import Object
+from policies.kube.objects.network_policies import NetworkPolicy
 from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
@@ -70,6 +71,7 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.MUTATING_WEBHOOKS: WebhookConfiguration,
         gk.VALIDATING_WEBHOOKS: WebhookConfiguration,
         GroupKind("networking.k8s.io", "Ingress"): Ingress,
+        gk.NETWORK_POLICY: NetworkPolicy,
         GroupKind("gateway.networking.k8s.io", "HTTPRoute"): Route,
         GroupKind("gateway.networking.k8s.io", "Gateway"): Gateway,
         GroupKind("gateway.networking.k8s.io", "GatewayClass"): GatewayClass,

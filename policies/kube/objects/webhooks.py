@@ -8,6 +8,7 @@ from policies.kube.objects.metadata import LabelSelector, Object, Part
 class ServiceReference(Part):
     namespace: str = ""
     name: str = ""
+    port: int = 443
 
 
 class WebhookClientConfig(Part):

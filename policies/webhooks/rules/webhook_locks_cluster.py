@@ -7,13 +7,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DAEMON_SET, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from policies.kube.images import image_matches
 from policies.kube.json import maps, text
 from policies.kube.objects.webhooks import ServiceReference, Webhook, WebhookConfiguration
+from policies.webhooks.network_policies import hiding_policy
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
 
 _OWN: Final = "own"
@@ -47,6 +48,7 @@ def _table() -> tuple[CriticalRequest, ...]:
 def check(target: Target, facts: Facts) -> Findings:
     configuration = target.read(WebhookConfiguration)
     for index, webhook in enumerate(configuration.webhooks):
+        yield from _hidden(webhook, index, configuration, facts)
         received = list(_received(webhook, facts))
         if not received:
             continue
@@ -68,6 +70,22 @@ def check(target: Target, facts: Facts) -> Findings:
                 "Ignore.",
                 "List only the resources that it needs in rules, or set timeoutSeconds to 3 or less.",
             )
+
+
+def _hidden(webhook: Webhook, index: int, configuration: WebhookConfiguration, facts: Facts) -> Findings:
+    """A finding about a webhook whose server no call of the API server reaches."""
+    service = webhook.client_config.service
+    if service is None or service == _PLACEHOLDER or not configuration.fails_closed(webhook):
+        return
+    policy = hiding_policy(service, facts)
+    if policy is not None:
+        yield Finding(
+            f"webhooks[{index}].clientConfig.service",
+            f"NetworkPolicy {policy.name} admits only pods to Service {service.name}, and the API server is "
+            "not a pod. Its calls time out, and the webhook fails closed.",
+            "Admit the port of the webhook without `from`: the webhook's TLS protects it.",
+            Certainty.UNDECIDED,
+        )
 
 
 def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:

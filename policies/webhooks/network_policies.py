@@ -1,0 +1,86 @@
+"""Whether NetworkPolicies keep the API server from the server of a webhook.
+
+The API server is no pod: only rules without peers and those with an address block admit it. Where it comes by
+an agent in a pod, that pod is in kube-system.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.core.contracts import Facts
+from policies.core.resources import Resource
+from policies.kube.group_kinds import NETWORK_POLICY
+from policies.kube.objects.limits import NAMESPACE_NAME
+from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.network_policies import (
+    NetworkPolicy,
+    NetworkPolicyIngressRule,
+    NetworkPolicyPeer,
+    NetworkPolicyPort,
+)
+from policies.kube.objects.reading import readable
+from policies.kube.objects.services import Service
+from policies.kube.objects.webhooks import ServiceReference
+from policies.webhooks.requests import pods_behind
+
+_OF_AGENTS: Final = "kube-system"
+
+
+def hiding_policy(service: ServiceReference, facts: Facts) -> NetworkPolicy | None:
+    """A NetworkPolicy that selects all pods behind a webhook's Service, if none of these policies admits the
+    API server; None if there is none, or if the pods or their port are unknown."""
+    pods, port = list(pods_behind(service, facts)), _port(service, facts)
+    if facts.whole is None or not pods or port is None or service.namespace == _OF_AGENTS:
+        return None
+    policies = (readable(obj, NetworkPolicy) for obj in facts.whole.every(NETWORK_POLICY, service.namespace))
+    found = [
+        policy
+        for policy in policies
+        if policy
+        and "Ingress" in policy.spec.policy_types
+        and any(map(policy.spec.pod_selector.matches, pods))
+    ]
+    if any(_admits(rule, port) for policy in found for rule in policy.spec.ingress):
+        return None
+    covering = (policy for policy in found if all(map(policy.spec.pod_selector.matches, pods)))
+    return next(covering, None)
+
+
+def _port(service: ServiceReference, facts: Facts) -> int | None:
+    """The port of the pods that the API server asks; None if only its name is known."""
+    services = facts.cluster.listing(Resource.SERVICES, service.namespace)
+    found = None if services is None else services.objects(Service).named(service.name)
+    for each in () if found is None else found.spec.ports:
+        if each.port == service.port:
+            target = each.target_port or each.port
+            return target if isinstance(target, int) else None
+    return None
+
+
+def _admits(rule: NetworkPolicyIngressRule, port: int) -> bool:
+    """Whether a rule may admit the API server on a port."""
+    at_port = not rule.ports or any(_includes(each, port) for each in rule.ports)
+    return at_port and (not rule.peers or any(map(_may_be_api_server, rule.peers)))
+
+
+def _includes(ports: NetworkPolicyPort, port: int) -> bool:
+    if not isinstance(ports.port, int):
+        return True  # all, or a name
+    return ports.port <= port <= (ports.end_port or ports.port)
+
+
+def _may_be_api_server(peer: NetworkPolicyPeer) -> bool:
+    if peer.ip_block is not None:
+        return True
+    selector = peer.namespace_selector
+    return selector is not None and (
+        selector.matches({NAMESPACE_NAME: _OF_AGENTS}) or _OF_AGENTS in _values(selector)
+    )
+
+
+def _values(selector: LabelSelector) -> set[str]:
+    return {
+        *selector.match_labels.values(),
+        *(it for each in selector.match_expressions for it in each.values),
+    }
