@@ -150,8 +150,8 @@ def test_a_long_queue_that_moves(accepted: int, kubelet: Kubelet) -> None:
 
 @pytest.mark.parametrize("accepted", [5, 0])
 def test_a_burst_is_accepted_one_by_one(accepted: int, kubelet: Kubelet) -> None:
-    """The order of connections of the same moment is not known: the last may be taken for the first. So one
-    comes before them, or a slow machine, on which they take longer than a moment, would show another first."""
+    """The order of connections of one moment is not known: the last may be taken for the first. So one comes
+    before them, or a slow machine, on which they take longer than a moment, would show another first."""
     with listener(backlog=300) as (server, port), ExitStack() as open_:
         for number in range(200):
             open_.enter_context(socket.create_connection(("127.0.0.1", port)))
