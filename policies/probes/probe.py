@@ -141,24 +141,36 @@ def probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
 def written_probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
     """Those probes, and others that the kubelet ignores, because it does not know their port."""
     for template in target.templates:
-        for written in template.cache.once(_all_probes, template):
-            yield from (written[field] for field in fields if field in written)
+        for container, written in template.cache.once(_written, template):
+            for field in fields:
+                if field in written:
+                    yield ContainerProbe(template, container, field, *written[field])
 
 
-def _all_probes(template: PodTemplate) -> tuple[Mapping[str, ContainerProbe], ...]:
-    """The probes of each main container and native sidecar, by field."""
-    containers = template.containers(Role.MAIN, Role.SIDECAR)
-    every = ([probe_of(template, each, field) for field in _NAMES] for each in containers)
-    return tuple({probe.field: probe for probe in probes if probe} for probes in every)
+def _written(template: PodTemplate) -> tuple[tuple[Container, dict[str, _Probe]], ...]:
+    """Each main container and native sidecar with its probes."""
+    return tuple(
+        (each, {field: probe for field in _NAMES if (probe := _probe(template, each, field)) is not None})
+        for each in template.containers(Role.MAIN, Role.SIDECAR)
+    )
+
+
+_Probe = tuple[Json, ProbeFields, bool]
+"""`spec`, `typed` and `is_sent` of a ContainerProbe. Without its template, which keeps them: a cycle would be
+left to the garbage collector."""
+
+
+def _probe(template: PodTemplate, container: Container, field: str) -> _Probe | None:
+    spec, typed = container.spec.get(field), _FIELDS[field](container.typed)
+    if not spec or typed is None:
+        return None
+    return spec, typed, not template.is_as_written or is_sendable(container, spec)
 
 
 def probe_of(template: PodTemplate, container: Container, field: str) -> ContainerProbe | None:
     """The container's probe at a field; None without one."""
-    spec, typed = container.spec.get(field), _FIELDS[field](container.typed)
-    if not spec or typed is None:
-        return None
-    sent = not template.is_as_written or is_sendable(container, spec)
-    return ContainerProbe(template, container, field, spec, typed, sent)
+    found = _probe(template, container, field)
+    return None if found is None else ContainerProbe(template, container, field, *found)
 
 
 def liveness_and_readiness(target: Target) -> Iterator[tuple[ContainerProbe, ContainerProbe]]:
