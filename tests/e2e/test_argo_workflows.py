@@ -86,6 +86,12 @@ def report(api: Api, pod: JSON) -> None:
     api.create(manifest("WorkflowTaskResult", name, namespace=namespace, labels=labels))
 
 
+def runs_a_step(item: JSON) -> bool:
+    """Whether the controller has seen that the pod of a step runs."""
+    nodes = item.get("status", {}).get("nodes", {}).values()
+    return any((each["type"], each["phase"]) == ("Pod", "Running") for each in nodes)
+
+
 def phase(api: Api, namespace: str, name: str, wanted: str) -> JSON:
     """The workflow once the controller has given it that phase."""
     return api.wait(
@@ -190,8 +196,7 @@ def test_the_controller_writes_no_more_once_the_step_runs(
         api.create(workflow(name, namespace, step()))
         (pod,) = pods_of(api, namespace, name)
         run(api, pod)
-        running = lambda it: any(each["phase"] == "Running" for each in it["status"]["nodes"].values())  # noqa: E731
-        api.wait(WORKFLOWS, name, running, namespace=namespace, timeout=60)
+        api.wait(WORKFLOWS, name, runs_a_step, namespace=namespace, timeout=60)
 
     first_of_two(api, namespace, WRITTEN, runs)
 
@@ -227,3 +232,43 @@ def test_findings_name_the_place_in_the_workflow(
     item = workflow("warned", namespace, step(), {"name": "server", "daemon": True, "container": served})
     warnings = api.create(item, dry_run=True).warnings
     assert any("spec.templates[1].container.livenessProbe" in each for each in warnings), warnings
+
+
+def test_a_lost_pod_of_a_step_is_retried_only_as_an_error(
+    control_plane: ControlPlane, chassis: Chassis, operator: Operator, bare: str, namespace: str
+) -> None:
+    """As job-lost-on-eviction says: a deleted pod is an error, and OnFailure, the default, retries none."""
+    api, rule = control_plane.api, "job-lost-on-eviction"
+    lost, kept = {"limit": "2"}, {"limit": "2", "retryPolicy": "Always"}
+    assert rule in api.warnings(workflow("lost", namespace, step(retryStrategy=lost)))
+    assert rule not in api.warnings(workflow("kept", namespace, step(retryStrategy=kept)))
+    for name, strategy in {"lost": lost, "kept": kept}.items():
+        api.create(workflow(name, bare, step(retryStrategy=strategy)))
+        (pod,) = pods_of(api, bare, name)
+        run(api, pod)
+        api.wait(WORKFLOWS, name, runs_a_step, namespace=bare, timeout=60)
+        api.delete("pods", pod["metadata"]["name"], bare, grace=0)  # a node that goes away
+    phase(api, bare, "lost", "Error")
+    (again,) = pods_of(api, bare, "kept")
+    run(api, again)
+    report(api, again)
+    end(api, again)
+    phase(api, bare, "kept", "Succeeded")
+    assert not api.items("pods", bare, f"{WORKFLOWS}/workflow=lost")
+
+
+def test_a_retry_strategy_without_a_limit_retries_for_ever(
+    control_plane: ControlPlane, chassis: Chassis, operator: Operator, bare: str, namespace: str
+) -> None:
+    """As retries-without-limit says: after 4 failures, the next pod comes."""
+    api, rule = control_plane.api, "retries-without-limit"
+    assert rule in api.warnings(workflow("endless", namespace, step(retryStrategy={})))
+    assert rule not in api.warnings(workflow("limited", namespace, step(retryStrategy={"limit": "3"})))
+    api.create(workflow("endless", bare, step(retryStrategy={})))
+    for number in range(1, 5):
+        pod = pods_of(api, bare, "endless", number)[-1]
+        run(api, pod)
+        report(api, pod)
+        end(api, pod, {"main": 1})
+    assert len(pods_of(api, bare, "endless", 5)) == 5
+    assert api.get(WORKFLOWS, "endless", bare)["status"]["phase"] == "Running"
