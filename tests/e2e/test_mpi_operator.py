@@ -185,27 +185,38 @@ def test_a_drained_worker_is_replaced_and_an_evicted_one_fails_the_job(
     api.wait(JOBS, "train", has_condition("Failed"), namespace=bare, timeout=60)
 
 
-@pytest.mark.parametrize(("policy", "left"), [(None, 2), ("Running", 0)], ids=["default", "Running"])
+@pytest.mark.parametrize(
+    ("policy", "helped", "left"),
+    [(None, False, 2), ("Running", False, 0), (None, True, 0)],
+    ids=["default", "Running", "default with the webhook"],
+)
 def test_the_workers_outlive_the_launcher_unless_a_policy_deletes_them(
-    policy: str | None, left: int, control_plane: ControlPlane, operator: Operator, bare: str
+    policy: str | None,
+    helped: bool,
+    left: int,
+    control_plane: ControlPlane,
+    chassis: Chassis,
+    operator: Operator,
+    bare: str,
+    namespace: str,
 ) -> None:
     """As pods-outlive-run says: the daemon in a worker never ends."""
-    api = control_plane.api
-    api.create(mpi_job("ends", bare, runPolicy={"cleanPodPolicy": policy} if policy else {}))
-    for worker in members(api, bare, "ends", "worker", 2):
+    api, where = control_plane.api, namespace if helped else bare
+    api.create(mpi_job("ends", where, runPolicy={"cleanPodPolicy": policy} if policy else {}))
+    for worker in members(api, where, "ends", "worker", 2):
         run(api, worker)
-    (launcher,) = members(api, bare, "ends", "launcher", 1)
+    (launcher,) = members(api, where, "ends", "launcher", 1)
     run(api, launcher)
     end(api, launcher)
-    api.wait(JOBS, "ends", has_condition("Succeeded"), namespace=bare, timeout=60)
+    api.wait(JOBS, "ends", has_condition("Succeeded"), namespace=where, timeout=60)
     api.wait_for(
         "pods",
         lambda pods: sum("deletionTimestamp" not in pod["metadata"] for pod in pods) == left,
-        namespace=bare,
+        namespace=where,
         labels=f"{ROLE}=worker",
         timeout=60,
     )
     # Whatever it does at the end, it has done by the time that another job runs.
-    runs(api, bare, "later")
-    workers = api.items("pods", bare, f"{ROLE}=worker,training.kubeflow.org/job-name=ends")
+    runs(api, where, "later")
+    workers = api.items("pods", where, f"{ROLE}=worker,training.kubeflow.org/job-name=ends")
     assert sum("deletionTimestamp" not in pod["metadata"] for pod in workers) == left

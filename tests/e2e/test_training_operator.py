@@ -4,6 +4,7 @@ warn about happens, and the operator leaves what the webhook adds."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -127,7 +128,7 @@ def running(api: Api, namespace: str, kind: Kind, name: str) -> dict[str, JSON]:
     return pods
 
 
-def seen_failed(role: str) -> object:
+def seen_failed(role: str) -> Callable[[JSON], object]:
     return lambda it: failed(it) or it["status"]["replicaStatuses"].get(role, {}).get("failed")
 
 
