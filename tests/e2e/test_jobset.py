@@ -239,8 +239,12 @@ def test_suspended_and_delegated_sets_have_no_pods(
     control_plane: ControlPlane, operator: Operator, bare: str
 ) -> None:
     api = control_plane.api.within(bare)
-    fields = {"managedBy": "kueue.x-k8s.io/multikueue"}, {"suspend": True}, {}
-    for name, field in zip(("delegated", "suspended", "own"), fields, strict=True):
+    fields: JSON = {
+        "delegated": {"managedBy": "kueue.x-k8s.io/multikueue"},
+        "suspended": {"suspend": True},
+        "own": {},
+    }
+    for name, field in fields.items():
         made = trains(name)
         made["spec"] |= field
         api.create(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -134,15 +135,14 @@ def test_a_lost_worker_restarts_its_group_or_only_itself(
                 api.wait("pods", name, lambda pod: "deletionTimestamp" in pod["metadata"])
         for name in replaced - {"pairs-0-1"}:
             api.delete("pods", name, grace=0)
-        api.wait_for("pods", lambda pods, before=before: not old(pods, replaced, before))
+        api.wait_for("pods", partial(none_is_old, replaced, before))
         after = uids(api, bare)
         assert {name for name in NAMES if before[name] != after[name]} == replaced
 
 
-def old(pods: list[JSON], names: set[str], uids: dict[str, str]) -> list[JSON]:
-    """The pods with these names that are still those with these uids."""
-    return [
-        pod
+def none_is_old(names: set[str], uids: dict[str, str], pods: list[JSON]) -> bool:
+    """Whether no pod with one of these names is still that with its uid."""
+    return not any(
+        pod["metadata"]["name"] in names and pod["metadata"]["uid"] == uids[pod["metadata"]["name"]]
         for pod in pods
-        if pod["metadata"]["name"] in names and pod["metadata"]["uid"] == uids[pod["metadata"]["name"]]
-    ]
+    )

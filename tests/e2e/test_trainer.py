@@ -4,6 +4,7 @@ arrival, and that neither operator reverts what our webhook adds."""
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_a_failed_job_begins_again_when_its_job_set_has_been_deleted(
     for _ in range(1 if ttl is None else 2):
         pods = api.wait_for(
             "pods",
-            lambda pods, seen=frozenset(seen): any(is_new(pod, seen) for pod in pods),
+            partial(has_new, seen),
             namespace=bare,
             timeout=60,
         )
@@ -191,6 +192,10 @@ def test_a_failed_job_begins_again_when_its_job_set_has_been_deleted(
     if ttl is None:
         api.wait(TRAIN_JOBS, "train", has_condition("Failed"), namespace=bare, timeout=60)
         assert len(api.items("pods", bare)) == 1
+
+
+def has_new(seen: Collection[str], pods: list[JSON]) -> bool:
+    return any(is_new(pod, seen) for pod in pods)
 
 
 def is_new(pod: JSON, seen: Collection[str]) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -256,10 +257,12 @@ def test_the_pods_that_still_run_stay_unless_the_policy_deletes_them(
         api.wait(kind.resource, name, succeeded, namespace=bare, timeout=T)
         kept = {role.lower() for role in roles}
         labels = f"{LABEL}={name}"
-        api.wait_for(
-            "pods", lambda pods, kept=kept: left(pods) == kept, namespace=bare, labels=labels, timeout=T
-        )
+        api.wait_for("pods", partial(are_left, kept), namespace=bare, labels=labels, timeout=T)
     assert left(api.items("pods", bare, f"{LABEL}=default")) == {ends.lower(), stays.lower()}
+
+
+def are_left(roles: set[str], pods: list[JSON]) -> bool:
+    return left(pods) == roles
 
 
 def left(pods: list[JSON]) -> set[str]:
