@@ -78,6 +78,8 @@ class Server(_Entry):
     request: Request
     toy: bool = False
     """Whether it runs `served/toy.py`, so that the test decides how long loading and answering take."""
+    no_model: str = ""
+    """Why it calls no model, if it does not."""
     queues: bool = False
     """Whether it is ready before its model is, and keeps requests until then."""
     clients: int = 8

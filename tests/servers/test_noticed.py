@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ HAZARDS = {
 }
 """How the records of each hazard begin, and the head of its column."""
 LOAD = "100 clients "
+OF_A_MODEL = ("1 call ", "100 calls ", LOAD, "every call fails", "the model fails")
+"""The hazards of servers that call a model."""
 SHIPPED = Path(__file__).parents[2] / "policies" / "probes" / "noticed.yaml"
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -84,14 +87,34 @@ def _under_load(rows: list[dict[str, Any]]) -> str:
     return "".join("passes" if row.get("live") is None else "**liveness fails**" for row in rows)
 
 
+def _not_applicable(name: str, start: str, seen: Mapping[str, Any]) -> str:
+    """Why nothing of this hazard can happen to a server; empty if it can."""
+    if start == "killed: " and sum(what.startswith("stopped: ") for what in seen) == 1:
+        return "it has no processes besides its first"
+    return servers()[name].no_model if start in OF_A_MODEL else ""
+
+
+def outcomes(name: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Each hazard with its outcome and, if there is no record, why there can be none."""
+    seen = entry["seen"]
+    for start, hazard in HAZARDS.items():
+        rows = [row for what, row in seen.items() if what.startswith(start)]
+        outcome = _under_load(rows) if start == LOAD else _cell(rows)
+        yield hazard, outcome, "" if outcome else _not_applicable(name, start, seen)
+
+
 def summary() -> str:
     """Servers by hazards: whether a client is served, and if not, whether liveness fails."""
     lines = [f"| server | {' | '.join(HAZARDS.values())} |", "|---" * (len(HAZARDS) + 1) + "|"]
+    reasons: dict[str, list[str]] = {}
     for name, entry in recorded(NOTICED).items():
-        seen = entry["seen"]
-        found = {start: [row for what, row in seen.items() if what.startswith(start)] for start in HAZARDS}
-        cells = [_under_load(rows) if start == LOAD else _cell(rows) for start, rows in found.items()]
+        found = list(outcomes(name, entry))
+        cells = [outcome or ("not applicable" if why else "") for _, outcome, why in found]
         lines.append(f"| {name}: {entry['server']} | {' | '.join(cells)} |")
+        for why in dict.fromkeys(why for *_, why in found if why):
+            reasons.setdefault(why, []).append(name)
+    lines += ["", "Not applicable:", ""]
+    lines += [f"- {', '.join(names)}: {why}." for why, names in reasons.items()]
     return "\n".join([*lines, ""])
 
 
@@ -127,14 +150,9 @@ def sources() -> str:
 def shipped() -> str:
     """The data of `chassis scan --view servers`: the summary and the sources, by preset."""
     found: list[dict[str, Any]] = []
-    for entry in recorded(NOTICED).values():
-        outcomes = {}
-        for start, hazard in HAZARDS.items():
-            rows = [row for what, row in entry["seen"].items() if what.startswith(start)]
-            outcome = _under_load(rows) if start == LOAD else _cell(rows)
-            if outcome:
-                outcomes[hazard] = outcome.strip("*")
-        found.append({"preset": entry["preset"], "server": entry["server"], "how": "tried", "seen": outcomes})
+    for name, entry in recorded(NOTICED).items():
+        tried = {hazard: outcome.strip("*") for hazard, outcome, _ in outcomes(name, entry) if outcome}
+        found.append({"preset": entry["preset"], "server": entry["server"], "how": "tried", "seen": tried})
     for entry in read_in_sources():
         seen = {
             "a hung engine": entry["hung"],
