@@ -201,7 +201,7 @@ def test_a_healthy_server_is_never_restarted(
     with starting(name, server, tmp_path, withheld=False) as running, limited(running, name) as quota:
         if hardship.slow:
             running.fault("slow").touch()
-        running.waits(lambda: running.request(30) == 200)
+        running.waits(lambda: running.request(30) == 200 and running.succeeds("startupProbe"))
         quota.set(server.share * hardship.part)
         with kubelet_of(running, tmp_path / "probes") as kubelet:
             asyncio.run(measured.closed(server.clients, MEASURED))
