@@ -30,7 +30,7 @@ class Cluster(Protocol):
         ...
 
 
-class WholeObjects:
+class WholeObjects:  # no subclass of Cluster: isinstance of a Protocol's class is a slow function of Python
     """A cluster with whole objects, as files and a scan have; the webhook's caches keep only some fields."""
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts
-from policies.core.resources import Resource
 from policies.kube.group_kinds import NETWORK_POLICY
 from policies.kube.objects.limits import NAMESPACE_NAME
 from policies.kube.objects.metadata import LabelSelector
@@ -20,9 +19,8 @@ from policies.kube.objects.network_policies import (
     NetworkPolicyPort,
 )
 from policies.kube.objects.reading import readable
-from policies.kube.objects.services import Service
 from policies.kube.objects.webhooks import ServiceReference
-from policies.webhooks.requests import pods_behind
+from policies.webhooks.requests import pods_behind, service_of
 
 _OF_AGENTS: Final = "kube-system"
 
@@ -49,8 +47,7 @@ def hiding_policy(service: ServiceReference, facts: Facts) -> NetworkPolicy | No
 
 def _port(service: ServiceReference, facts: Facts) -> int | None:
     """The port of the pods that the API server asks; None if only its name is known."""
-    services = facts.cluster.listing(Resource.SERVICES, service.namespace)
-    found = None if services is None else services.objects(Service).named(service.name)
+    found = service_of(service, facts)
     for each in () if found is None else found.spec.ports:
         if each.port == service.port:
             target = each.target_port or each.port

@@ -66,10 +66,15 @@ def covers_any_object(webhook: Webhook) -> bool:
     return not _keys(webhook.object_selector)
 
 
+def service_of(reference: ServiceReference, facts: Facts) -> Service | None:
+    """The Service of a webhook; None if it is unknown."""
+    services = facts.cluster.listing(Resource.SERVICES, reference.namespace)
+    return None if services is None else services.objects(Service).named(reference.name)
+
+
 def pods_behind(service: ServiceReference, facts: Facts) -> Iterable[Mapping[str, str]]:
     """The labels of the pods of each workload that a Service selects."""
-    services = facts.cluster.listing(Resource.SERVICES, service.namespace)
-    found = None if services is None else services.objects(Service).named(service.name)
+    found = service_of(service, facts)
     if found is None:
         return ()
     workloads = facts.cluster.listing(Resource.WORKLOADS, service.namespace)

@@ -32,22 +32,12 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _with_one_command(target: Target) -> Iterable[Sequence[ContainerProbe]]:
     """The probes whose command takes too long, together if they have the same one."""
-    found: list[list[ContainerProbe]] = []
+    found: dict[object, list[ContainerProbe]] = {}
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
-        if probe.command.seconds <= probe.timeout:
-            continue
-        same = [
-            each
-            for each in found
-            if each[0].container is probe.container
-            and each[0].timeout == probe.timeout
-            and each[0].has_same_check_as(probe)
-        ]
-        if same:
-            same[0].append(probe)
-        else:
-            found.append([probe])
-    return found
+        if probe.typed.exec is not None and probe.command.seconds > probe.timeout:
+            same = probe.container, probe.timeout, probe.typed.exec.command
+            found.setdefault(same, []).append(probe)
+    return found.values()
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXEC,))

@@ -39,9 +39,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def keeps_new_pod_waiting(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> bool:
     """Whether the rule reports that a new pod waits for the host port of an old one."""
-    if _outcome(target, template, update, facts) is not RolloutOutcome.STUCK:
-        return False
-    return any(True for _ in _of_rollout(target, template, update, facts))
+    return _outcome(target, template, update, facts) is RolloutOutcome.STUCK and any(
+        host_ports(template.typed.spec, each.typed) for each in template.containers(Role.MAIN, Role.SIDECAR)
+    )
 
 
 def _of_rollout(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> Findings:
