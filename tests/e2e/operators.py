@@ -271,6 +271,24 @@ def bound_pods(api: Api, namespace: str, labels: str, count: int) -> list[JSON]:
     return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
 
+def uid(item: JSON) -> str:
+    return str(item["metadata"]["uid"])
+
+
+def new_pods(
+    api: Api, labels: str, count: int = 1, *, besides: Collection[str] = (), namespace: str | None = None
+) -> list[JSON]:
+    """The bound pods with these labels, others than those with these uids, once there are so many."""
+
+    def new(found: list[JSON]) -> list[JSON]:
+        return [pod for pod in found if bound(pod) and uid(pod) not in besides]
+
+    found = api.wait_for(
+        "pods", lambda found: len(new(found)) == count, namespace=namespace, labels=labels, timeout=120
+    )
+    return new(found)
+
+
 def run(api: Api, pod: JSON, *, answers: bool = True) -> None:
     """Be the kubelet of a pod: its containers run, and its servers answer or not. Without readiness and
     startup probes it is Ready when it runs."""

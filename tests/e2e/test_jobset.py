@@ -17,9 +17,11 @@ from tests.e2e.operators import (
     end,
     first_of_two,
     fixture,
+    new_pods,
     place,
     plain_and_changed,
     run,
+    uid,
 )
 from tests.e2e.status import has_condition
 from tests.e2e.workloads import probes
@@ -166,10 +168,7 @@ def trains(name: str, *, gpus: int = 0, failure: JSON | None = None, **job: obje
 
 def next_pod(api: Api, name: str, before: JSON | None = None) -> JSON:
     """The pod of the set that is bound, another than the one before it."""
-    old = "" if before is None else before["metadata"]["uid"]
-    labels = f"{SET}={name}"
-    api.wait_for("pods", lambda all_: not any(each["metadata"]["uid"] == old for each in all_), labels=labels)
-    (pod,) = bound_pods(api, str(api.namespace), labels, 1)
+    (pod,) = new_pods(api, f"{SET}={name}", besides=() if before is None else {uid(before)})
     run(api, pod)
     return pod
 

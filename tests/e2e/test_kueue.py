@@ -17,6 +17,7 @@ from tests.e2e.operators import (
     bound_pods,
     end,
     first_of_two,
+    new_pods,
     own_node,
     place,
     run,
@@ -105,15 +106,8 @@ def job(name: str, namespace: str, queue: str, demand: JSON = DEMAND) -> JSON:
 
 def running(api: Api, namespace: str, name: str, *, besides: str = "") -> JSON:
     """The Job's pod once it is bound, another than the one with that uid; it then runs."""
-
-    def new(pods: list[JSON]) -> list[JSON]:
-        return [pod for pod in pods if bound(pod) and pod["metadata"]["uid"] != besides]
-
     labels = f"batch.kubernetes.io/job-name={name}"
-    pods = api.wait_for(
-        "pods", lambda found: bool(new(found)), namespace=namespace, labels=labels, timeout=120
-    )
-    (pod,) = new(pods)
+    (pod,) = new_pods(api, labels, besides={besides}, namespace=namespace)
     run(api, pod)
     api.wait("jobs", name, lambda it: it["status"].get("ready") == 1, namespace=namespace, timeout=120)
     return pod

@@ -10,14 +10,15 @@ from tests.e2e.install import Chassis
 from tests.e2e.operators import (
     MPI,
     Operator,
-    bound,
     bound_pods,
     drain,
     end,
     first_of_two,
     fixture,
+    new_pods,
     place,
     run,
+    uid,
 )
 from tests.e2e.status import has_condition
 from tests.e2e.workloads import probes
@@ -137,16 +138,9 @@ def test_a_launcher_that_waits_for_ready_workers_is_made(
 
 def next_launcher(api: Api, namespace: str, name: str, before: JSON) -> JSON:
     """The launcher that replaces another one."""
-    old = before["metadata"]["uid"]
     labels = f"training.kubeflow.org/job-name={name},{ROLE}=launcher"
-    pods = api.wait_for(
-        "pods",
-        lambda found: any(bound(pod) and pod["metadata"]["uid"] != old for pod in found),
-        namespace=namespace,
-        labels=labels,
-        timeout=60,
-    )
-    return next(pod for pod in pods if pod["metadata"]["uid"] != old)
+    (pod,) = new_pods(api, labels, besides={uid(before)}, namespace=namespace)
+    return pod
 
 
 def test_a_launcher_that_starts_early_uses_up_its_retries_while_no_worker_runs(
@@ -171,14 +165,9 @@ def test_a_drained_worker_is_replaced_and_an_evicted_one_fails_the_job(
     _, (first, second) = runs(api, bare, "train")
     with drain(api, first):
         pass
-    old = first["metadata"]["uid"]
-    api.wait_for(
-        "pods",
-        lambda pods: any(bound(pod) and pod["metadata"]["uid"] != old for pod in pods),
-        namespace=bare,
-        name=first["metadata"]["name"],
-        timeout=60,
-    )
+    labels = f"training.kubeflow.org/job-name=train,{ROLE}=worker"
+    (again,) = new_pods(api, labels, besides={uid(first), uid(second)}, namespace=bare)
+    assert again["metadata"]["name"] == first["metadata"]["name"]
     assert not has_condition("Failed")(api.get(JOBS, "train", bare))
     status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     api.patch("pods", second["metadata"]["name"], {"status": status}, bare, "status")

@@ -10,7 +10,7 @@ from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
 from tests.e2e.kuberay import NAMESPACE, SERVICE_ACCOUNT, Operator, install, ray_cluster
-from tests.e2e.operators import bound, drain, end, own_node, place, run
+from tests.e2e.operators import drain, end, new_pods, own_node, place, run, uid
 from tests.manifests import manifest
 
 pytestmark = pytest.mark.e2e
@@ -58,16 +58,8 @@ def ray_job(name: str, **spec: object) -> JSON:
 def pods(api: Api, labels: str, count: int, *, besides: frozenset[str] = frozenset()) -> list[JSON]:
     """The bound pods with these labels, others than those with these uids, once there are so many; the head
     first."""
-
-    def new(found: list[JSON]) -> list[JSON]:
-        return [pod for pod in found if bound(pod) and pod["metadata"]["uid"] not in besides]
-
-    found = api.wait_for("pods", lambda found: len(new(found)) == count, labels=labels, timeout=120)
-    return sorted(new(found), key=lambda pod: str(pod["metadata"]["labels"].get("ray.io/node-type")))
-
-
-def uid(item: JSON) -> str:
-    return str(item["metadata"]["uid"])
+    found = new_pods(api, labels, count, besides=besides)
+    return sorted(found, key=lambda pod: str(pod["metadata"]["labels"].get("ray.io/node-type")))
 
 
 def test_a_lost_pod_is_replaced_and_no_other(ray: Api) -> None:

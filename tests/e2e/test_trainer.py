@@ -3,9 +3,6 @@ arrival, and that neither operator reverts what our webhook adds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
-
 import pytest
 
 from tests.e2e.api import JSON, Api
@@ -17,14 +14,15 @@ from tests.e2e.operators import (
     TRAINING,
     Operator,
     added,
-    bound,
     bound_pods,
     end,
     first_of_two,
     fixture,
+    new_pods,
     place,
     plain_and_changed,
     run,
+    uid,
 )
 from tests.e2e.status import has_condition
 from tests.e2e.workloads import probes
@@ -176,27 +174,13 @@ def test_a_failed_job_begins_again_when_its_job_set_has_been_deleted(
     api.create(train_job("train", bare, numNodes=1))
     seen: set[str] = set()
     for _ in range(1 if ttl is None else 2):
-        pods = api.wait_for(
-            "pods",
-            partial(has_new, seen),
-            namespace=bare,
-            timeout=60,
-        )
-        (pod,) = (each for each in pods if is_new(each, seen))
+        (pod,) = new_pods(api, "", besides=seen, namespace=bare)
         run(api, pod)
         (job_set,) = api.items(sets, bare)
         assert not job_set.get("status", {}).get("restarts")
         end(api, pod, {"node": 1})
         api.wait(sets, "train", has_condition("Failed"), namespace=bare, timeout=60)
-        seen.add(pod["metadata"]["uid"])
+        seen.add(uid(pod))
     if ttl is None:
         api.wait(TRAIN_JOBS, "train", has_condition("Failed"), namespace=bare, timeout=60)
         assert len(api.items("pods", bare)) == 1
-
-
-def has_new(seen: Collection[str], pods: list[JSON]) -> bool:
-    return any(is_new(pod, seen) for pod in pods)
-
-
-def is_new(pod: JSON, seen: Collection[str]) -> bool:
-    return bound(pod) and pod["metadata"]["uid"] not in seen

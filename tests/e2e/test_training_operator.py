@@ -20,12 +20,12 @@ from tests.e2e.operators import (
     TRAINING_OPERATOR,
     Operator,
     added,
-    bound,
     bound_pods,
     drain,
     end,
     first_of_two,
     fixture,
+    new_pods,
     place,
     plain_and_changed,
     restarted,
@@ -106,13 +106,9 @@ def retry_of(kind: Kind, policy: str | None) -> Retry:
 
 def member(api: Api, namespace: str, name: str, role: str, *, besides: str = "") -> JSON:
     """The bound pod of a role, another than the one with that uid."""
-
-    def new(pods: list[JSON]) -> list[JSON]:
-        return [pod for pod in pods if bound(pod) and pod["metadata"]["uid"] != besides]
-
     labels = f"{LABEL}={name},{TYPE}={role.lower()}"
-    found = api.wait_for("pods", lambda pods: bool(new(pods)), namespace=namespace, labels=labels, timeout=T)
-    return new(found)[0]
+    (pod,) = new_pods(api, labels, besides={besides}, namespace=namespace)
+    return pod
 
 
 def running(api: Api, namespace: str, kind: Kind, name: str) -> dict[str, JSON]:
