@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ PATIENCE: Final = 60
 """Seconds after which a client gives up, as the proxies in front of servers do by default."""
 AT_ONCE: Final = 1000
 """Clients that wait at a time."""
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
 
 
 @dataclass
@@ -76,16 +78,18 @@ class Load:
                 reader, writer = await asyncio.open_connection(ADDRESS, self.request.port)
                 try:
                     writer.write(http_request(self.request, "Connection: close"))
-                    answer = await reader.readline()
-                    await reader.read()
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                    # TorchServe keeps the connection.
+                    length = _LENGTH.search(answer)
+                    await (reader.readexactly(int(length[1])) if length else reader.read())
                 finally:
                     writer.close()
         except TimeoutError:
             self.gave_up += 1
-        except OSError:
+        except (OSError, EOFError):
             self.refused += 1
         else:
-            if b" 200 " in answer:
+            if b" 200 " in answer.partition(b"\r\n")[0]:
                 self.finished += 1
                 self._silent()
             else:
