@@ -75,6 +75,8 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
         return Hang(False, "it has no livenessProbe", change=f"{doubt[1]}." if doubt else f"Add {_CANARY}.")
     if is_program(probe):
         plan = plan_in(probe)
+        if asks_nothing(plan) and server is not None and _replaces_its_workers(server):
+            return Hang(True, f"{server.name} itself replaces a worker that hangs", _OWN_TIMEOUT)
         more = f"Hung threads are noticed only with {_CANARY}." if asks_nothing(plan) else ""
         return Hang(True, f"its livenessProbe checks {asked_by(plan)}", patience_of(plan, timing), more)
     after = in_words(timing.give_up)
@@ -90,7 +92,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     if server is None or health is None or handler_of(probe) != health.live:
         return Hang(None, "it has its own livenessProbe", change="")
     if _replaces_its_workers(server):
-        return Hang(True, f"{server.name} itself replaces a worker that hangs", "its own timeout")
+        return Hang(True, f"{server.name} itself replaces a worker that hangs", _OWN_TIMEOUT)
     known = _by_endpoint(server)
     by = f"the liveness endpoint of {server.name}"
     if known is None:
@@ -98,6 +100,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     return Hang(True, by, after) if known else Hang(False, f"{by} does not notice it", change=instead)
 
 
+_OWN_TIMEOUT: Final = "its own timeout"
 _CANARY: Final = f"the annotation {CANARY}: POST /PATH"
 _HANGS: Final = ("a hung engine", "100 calls never return", "1 call never returns", "a worker is stopped")
 

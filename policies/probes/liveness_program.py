@@ -337,6 +337,7 @@ def program(plan: Json | None = None, start: int = 0) -> str:
         return _program_of(None)
     parts = ["page" if plan["page"] else "connections"]
     parts += ["start"] if start else []
+    parts += ["workers"] if plan["workers"] and not plan["page"] else []
     parts += ["canary"] if plan["canaries"] else []
     # The body of canaries may be missing in the container: then none is sent.
     parts += ["watch"] if not plan["canaries"] or "body" in plan else []

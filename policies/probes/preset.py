@@ -158,7 +158,8 @@ class Progress(Model):
     workers: tuple[str, ...] = Field(
         (),
         description="programs of the processes that work for requests, if the server leaves one that ended "
-        "as a zombie and fails its requests",
+        "as a zombie and fails its requests, or, with `connections`, if its health endpoint fails as soon as "
+        "one of them has ended: then it counts only if none is left",
     )
     image_has_python: bool = Field(
         True,

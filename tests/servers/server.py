@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -76,10 +76,12 @@ class Server(_Entry):
     ports: tuple[int, ...] = ()
     """The container ports that the pod declares."""
     request: Request
+    lacks: Mapping[Literal["worker", "model", "weights"], str] = Field(default_factory=dict)
+    """What it does not have, so that no experiment with that applies to it, and why not."""
+    unnoticed: Mapping[str, str] = Field(default_factory=dict)
+    """Why its liveness does not notice some experiments, by the head of their column."""
     toy: bool = False
     """Whether it runs `served/toy.py`, so that the test decides how long loading and answering take."""
-    no_model: str = ""
-    """Why it calls no model, if it does not."""
     queues: bool = False
     """Whether it is ready before its model is, and keeps requests until then."""
     clients: int = 8
@@ -158,8 +160,10 @@ def described(probe: dict[str, Any]) -> str:
     """What a probe asks, in a line."""
     if "exec" in probe:
         _, _, _, _, port, _, _, path, plan = probe["exec"]["command"][:9]
-        if not json.loads(plan)["page"]:
-            return f"accepted connections on {port}"
+        shown = json.loads(plan)
+        if not shown["page"]:
+            workers = f", and GET {path} once no worker is left" if shown["workers"] else ""
+            return f"accepted connections on {port}{workers}"
         return f"progress, and GET {path} on {port}"
     if "tcpSocket" in probe:
         return f"an open port {probe['tcpSocket']['port']}"

@@ -13,7 +13,16 @@ import yaml
 
 from policies.core import data
 from policies.probes.preset import known_presets
-from tests.servers.server import NOTICED, OVERLOAD, described, injected, own_servers, recorded, servers
+from tests.servers.server import (
+    NOTICED,
+    OVERLOAD,
+    Server,
+    described,
+    injected,
+    own_servers,
+    recorded,
+    servers,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-probes-notice.md"
 SOURCES = Path(__file__).with_name("sources.yaml")
@@ -32,8 +41,19 @@ HAZARDS = {
 }
 """How the records of each hazard begin, and the head of its column."""
 LOAD = "100 clients "
-OF_A_MODEL = ("1 call ", "100 calls ", LOAD, "every call fails", "the model fails")
-"""The hazards of servers that call a model."""
+NEEDS = {
+    "killed: ": "worker",
+    "1 call ": "model",
+    "100 calls ": "model",
+    LOAD: "model",
+    "every call fails": "model",
+    "the model fails": "weights",
+}
+"""What a server must have so that a hazard applies to it. One without models has no weights either."""
+NOT_NOTICED = "**not noticed**"
+NO_USE, UNTRIED = "does not apply", "not tried"
+ALWAYS_UNNOTICED = "calls fail as after a GPU error"
+"""The page says why: a probe cannot distinguish it from a bad request."""
 SHIPPED = Path(__file__).parents[2] / "policies" / "probes" / "noticed.yaml"
 LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
@@ -74,7 +94,7 @@ def _cell(rows: list[dict[str, Any]]) -> str:
         return ""
     unnoticed = [row for row in lost if row.get("live") is None and not row.get("ended")]
     if any(row.get("recovers") is not True for row in unnoticed):
-        return "**not noticed**"
+        return NOT_NOTICED
     if unnoticed:
         return "recovers"
     if lost:
@@ -87,34 +107,39 @@ def _under_load(rows: list[dict[str, Any]]) -> str:
     return "".join("passes" if row.get("live") is None else "**liveness fails**" for row in rows)
 
 
-def _not_applicable(name: str, start: str, seen: Mapping[str, Any]) -> str:
-    """Why nothing of this hazard can happen to a server; empty if it can."""
-    if start == "killed: " and sum(what.startswith("stopped: ") for what in seen) == 1:
-        return "it has no processes besides its first"
-    return servers()[name].no_model if start in OF_A_MODEL else ""
+def why_not(server: Server, start: str) -> str:
+    """Why a hazard does not apply to a server; empty if it does."""
+    needed = NEEDS.get(start, "")
+    return server.lacks.get(needed, server.lacks.get("model", "") if needed == "weights" else "")
 
 
-def outcomes(name: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Each hazard with its outcome and, if there is no record, why there can be none."""
-    seen = entry["seen"]
-    for start, hazard in HAZARDS.items():
+def outcomes(name: str) -> dict[str, str]:
+    """What each hazard led to for a server, by the hazard's column."""
+    seen = recorded(NOTICED)[name]["seen"]
+    found = {}
+    for start, head in HAZARDS.items():
         rows = [row for what, row in seen.items() if what.startswith(start)]
-        outcome = _under_load(rows) if start == LOAD else _cell(rows)
-        yield hazard, outcome, "" if outcome else _not_applicable(name, start, seen)
+        found[head] = _under_load(rows) if start == LOAD else _cell(rows)
+        found[head] = found[head] or (NO_USE if why_not(servers()[name], start) else UNTRIED)
+    return found
 
 
 def summary() -> str:
-    """Servers by hazards: whether a client is served, and if not, whether liveness fails."""
+    """Servers by hazards: whether a client is served, and if not, whether liveness fails. Reasons follow."""
     lines = [f"| server | {' | '.join(HAZARDS.values())} |", "|---" * (len(HAZARDS) + 1) + "|"]
-    reasons: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for name, entry in recorded(NOTICED).items():
-        found = list(outcomes(name, entry))
-        cells = [outcome or ("not applicable" if why else "") for _, outcome, why in found]
-        lines.append(f"| {name}: {entry['server']} | {' | '.join(cells)} |")
-        for why in dict.fromkeys(why for *_, why in found if why):
-            reasons.setdefault(why, []).append(name)
-    lines += ["", "Not applicable:", ""]
-    lines += [f"- {', '.join(names)}: {why}." for why, names in reasons.items()]
+        lines.append(f"| {name}: {entry['server']} | {' | '.join(outcomes(name).values())} |")
+        for what, why in servers()[name].lacks.items():
+            by_reason.setdefault(f"no {what} ({why})", []).append(name)
+    lines += ["", "What does not apply, and why:", ""]
+    lines += [f"- {what}: {', '.join(names)}." for what, names in sorted(by_reason.items(), reverse=True)]
+    lines += ["", "Why the other hangs are not noticed:", ""]
+    lines += [
+        f"- {name}, {what}: {why}"
+        for name in recorded(NOTICED)
+        for what, why in servers()[name].unnoticed.items()
+    ]
     return "\n".join([*lines, ""])
 
 
@@ -151,10 +176,12 @@ def shipped() -> str:
     """The data of `chassis scan --view servers`: the summary and the sources, by preset."""
     found: list[dict[str, Any]] = []
     for name, entry in recorded(NOTICED).items():
-        tried = {hazard: outcome.strip("*") for hazard, outcome, _ in outcomes(name, entry) if outcome}
-        found.append({"preset": entry["preset"], "server": entry["server"], "how": "tried", "seen": tried})
-    for entry in read_in_sources():
         seen = {
+            head: cell.strip("*") for head, cell in outcomes(name).items() if cell not in (NO_USE, UNTRIED)
+        }
+        found.append({"preset": entry["preset"], "server": entry["server"], "how": "tried", "seen": seen})
+    for entry in read_in_sources():
+        read = {
             "a hung engine": entry["hung"],
             "a full queue": entry["load"],
             "an error of the engine": entry["error"],
@@ -164,7 +191,7 @@ def shipped() -> str:
                 "preset": entry["preset"],
                 "server": entry["server"],
                 "how": "from its source or documentation",
-                "seen": {what: LINK.sub(r"\1", said) for what, said in seen.items()},
+                "seen": {what: LINK.sub(r"\1", said) for what, said in read.items()},
             }
         )
     head = "# Written by `make golden` from the records of docs/what-probes-notice.md; do not edit it.\n"
@@ -199,6 +226,15 @@ def test_the_record_is_of_the_server_that_is_tried(name: str) -> None:
     assert recorded(NOTICED)[name]["server"] == servers()[name].version
     for what in recorded(NOTICED)[name]["seen"]:
         assert what.startswith(tuple(HAZARDS)), what
+
+
+@pytest.mark.parametrize("name", recorded(NOTICED))
+def test_each_cell_has_a_record_or_a_reason(name: str) -> None:
+    cells = outcomes(name)
+    unnoticed = {head for head, cell in cells.items() if cell == NOT_NOTICED} - {ALWAYS_UNNOTICED}
+    assert unnoticed == set(servers()[name].unnoticed)
+    for start, head in HAZARDS.items():
+        assert (cells[head] == NO_USE) == bool(why_not(servers()[name], start)), "it was tried"
 
 
 @pytest.mark.parametrize("name", recorded(OVERLOAD))

@@ -78,7 +78,7 @@ def test_what_its_probes_notice(running: Running, request: pytest.FixtureRequest
             row["endsLater"] = True
             row["restart"] = _serves_after_a_restart(running)
     with asking(running.server.request, CLIENTS, 200):
-        rows["clients never read"] = _watched(running)
+        rows["clients never read"] = _watched(running, recovers=True)
     running.waits(lambda: _serves(running))
     for title in titles[1:]:
         kill(roles(running.container)[title])
@@ -112,9 +112,12 @@ def test_what_its_probes_notice_of_its_model(running: Running, request: pytest.F
     running.waits(lambda: _serves(running))
 
     running.fault("broken").touch()
-    rows["every call fails as after a GPU error"] = _watched(running)
+    rows["every call fails as after a GPU error"] = row = _watched(running)
     running.fault("broken").unlink()
-    running.waits(lambda: _serves(running))
+    try:
+        running.waits(lambda: _serves(running))
+    except ProcessFailedError:  # Infinity never serves again
+        row["restart"] = _serves_after_a_restart(running)
 
     for calls in (1, CLIENTS):
         running.fault("stuck").touch()
@@ -129,6 +132,8 @@ def test_what_its_probes_notice_of_its_model(running: Running, request: pytest.F
             left.unlink()
 
     _keep(request, running.server, rows)
+    if "weights" in running.server.lacks:
+        return
     running.weights.write_bytes(b"truncated")
     running.restart()
     time.sleep(1.5 * took)

@@ -452,7 +452,7 @@ def work():
 
 # part: watch
 def lost():
-    """Whether a process of PLAN's workers has ended, and nobody has started another in its place."""
+    """Whether a process of PLAN's workers was stopped, or ended without another in its place."""
     for name in processes():
         try:
             with open("/proc/%s/stat" % name) as file:
@@ -460,9 +460,15 @@ def lost():
         except OSError:
             continue
         title = start.partition("(")[2]
-        if rest.startswith("Z") and any(title == worker[:15] for worker in PLAN["workers"]):
+        if rest[:1] in ("Z", "T") and any(title == worker[:15] for worker in PLAN["workers"]):
             return True
     return False
+
+
+# part: workers
+def workers_run():
+    """Whether a process of PLAN's workers is there."""
+    return any(word.rpartition("/")[2] in PLAN["workers"] for _, word, _ in arguments())
 
 
 # part: start
@@ -603,6 +609,10 @@ class Run:
                 self.plain("%s shows no finished work yet" % self.source)
             self.keep(seen, 0)
             self.known = Known(self.first, *(seen.get(kind, 0.0) for kind in KINDS), self.used, self.now, 0)
+        # part: workers
+        if self.bad and self.health and self.used and not workers_run():
+            self.hangs("%s, and no process works for requests" % self.answer, BROKEN)
+        # part: all
         if self.moved(seen) and (self.known.armed or not PLAN["canaries"]):
             self.alive(seen, "it works", 1)
         if self.bad and PLAN["page"]:
@@ -635,7 +645,7 @@ class Run:
         if not self.known.armed:
             self.plain("it has finished nothing yet that the check saw", tell=False)
         if fails:
-            self.hangs("a process that works for requests has ended, and they fail", BROKEN)
+            self.hangs("a process that works for requests has ended or was stopped, and they fail", BROKEN)
         self.computes(seen)
         self.hangs("work waits" if PLAN["page"] else "it accepts no connection", PLAN["silence"])
 

@@ -844,9 +844,11 @@ TRITON: dict[str, Any] = {"name": "a", "image": "nvcr.io/nvidia/tritonserver:24.
 
 
 @pytest.mark.parametrize(
-    ("state", "failing", "status"), [("Z", 1, FAILS), ("Z", 0, 0), ("S", 1, 0)], ids=["lost", "idle", "alive"]
+    ("state", "failing", "status"),
+    [("Z", 1, FAILS), ("T", 1, FAILS), ("Z", 0, 0), ("S", 1, 0)],
+    ids=["lost", "stopped", "idle", "alive"],
 )
-def test_a_process_that_works_for_requests_has_ended(
+def test_a_process_that_works_for_requests_has_ended_or_was_stopped(
     state: str, failing: int, status: int, starting: Starting
 ) -> None:
     kubelet = starting.kubelet
@@ -861,6 +863,30 @@ def test_a_process_that_works_for_requests_has_ended(
     stub.write_text(f"7 (triton_python_b) {state} " + stub.read_text().rpartition(") S ")[2])
     later(kubelet, server)
     assert kubelet.probe(server, plan=plan).status == status
+
+
+TORCHSERVE: dict[str, Any] = {"name": "a", "image": "pytorch/torchserve:0.12.0-cpu"}
+
+
+@pytest.mark.parametrize(
+    ("health", "worker", "status"),
+    [(500, False, FAILS), (500, True, 0), (200, False, 0), (None, False, 0)],
+    ids=["none is left", "the others work", "none is needed", "busy"],
+)
+def test_a_server_that_fails_as_soon_as_one_worker_has_ended(
+    health: int | None, worker: bool, status: int, starting: Starting
+) -> None:
+    kubelet = starting.kubelet
+    plan = probes_of(TORCHSERVE)["livenessProbe"]["exec"]["command"][8]
+    words = ["/usr/bin/python", "/ts/model_service_worker.py" if worker else "/ts/other.py", "--sock-type"]
+    (starting.proc / "7" / "cmdline").write_bytes("\0".join([*words, ""]).encode())
+    server = Server({"/ping": (200, b"")})
+    assert kubelet.probe(server, plan=plan, path="/ping").status == 0
+    server.answers["/ping"] = None if health is None else (health, b"")
+    later(kubelet, server)
+    outcome = kubelet.probe(server, plan=plan, path="/ping")
+    assert outcome.status == status, outcome
+    assert ("no process works for requests" in outcome.message) == (status == FAILS)
 
 
 def test_a_server_that_may_not_be_asked_and_whose_processes_are_hidden(kubelet: Kubelet) -> None:
