@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
@@ -41,7 +41,7 @@ HAZARDS = {
 }
 """How the records of each hazard begin, and the head of its column."""
 LOAD = "100 clients "
-NEEDS = {
+NEEDS: dict[str, Literal["worker", "model", "weights"]] = {
     "killed: ": "worker",
     "1 call ": "model",
     "100 calls ": "model",
@@ -109,7 +109,9 @@ def _under_load(rows: list[dict[str, Any]]) -> str:
 
 def why_not(server: Server, start: str) -> str:
     """Why a hazard does not apply to a server; empty if it does."""
-    needed = NEEDS.get(start, "")
+    needed = NEEDS.get(start)
+    if needed is None:
+        return ""
     return server.lacks.get(needed, server.lacks.get("model", "") if needed == "weights" else "")
 
 
