@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
