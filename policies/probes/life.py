@@ -5,6 +5,8 @@ Each fact is a key of a preset. A rule reads it and is silent about servers with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from policies.core.settings import Field, Model
 
 
@@ -271,5 +273,6 @@ class Example(Model):
     image: str = Field(min_length=1, description="the image")
     command: tuple[str, ...] = Field((), description="the container's command; empty: the image's own")
     args: tuple[str, ...] = Field((), description="the container's arguments")
+    env: Mapping[str, str] = Field({}, description="the container's environment variables")
     gpus: int = Field(0, ge=0, description="GPUs of the container")
     memory: str = Field(description="the memory limit")

@@ -85,11 +85,12 @@ def _container(preset: Preset, budget: int) -> dict[str, Any]:
     limits: dict[str, Any] = {"memory": example.memory}
     if example.gpus:
         limits["nvidia.com/gpu"] = example.gpus
-    words = {"command": list(example.command), "args": list(example.args)}
+    env = [{"name": name, "value": value} for name, value in example.env.items()]
+    given = {"command": list(example.command), "args": list(example.args), "env": env}
     return {
         "name": "server",
         "image": example.image,
-        **{field: value for field, value in words.items() if value},
+        **{field: value for field, value in given.items() if value},
         "ports": [{"name": "serving", "containerPort": preset.port}],
         **_probes(preset, budget),
         "lifecycle": {"preStop": {"sleep": {"seconds": _sleep(preset)}}},
