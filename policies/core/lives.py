@@ -18,7 +18,7 @@ from msgspec import Struct
 from policies.core import data
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
-from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
+from policies.kube.field_paths import Steps, every_value_at, field_path, map_above, maps_at
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, text
 
@@ -335,16 +335,26 @@ class Run(Struct, frozen=True):
     def roles(self) -> Iterator[RoleAt]:
         for role in self.life.roles:
             for steps, node in _maps(self.spec, role.at):
-                pods = 1
-                for factor in role.count:
-                    pods *= integer(node, *factor.field.split("."), default=factor.default)
-                name = node.get("name") if role.name == EACH else role.name
-                yield RoleAt(role, (*self.steps, *steps), max(0, pods), name if isinstance(name, str) else "")
+                yield self._role_at(role, steps, node)
 
     def role_of(self, template: PodTemplate) -> RoleAt | None:
         """The role whose pods a template of the object describes."""
-        found = [each for each in self.roles() if template.steps[: len(each.steps)] == each.steps]
+        own = len(self.steps)
+        if template.steps[:own] != self.steps:
+            return None
+        below, found = template.steps[own:], []
+        for role in self.life.roles:
+            at = map_above(self.spec, role.at, below) if role.at else ((), self.spec)
+            if at is not None:
+                found.append(self._role_at(role, *at))
         return max(found, key=lambda each: len(each.steps), default=None)
+
+    def _role_at(self, role: PodRole, steps: Steps, node: Json) -> RoleAt:
+        pods = 1
+        for factor in role.count:
+            pods *= integer(node, *factor.field.split("."), default=factor.default)
+        name = node.get("name") if role.name == EACH else role.name
+        return RoleAt(role, (*self.steps, *steps), max(0, pods), name if isinstance(name, str) else "")
 
     def retries(self) -> Iterator[RetryAt]:
         """What is retried, by each of its settings."""

@@ -24,6 +24,20 @@ def every_value_at(obj: Any, path: str) -> Iterator[tuple[Steps, Any]]:
     return _walk(obj, _wildcard_steps(path), ())
 
 
+def map_above(obj: Any, path: str, steps: Steps) -> tuple[Steps, dict[str, Any]] | None:
+    """The map at a path with wildcards on the way of `steps`, with its own steps; None if there is none."""
+    at: list[str | int] = []
+    for name in _wildcard_steps(path):
+        if len(at) == len(steps):
+            return None
+        step = steps[len(at)]
+        if name not in (step, "[*]" if isinstance(step, int) else "*"):
+            return None
+        at.append(step)
+        obj = dig(obj, step)
+    return (tuple(at), obj) if isinstance(obj, dict) else None
+
+
 @lru_cache(maxsize=1024)
 def _wildcard_steps(path: str) -> tuple[str, ...]:
     """`spec.groups[*].template` -> ("spec", "groups", "[*]", "template")."""

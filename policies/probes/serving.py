@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.containers.programs import joins_ray, programs
+from policies.containers.programs import Program, joins_ray, programs
 from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.groups import LWS_NAME, Waits, leads
@@ -104,18 +104,23 @@ def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:
     if server is None:
         return Waits.NO
     grouped = server.spans_pods or server.has_option(*server.preset.group_flags)
-    return _peers_wait(pod, facts) if grouped or starts_ray_for(server, pod) else Waits.NO
+    return _peers_wait(pod, facts) if grouped or starts_ray_for(server, pod, facts) else Waits.NO
 
 
-def starts_ray_for(server: Server, pod: PodView) -> bool:
+def starts_ray_for(server: Server, pod: PodView, facts: Facts) -> bool:
     """Whether the pod starts the head of a Ray cluster next to a server, which may wait for its workers. The
     head itself answers without them."""
-    return any(
-        joins_ray(program)
-        and program != server.argv
-        and all(word in program for word in (("start", "--head") if program[0] == "ray" else ("leader",)))
+    return any(head != server.argv for head in facts.pod_cache(pod).once(_ray_heads, pod))
+
+
+def _ray_heads(pod: PodView) -> tuple[Program, ...]:
+    """What starts the head of a Ray cluster in a pod."""
+    return tuple(
+        program
         for container in pod.containers
         for program in programs(container)
+        if joins_ray(program)
+        and all(word in program for word in (("start", "--head") if program[0] == "ray" else ("leader",)))
     )
 
 

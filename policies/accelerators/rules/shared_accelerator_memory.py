@@ -35,7 +35,9 @@ def check(target: Target, facts: Facts) -> Findings:
             server, asked = recognised(container, facts), _asked(container)
             if server is None or not asked or _MPS in launch_of(container).variables:
                 continue
-            clients = _clients(template, facts) if asked > 1 or _share(server) else 1
+            if asked == 1 and not _share(server):
+                continue
+            clients = facts.pod_cache(template.view).once(_clients, template, facts)
             if clients > 1:
                 yield from _of(template, container, server, clients, asked)
 

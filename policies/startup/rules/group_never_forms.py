@@ -32,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if target.kind == STATEFUL_SET and server.spans_pods:
                 yield from _members(target, container, ready, facts)
             elif server.spans_pods or (
-                starts_ray_for(server, template.view) and per_copy(server) > devices(container) > 0
+                starts_ray_for(server, template.view, facts) and per_copy(server) > devices(container) > 0
             ):
                 yield from _joined_by(template, ready, facts)
 
