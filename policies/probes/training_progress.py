@@ -70,8 +70,9 @@ def progress_of(pod: PodView, container: Container, facts: Facts) -> TrainingPro
     if container.role is not Role.MAIN:
         return None
     value = annotations.get(f"{TRAINING_PROGRESS}.{container.name}")
-    if value is None and sum(each.role is Role.MAIN for each in pod.containers) == 1:
-        value = annotations.get(TRAINING_PROGRESS)
+    if value is None and TRAINING_PROGRESS in annotations:
+        alone = sum(each.role is Role.MAIN for each in pod.containers) == 1
+        value = annotations[TRAINING_PROGRESS] if alone else None
     try:
         return None if value is None else parse_progress(value)
     except ValueError:

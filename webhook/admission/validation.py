@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -17,7 +18,7 @@ from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding, Mode
 from policies.core.lives import run_of
 from policies.core.pod_view import PodFeature
-from policies.core.target import Target
+from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
@@ -107,11 +108,13 @@ def findings(
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_from(rule.id, error, denies=denies))
     if not all(template.is_exact and not template.claims for template in target.templates):
-        known = _cached(in_base)
+        known, by_spec = _cached(in_base), defaultdict[str, list[PodTemplate]](list)
+        for template in target.templates:
+            by_spec[template.spec_path].append(template)
         found = [
             (rule, placed)
             for rule, finding in found
-            if (placed := _placed(rule, finding, target, known)) is not None
+            if (placed := _placed(rule, finding, target, by_spec, known)) is not None
         ]
     if len(found) > 1:
         found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.sort_key(each[0])))
@@ -134,13 +137,19 @@ def _that_count(found: Sequence[tuple[Rule, Finding]], obj: Json) -> Sequence[tu
     ]
 
 
-def _placed(rule: Rule, finding: Finding, target: Target, in_base: InBase) -> Finding | None:
+def _placed(
+    rule: Rule,
+    finding: Finding,
+    target: Target,
+    by_spec: Mapping[str, Sequence[PodTemplate]],
+    in_base: InBase,
+) -> Finding | None:
     """The finding with the path of the field that contains the value, undecided if the pods are uncertain.
 
     The message names a field of another object, and the path is the reference to it. None if the review of
-    that object reports the same finding.
+    that object reports the same finding. `by_spec`: the object's templates by the paths of their pod specs.
     """
-    around = [each for each in target.templates if _is_in(finding.path, each.spec_path)]
+    around = [each for scope in scopes(finding.path) for each in by_spec.get(scope, ())]
     template = max(
         around,
         key=lambda each: (len(each.spec_path), each.source_path(finding.path) != finding.path),
@@ -170,10 +179,6 @@ def _cached(in_base: InBase) -> InBase:
         return found[id(base)]
 
     return cached
-
-
-def _is_in(path: str, parent: str) -> bool:
-    return path.startswith(parent) and path[len(parent) : len(parent) + 1] in ("", ".", "[")
 
 
 @lru_cache(maxsize=256)

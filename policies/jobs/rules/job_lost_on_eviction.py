@@ -59,7 +59,12 @@ def _job(target: Target, job: PlacedJobSpec, facts: Facts) -> Findings:
             "With backoffLimit 0, the first eviction or preemption of a pod fails the whole Job.",
             _HINT,
         )
-    elif trains and is_gang(target.obj, facts) and job.is_indexed and job.backoff_limit < job.parallelism:
+    elif (
+        trains
+        and job.is_indexed
+        and job.backoff_limit < job.parallelism
+        and target.cache.once(is_gang, target.obj, facts)
+    ):
         yield Finding(
             job.at("backoffLimit"),
             f"The {job.parallelism} pods train together. If one is evicted, the others also fail, which is "

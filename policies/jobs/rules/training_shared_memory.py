@@ -13,7 +13,9 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.data import load_one, table
 from policies.core.lives import known_lives
 from policies.core.settings import Field, Model
+from policies.core.workloads import Workload
 from policies.kube.field_paths import every_value_at
+from policies.kube.json import Json
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 
@@ -54,23 +56,28 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # its operator may mount one, as KubeRay does
         if workload is not None and workload.completed_by and template.base is None:
             continue  # the object that completes the pod may
-        if workload is not None and any(
-            "shm" in str(value)
-            for each in workload.unread
-            for _, value in every_value_at(target.obj, each.path)
-        ):
-            continue  # a patch in a string, as Argo's podSpecPatch
         if template.is_ray or not template.completes or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):
             why = _exchanges(template, container)
-            if why and is_small(template, container):
+            if why and is_small(template, container) and not _is_patched(target, template):
                 yield Finding(
                     template.at(container, "volumeMounts"),
                     f"Container {container.name} has the default size of /dev/shm, 64 MiB, and {why}. "
                     "After hours, it may end with a bus error or 'No space left on device'.",
                     HINT,
                 )
+
+
+def _is_patched(target: Target, template: PodTemplate) -> bool:
+    """Whether a patch in a string, as Argo's podSpecPatch, may mount one."""
+    workload = template.workload
+    return workload is not None and target.cache.once_for(workload.gk, _patches, target.obj, workload)
+
+
+def _patches(obj: Json, workload: Workload) -> bool:
+    paths = (each.path for each in workload.unread)
+    return any("shm" in str(value) for path in paths for _, value in every_value_at(obj, path))
 
 
 def _exchanges(template: PodTemplate, container: Container) -> str:

@@ -62,7 +62,7 @@ def check(target: Target, facts: Facts) -> Findings:
                         _HINT_LATE if late else _HINT_LOST,
                         Certainty.LIKELY if late else Certainty.CERTAIN,
                     )
-            for job, late in _late_migrations(waiting, summary, facts.namespace, cluster):
+            for job, late in _late_migrations(waiting, summary, facts, cluster):
                 yield Finding(
                     path,
                     f"Init container {container.name} waits for the migration of Job {job.name}, {late}",
@@ -72,7 +72,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _late_migrations(
-    waiting: Object, summary: CommandSummary, namespace: str, cluster: WholeObjects
+    waiting: Object, summary: CommandSummary, facts: Facts, cluster: WholeObjects
 ) -> Iterator[tuple[Job, str]]:
     """The Job that does a migration for which a command waits, at its end or in a loop, if nothing else does
     it, and why it starts too late. Of several workloads that wait for it, the first by name reports it."""
@@ -81,19 +81,25 @@ def _late_migrations(
     for migration in _migrations():
         if not any(_runs(words, migration.waits) for words in waiting_for):
             continue
-        known = [(each, _words(each)) for kind in _SERVING for each in cluster.every(kind, namespace)]
-        waits = [text(each, "metadata", "name") for each, words in known if migration.waits in words]
-        known += [(each, _words(each)) for each in cluster.every(JOB, namespace)]
-        doing = [
-            each
-            for each, words in known
-            if any(command in words.replace(migration.waits, "") for command in migration.done_by)
-        ]
+        waits, doing = facts.cache.once_for(migration.waits, _around, migration, facts.namespace, cluster)
         if waiting.name != min(waits, default="") or len(doing) != 1:
             continue
-        job = _job(text(doing[0], "metadata", "name"), namespace, cluster)
+        job = _job(doing[0], facts.namespace, cluster)
         if job is not None and (late := _deployed_later(waiting, job)):
             yield job, late
+
+
+def _around(migration: Migration, namespace: str, cluster: WholeObjects) -> tuple[list[str], list[str]]:
+    """The names of the workloads that wait for a migration, and of those and the Jobs that do it."""
+    known = [(each, _words(each)) for kind in _SERVING for each in cluster.every(kind, namespace)]
+    waits = [text(each, "metadata", "name") for each, words in known if migration.waits in words]
+    known += [(each, _words(each)) for each in cluster.every(JOB, namespace)]
+    doing = [
+        text(each, "metadata", "name")
+        for each, words in known
+        if any(command in words.replace(migration.waits, "") for command in migration.done_by)
+    ]
+    return waits, doing
 
 
 def _runs(words: str, command: str) -> bool:

@@ -14,8 +14,9 @@ from benchmarks._grown import DIMENSIONS, MAX, MIN, Grown, node, pod, world
 from policies.containers.commands import clear_cache
 from policies.core.facts import Cluster
 from policies.core.resources import Resource
-from policies.kube.json import Json
+from policies.kube.json import Json, dig, replaced
 from tests.calls import calls
+from tests.incidents.incidents import ROOT
 from webhook.admission import bounds, engine
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
@@ -23,9 +24,13 @@ from webhook.admission.envelope import Request
 from webhook.admission.messages import respond
 from webhook.admission.review import Review
 from webhook.config.load import load
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import read
 
 STEEPEST = 1.1
 """The exponent: 1 is linear."""
+STEEPEST_OF_MANY = 1.25
+"""The same where each of the copies gets findings, which are sorted and compared."""
 HEAVY = 100_000
 """Calls for MIN things: then MAX of them take seconds, and far more than the budget of a review."""
 
@@ -63,6 +68,39 @@ def test_growth_is_linear(what: str) -> None:
     count = MAX if least < HEAVY else MAX // 3
     most = calls(decided(DIMENSIONS[what](count)))
     assert exponent(least, most, count / MIN) <= STEEPEST, (least, most)
+
+
+IN_INCIDENTS = {
+    "servers/ollama-pull-without-egress": "StatefulSet spec.template.spec.containers",
+    "servers/qdrant-readyz-blocks-its-own-rollout": "StatefulSet spec.template.spec.containers",
+    "servers/ray-serve-gives-a-busy-engine-up": "RayService spec.rayClusterConfig.workerGroupSpecs",
+    "servers/sglang-shared-memory": "Deployment spec.template.spec.containers",
+    "training/argo-pod-deleted-by-node-reboot": "CronWorkflow spec.workflowSpec.templates",
+    "training/distributed-job-loses-quorum": (
+        "PyTorchJob spec.pytorchReplicaSpecs.Worker.template.spec.containers"
+    ),
+    "training/migration-checker-before-its-hook": "Deployment spec.template.spec.initContainers",
+    "training/trainjob-initializer-cannot-write-its-cache": "JobSet spec.replicatedJobs",
+}
+"""The kind of an object of an incident, and a list of it that is filled with copies of its first item."""
+
+
+@pytest.mark.parametrize("name", IN_INCIDENTS)
+def test_growth_is_linear_among_the_objects_of_incidents(name: str) -> None:
+    kind, _, path = IN_INCIDENTS[name].partition(" ")
+    documents = list(read([str(ROOT / name / "reported.yaml")]))
+    document = next(each for each in documents if each.obj["kind"] == kind)
+    rest = [each.obj for each in documents if each is not document]
+    steps = path.split(".")
+
+    def grown(count: int) -> Callable[[], object]:
+        first = dig(document.obj, *steps)[0]
+        obj = replaced(document.obj, steps, [{**first, "name": f"c{number}"} for number in range(count)])
+        request = replace(document.request(), object=obj)
+        return decided(Grown(request, {}, ManifestCluster([obj, *rest], whole=True)))
+
+    grown(2)()
+    assert exponent(calls(grown(40)), calls(grown(160)), 4) <= STEEPEST_OF_MANY
 
 
 def test_a_review_leaves_nothing_to_the_garbage_collector() -> None:
