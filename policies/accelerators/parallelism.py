@@ -67,8 +67,10 @@ def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:
     """Whether all options of a server can be read, without one of the flags."""
     if server.conditional:
         return False
-    for word in server.argv:  # noqa: SIM110  # a generator is slower
-        if "$" in word or _may_be_one_of(flags, word):  # a variable may hold any option
+    for word in server.argv:
+        if "$" in word and server.may_hold_options:
+            return False
+        if _may_be_one_of(flags, word):
             return False
     return True
 

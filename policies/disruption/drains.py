@@ -50,7 +50,7 @@ def drain_of(container: Container, facts: Facts) -> DrainTime | None:
         return None
     if not server.version and drain.seconds:
         return None  # without a version, only the careful assumption counts: it aborts its requests
-    if server.has_env_from or any(word.startswith("$") for word in server.argv[1:]):
+    if server.has_env_from or server.may_hold_options:
         return None
     return DrainTime(drain.seconds, "", assumed=not server.version)
 

@@ -545,6 +545,9 @@ class Preset(Model):
     served_name_flags: tuple[str, ...] = Field(
         (), description="flags with the name by which clients ask for the model, if it is another"
     )
+    value_flags: tuple[str, ...] = Field(
+        (), description="further flags with a value: a variable after one of them contains no other option"
+    )
     default_model: str | None = Field(None, description="the default name of the model")
     version_path: str | None = Field(
         None, description="path, without the first slash, whose JSON answer has the field `version`"
@@ -575,6 +578,25 @@ class Preset(Model):
     )
     source: str | None = Field(None, description="the documentation or source that shows it")
     checked: str | None = Field(None, description="the versions that were read")
+
+    def takes_value(self, flag: str) -> bool:
+        """Whether the word after a flag is certainly its value."""
+        factors = self.parallelism.spread if self.parallelism else ()
+        return any(
+            flag in flags
+            for flags in (
+                self.value_flags,
+                self.port_flags,
+                self.host_flags,
+                self.model_flags,
+                self.served_name_flags,
+                self.worker_flags,
+                self.config_flags,
+                self.cache.flags if self.cache else (),
+                self.progress.key_flags if self.progress else (),
+                *(each.flags for each in factors),
+            )
+        )
 
 
 def dependency_of(preset: Preset, path: str) -> Asks | None:

@@ -27,6 +27,8 @@ from policies.probes.preset import Older, Preset, Unversioned
 
 PULLER: Final = "chassis-puller"
 """The program of the sidecar, which is never a model server."""
+_MODEL: Final = re.compile(r"\$[({]?\w*MODEL(?:_(?:NAME|ID|PATH|DIR|REPO))?[)}]?")
+"""A variable that names a model, and so contains no options."""
 
 
 class GroupRole(Enum):
@@ -79,6 +81,20 @@ class Server:
     def may_have_option(self, *flags: str) -> bool:
         """Whether a variable in `argv` may contain one of the flags."""
         return bool(self.possible_arguments) and has_option(self.possible_arguments, *flags)
+
+    @lazy
+    def may_hold_options(self) -> bool:
+        """Whether a variable in `argv` may contain any option: `$ARGS`, but not `--port $PORT`."""
+        pairs = zip(("", *self.argv), self.argv, strict=False)
+        return any("$" in word and not self._is_value(before, word) for before, word in pairs)
+
+    def _is_value(self, before: str, word: str) -> bool:
+        """Whether a word with a variable is a value: text or a flag with a value is before the variable."""
+        if word.startswith("-"):
+            return "=" in word.partition("$")[0]
+        if not word.startswith("$") or self.preset.takes_value(before):
+            return True
+        return self.preset.model_operand and before == "serve" and bool(_MODEL.fullmatch(word))
 
     @lazy
     def role(self) -> GroupRole:

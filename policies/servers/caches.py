@@ -56,7 +56,7 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     own = None if cache is None else _default_directory(container, cache)
     if server is None or cache is None or own is None:
         return None
-    if server.conditional or any("$" in word for word in server.argv):
+    if server.conditional or server.may_hold_options:
         return None
     if server.has_option(*cache.unless_flags) or server.has_variable(*cache.unless_env):
         return None
