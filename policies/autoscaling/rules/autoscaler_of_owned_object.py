@@ -10,6 +10,7 @@ from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, GroupKind
+from policies.kube.json import Json, text
 from policies.kube.objects.metadata import ObjectReference
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledObject
 
@@ -21,6 +22,9 @@ class OwnerKind(Model):
     names: tuple[str, ...] = Field(
         description="the names of its Deployments and StatefulSets; the first `*` is its own name; "
         "any text may follow a second one"
+    )
+    unless: tuple[str, ...] = Field(
+        (), description="annotations, as `key=value`, with which its operator leaves the replicas to others"
     )
     instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
     source: str = Field(description="the documentation that shows it")
@@ -48,9 +52,16 @@ def _owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
             return Owned(owner, reference.name, itself=True)
         if reference.kind in ("Deployment", "StatefulSet") and facts.whole is not None:
             for name in _possible(owner, reference.name):
-                if facts.whole.named(kind, facts.namespace, name) is not None:
+                obj = facts.whole.named(kind, facts.namespace, name)
+                if obj is not None and not _leaves_replicas(owner, obj):
                     return Owned(owner, name, itself=False)
     return None
+
+
+def _leaves_replicas(owner: OwnerKind, obj: Json) -> bool:
+    """Whether an annotation of a custom resource leaves the replicas of its workloads to others."""
+    pairs = (each.partition("=") for each in owner.unless)
+    return any(text(obj, "metadata", "annotations", key) == value for key, _, value in pairs)
 
 
 def _possible(owner: OwnerKind, workload: str) -> Iterator[str]:

@@ -30,6 +30,9 @@ class Mesh(Model):
     native: tuple[str, ...] = Field(description="annotations with which the proxy is a native sidecar")
     bypass: tuple[str, ...] = Field(description="annotations with which some connections avoid the proxy")
     no_rewrite: str = Field("", description="annotation that leaves HTTP probes as they are")
+    bypass_in: tuple[str, ...] = Field(
+        (), description="annotations with which connections to some ports avoid the proxy"
+    )
     proxy_user: int = Field(description="the user whose connections avoid the proxy")
     source: str = Field(description="the documentation that shows it")
 
@@ -147,7 +150,8 @@ def probes_not_rewritten(target: Target, facts: Facts) -> Findings:
         template = probe.template
         mesh = mesh_of(template, facts)
         key, _, value = ("" if mesh is None else mesh.no_rewrite).partition("=")
-        if mesh is None or not key or template.typed.metadata.annotations.get(key) != value:
+        annotations = template.typed.metadata.annotations
+        if mesh is None or not key or annotations.get(key) != value or _has(annotations, mesh.bypass_in):
             continue
         if template.spec_path in reported or probe.typed.http_get is None or not probe.is_user_written:
             continue
