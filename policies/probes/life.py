@@ -71,6 +71,16 @@ class RootOnly(Model):
     source: str = Field(description="the documentation, code or thread that shows it")
 
 
+class Sockets(Model):
+    """Where the processes of a server connect to each other."""
+
+    directories: tuple[str, ...] = Field(min_length=1, description="one of them must be writable")
+    flags: tuple[str, ...] = Field((), description="flags that move the sockets")
+    env: tuple[str, ...] = Field((), description="environment variables that move the sockets")
+    since: str = Field("0", description="the first version with them, by the tag of the image")
+    source: str = Field(description="the code that shows it")
+
+
 class OwnData(Model):
     """Where a server keeps data that nobody else has, such as accounts or vectors."""
 

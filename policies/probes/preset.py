@@ -37,6 +37,7 @@ from policies.probes.life import (
     RootOnly,
     SharedMemory,
     SlowStart,
+    Sockets,
 )
 
 
@@ -444,6 +445,7 @@ class Preset(Model):
     home_directories: tuple[HomeDirectory, ...] = Field(
         (), description="directories that it must be able to create in its home directory"
     )
+    sockets: Sockets | None = Field(None, description="where its processes connect, besides the network")
     root_only: RootOnly | None = Field(None, description="files that it needs and that only root can read")
     data: OwnData | None = Field(None, description="where it keeps data that nobody else has, if known")
     needs: Needs | None = Field(

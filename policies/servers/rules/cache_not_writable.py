@@ -3,6 +3,7 @@ cannot read the server's own files."""
 
 from __future__ import annotations
 
+import posixpath
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
@@ -27,6 +28,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 _unreadable(template, container, user, facts)
                 or _refused(template, container, homeless, facts)
                 or _refused_in_home(template, container, homeless, facts)
+                or _without_sockets(template, container, facts)
             )
             if refused is not None:
                 yield refused
@@ -105,6 +107,31 @@ def _refused_in_home(
                 "Set HOME to a directory that it can write to, such as /tmp or a volume.",
             )
     return None
+
+
+def _without_sockets(template: PodTemplate, container: Container, facts: Facts) -> Finding | None:
+    """The directory by which its processes connect."""
+    typed = container.typed
+    if not typed.security_context.read_only_root_filesystem or container.spec.get("workingDir"):
+        return None  # Python also tries the working directory
+    server = recognised(container, facts)
+    sockets = None if server is None else server.preset.sockets
+    if server is None or sockets is None or server.conditional or server.has_env_from:
+        return None
+    if server.configured(sockets.flags, sockets.env) is not None or server.may_hold_options:
+        return None
+    if () < server.version < release(sockets.since):
+        return None
+    mounted = {posixpath.normpath(each.mount_path) for each in typed.volume_mounts if not each.read_only}
+    if not mounted.isdisjoint({"/", "/var", *sockets.directories}):
+        return None
+    directory = sockets.directories[0]
+    return Finding(
+        template.at(container, "securityContext.readOnlyRootFilesystem"),
+        f"The processes of container {container.name} ({server.name}) connect by sockets in {directory}, but the "
+        "root file system is read-only. The server doesn't start.",
+        f"Mount an emptyDir at {directory}.",
+    )
 
 
 def _place(template: PodTemplate, container: Container) -> str:
