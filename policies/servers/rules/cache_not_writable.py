@@ -128,8 +128,8 @@ def _without_sockets(template: PodTemplate, container: Container, facts: Facts) 
     directory = sockets.directories[0]
     return Finding(
         template.at(container, "securityContext.readOnlyRootFilesystem"),
-        f"The processes of container {container.name} ({server.name}) connect by sockets in {directory}, but the "
-        "root file system is read-only. The server doesn't start.",
+        f"The processes of container {container.name} ({server.name}) connect by sockets in {directory}, but "
+        "the root file system is read-only. The server doesn't start.",
         f"Mount an emptyDir at {directory}.",
     )
 

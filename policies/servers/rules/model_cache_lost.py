@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.servers.caches import Download, download_of
 
@@ -30,7 +32,7 @@ def _lost(target: Target, template: PodTemplate, container: Container, found: Do
     amount = f" ({found.size / 10**9:.0f} GB)" if found.size else ""
     hint = f"Mount a volume that outlives the pod at {found.directory}."
     if found.mount is None:
-        elsewhere = _meant_for_models(template, container)
+        elsewhere = _meant_for_models(target, template, container, found)
         if elsewhere:
             yield Finding(
                 template.at(container),
@@ -56,15 +58,20 @@ def _lost(target: Target, template: PodTemplate, container: Container, found: Do
             )
 
 
-def _meant_for_models(template: PodTemplate, container: Container) -> str:
+def _meant_for_models(target: Target, template: PodTemplate, container: Container, found: Download) -> str:
     """Where a volume for models is mounted; empty if there is none."""
     kept = {
         volume.name
         for volume in template.typed.spec.volumes
         if volume.persistent_volume_claim is not None or volume.ephemeral is not None
     }
+    if target.kind == STATEFUL_SET:
+        kept.update(claim.name for claim in target.read(StatefulSet).spec.volume_claim_templates)
     for mount in container.typed.volume_mounts:
-        if mount.name in kept and _FOR_MODELS.search(f"{mount.name} {mount.mount_path}"):
+        if mount.name not in kept:
+            continue
+        at_default = found.moved and mount.mount_path.rstrip("/") == found.cache.directory
+        if at_default or _FOR_MODELS.search(f"{mount.name} {mount.mount_path}"):
             return mount.mount_path
     return ""
 
