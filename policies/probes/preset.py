@@ -509,6 +509,9 @@ class Preset(Model):
     own_port: bool = Field(
         False, description="whether the health endpoints are only on `port`, not on the declared ports"
     )
+    only_port: bool = Field(
+        False, description="whether it listens on no other port, unless an option with its number says so"
+    )
     config_flags: tuple[str, ...] = Field(
         (),
         description=(

@@ -1,5 +1,5 @@
 """service-port-unknown: Services whose targetPort is a name that no container of their pods has, and those
-and InferencePools that send to the default port of a server that listens on another one."""
+and InferencePools that send to a port on which the server doesn't listen."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.data import table
 from policies.core.services import named_ports, pools_of, selecting, selects_only, target_ports
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.names import listed
 from policies.kube.objects.workloads import Replicated
-from policies.kube.pods import Role
+from policies.kube.pods import Container, Role
 from policies.probes.health import served_port
+from policies.probes.preset import known_presets
+from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 _MAX: Final = 4
@@ -34,31 +37,51 @@ def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     server = recognised(containers[0], facts) if len(containers) == 1 else None
     if server is None or _is_added_to(template):
         return
-    preset, container = server.preset, containers[0]
+    container = containers[0]
     listens = served_port(template.view, container, facts)
-    set_to = server.configured(preset.port_flags, preset.port_env)
-    if listens in (None, preset.port) or set_to != str(listens) or preset.port in container.tcp_ports:
-        return
-    for sender in islice(_senders(target, template, facts, preset.port), _MAX):
+    closed = frozenset() if listens is None else _closed_ports(server, container, listens)
+    for sender, port in islice(_senders(target, template, facts, closed), _MAX if closed else 0):
+        own = port == server.preset.port
+        but = f"the default of {server.name}, but this server" if own else f"but {server.name}"
         yield Finding(
             template.at(container),
-            f"{sender} sends to port {preset.port}, the default of {server.name}, but this server listens on "
-            f"port {listens}. Connections to it are refused.",
+            f"{sender} sends to port {port}, {but} listens on port {listens}. Connections to it are refused.",
             f"Set the target port to {listens}.",
             Certainty.LIKELY,
         )
 
 
-def _senders(target: Target, template: PodTemplate, facts: Facts, port: int) -> Iterator[str]:
-    """The Services and InferencePools that send requests for the pods to a port."""
+def _closed_ports(server: Server, container: Container, listens: int) -> frozenset[int]:
+    """Ports that people send to by mistake: the server's default if it listens on another, and the defaults
+    of other servers."""
+    preset, typed = server.preset, container.typed
+    closed = {preset.port} if server.configured(preset.port_flags, preset.port_env) == str(listens) else set()
+    if preset.only_port and not server.has_env_from and not server.may_hold_options:
+        written = "\n".join((*typed.command, *typed.args, *(each.value for each in typed.env)))
+        closed.update(port for port in _default_ports() - {preset.port} if str(port) not in written)
+    return frozenset(closed - {listens, *container.tcp_ports})
+
+
+@table
+def _default_ports() -> frozenset[int]:
+    """The default ports of all servers."""
+    return frozenset(preset.port for preset in known_presets().values()) - {0}
+
+
+def _senders(
+    target: Target, template: PodTemplate, facts: Facts, closed: frozenset[int]
+) -> Iterator[tuple[str, int]]:
+    """The Services and InferencePools that send requests for the pods to a closed port, and this port."""
     labels = template.typed.metadata.labels
-    for service in selecting(labels, facts):
+    for service in selecting(labels, facts) if closed else ():
         numbers = (each.port if each.target_port is None else each.target_port for each in service.spec.ports)
-        if port in numbers and service.has_address and selects_only(service, target, facts) is not None:
-            yield f"Service {service.name}"
-    for pool in pools_of(labels, facts):
-        if port in target_ports(pool):
-            yield f"InferencePool {text(pool, 'metadata', 'name')}"
+        port = next((each for each in numbers if isinstance(each, int) and each in closed), None)
+        if port and service.has_address and selects_only(service, target, facts) is not None:
+            yield f"Service {service.name}", port
+    for pool in pools_of(labels, facts) if closed else ():
+        port = next((each for each in target_ports(pool) if each in closed), None)
+        if port:
+            yield f"InferencePool {text(pool, 'metadata', 'name')}", port
 
 
 def _by_name(target: Target, template: PodTemplate, facts: Facts) -> Findings:
