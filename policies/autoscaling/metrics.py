@@ -75,6 +75,18 @@ def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
         yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value, bool(metric.pods))
 
 
+def named_metrics(target: Target) -> Iterator[tuple[str, list[str]]]:
+    """The names in each metric or query of an autoscaler, with its path; those of functions, too."""
+    if target.kind == AUTOSCALER:
+        for n, metric in enumerate(target.read(HorizontalPodAutoscaler).spec.metrics[:_MAX]):
+            source = metric.pods or metric.object or metric.external
+            if source is not None:
+                yield f"spec.metrics[{n}]", [source.metric.name]
+    elif target.kind == SCALED_OBJECT:
+        for n, trigger in enumerate(target.read(ScaledObject).spec.triggers[:_MAX]):
+            yield f"spec.triggers[{n}]", _NAME.findall(query_of(trigger))
+
+
 def query_of(trigger: Trigger) -> str:
     """The query of a trigger by Prometheus; empty for others, and for a query that is too long."""
     query = trigger.metadata.get("query", "") if trigger.type == "prometheus" else ""

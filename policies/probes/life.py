@@ -248,6 +248,11 @@ class LoadMetrics(Model):
 
     names: tuple[str, ...] = Field(min_length=1, description="their names")
     of_router: bool = Field(False, description="whether another pod than the one that is scaled shows them")
+    flags: tuple[str, ...] = Field(
+        (), description="flags without which it shows none; absent: it always does"
+    )
+    env: tuple[str, ...] = Field((), description="environment variables with the same effect")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it shows none")
     source: str = Field(description="the documentation or code that shows them")
 
 

@@ -1,15 +1,16 @@
-"""autoscaler-target-unreachable: targets above the greatest value of their metric."""
+"""autoscaler-target-unreachable: targets that a metric never reaches, and metrics without a value."""
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Final
 
-from policies.autoscaling.metrics import KnownMetric, MaximumOption, used_metrics
+from policies.autoscaling.metrics import KnownMetric, MaximumOption, named_metrics, used_metrics
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.scaled_objects import pods_of
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
-from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledObject
 from policies.kube.pods import Role
 from policies.kube.quantities import whole_number
 from policies.probes.recognition import Server, release
@@ -20,6 +21,7 @@ _TOLERANCE: Final = Decimal("1.1")
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    yield from _without_metrics(target, facts)
     for used in used_metrics(target):
         if used.known is None or used.target is None:
             continue
@@ -42,19 +44,63 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-def _value_for(known: KnownMetric, option: MaximumOption, target: Target, facts: Facts) -> int | None:
-    """The option's value in the only server of the scaled pods; None if it is unknown."""
+def _without_metrics(target: Target, facts: Facts) -> Findings:
+    """Findings about metrics that the scaled server shows only with an option."""
+    server = _server(target, facts)
+    shown = None if server is None else server.preset.load_metrics
+    if (
+        server is None
+        or shown is None
+        or server.conditional
+        or server.has_env_from
+        or server.may_hold_options
+    ):
+        return
+    if server.has_option(*server.preset.config_flags):
+        return
+    off = server.has_option(*shown.unless_flags)
+    lacking = shown.flags and not server.has_option(*shown.flags) and not server.has_variable(*shown.env)
+    if not off and not lacking:
+        return
+    prefix = shown.names[0].partition(":")[0]
+    for path, words in named_metrics(target):
+        name = next((word for word in words if re.split("[:_]", word)[0] == prefix), None)
+        if name is None:
+            continue
+        flag = next(each for each in shown.unless_flags if server.has_option(each)) if off else shown.flags[0]
+        yield Finding(
+            path,
+            f"The metric {name} has no value, because {server.name} shows its metrics only "
+            f"with{'out' if off else ''} {flag}. This metric never adds a pod.",
+            f"{'Remove' if off else 'Add'} {flag}.",
+        )
+        return
+
+
+def _server(target: Target, facts: Facts) -> Server | None:
+    """The only server of the scaled pods; None if there are several."""
+    reference = (
+        target.read(HorizontalPodAutoscaler).spec.scale_target_ref
+        if target.kind == AUTOSCALER
+        else target.read(ScaledObject).spec.scale_target_ref
+    )
     servers = [
         server
-        for view in pods_of(target.read(HorizontalPodAutoscaler).spec.scale_target_ref, facts)
+        for view in pods_of(reference, facts)
         for container in view.containers
         if container.role is Role.MAIN and (server := recognised(container, facts)) is not None
     ]
-    if len(servers) != 1 or servers[0].conditional or servers[0].has_option(*option.unless_flags):
+    return servers[0] if len(servers) == 1 else None
+
+
+def _value_for(known: KnownMetric, option: MaximumOption, target: Target, facts: Facts) -> int | None:
+    """The option's value in the only server of the scaled pods; None if it is unknown."""
+    server = _server(target, facts)
+    if server is None or server.conditional or server.has_option(*option.unless_flags):
         return None
-    metrics = servers[0].preset.load_metrics
+    metrics = server.preset.load_metrics
     shown = metrics is not None and not set(known.names).isdisjoint(metrics.names)
-    return _value(option, servers[0]) if shown else None
+    return _value(option, server) if shown else None
 
 
 def _value(option: MaximumOption, server: Server) -> int | None:
