@@ -140,6 +140,12 @@ class MadeDeployment(Model):
         default_factory=dict,
         description="annotations with values with which it makes no autoscaler",
     )
+    metric: str = Field("", description="field with the metric of its autoscaler, if there is one")
+    by_cpu: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="annotations with values with which its autoscaler scales by CPU without `metric`",
+    )
+    by_cpu_unless: tuple[str, ...] = Field((), description="fields with which it does not")
     strategy: str = Field("", description="field with its strategy, if there is one")
     max_surge: int | str = Field("25%", description="of the rolling update, if there is no strategy")
     max_unavailable: int | str = Field("25%", description="the same")

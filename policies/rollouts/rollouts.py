@@ -20,7 +20,7 @@ from policies.core.workloads import MadeDeployment
 from policies.kube import group_kinds
 from policies.kube.field_paths import Steps, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET
-from policies.kube.json import Json, dig
+from policies.kube.json import Json, dig, text
 from policies.kube.objects.metadata import IntOrString, Object
 from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.objects.reading import readable
@@ -272,6 +272,8 @@ class MadeAutoscaler(Struct, frozen=True):
     """Field path of the most pods."""
     least: int
     most: int
+    metric: str
+    """`cpu` or the name of another metric; empty if it is unknown."""
 
 
 def made_autoscalers(target: Target) -> Iterator[MadeAutoscaler]:
@@ -282,7 +284,10 @@ def made_autoscalers(target: Target) -> Iterator[MadeAutoscaler]:
         external = any(annotations.get(key) in values for key, values in made.most_unless.items())
         if isinstance(most, int) and not external:
             path = field_path((*steps, made.most))
-            yield MadeAutoscaler(template, path, _made_replicas(target, steps, made), most)
+            metric = text(node, made.metric)
+            if not metric and not any(field in node for field in made.by_cpu_unless):
+                metric = "cpu" if any(annotations.get(key) in made.by_cpu[key] for key in made.by_cpu) else ""
+            yield MadeAutoscaler(template, path, _made_replicas(target, steps, made), most, metric)
 
 
 def _made(target: Target) -> Iterator[tuple[PodTemplate, Steps, Json, MadeDeployment]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from policies.accelerators.requests import wants_accelerator
 from policies.autoscaling.metrics import used_metrics
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (
     AUTOSCALER,
     DEPLOYMENT,
+    INFERENCE_SERVICE,
     LEADER_WORKER_SET,
     ROLLOUT,
     SCALED_OBJECT,
@@ -16,7 +17,7 @@ from policies.kube.group_kinds import (
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role
 from policies.probes.serving import recognised
-from policies.rollouts.rollouts import autoscaler_of
+from policies.rollouts.rollouts import autoscaler_of, made_autoscalers
 
 _HINT = "Scale by the waiting or running requests that the server counts, or by latency."
 
@@ -24,6 +25,8 @@ _HINT = "Scale by the waiting or running requests that the server counts, or by 
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind in (AUTOSCALER, SCALED_OBJECT):
         yield from _by_gpu(target)
+    elif target.kind == INFERENCE_SERVICE:
+        yield from _of_operator(target, facts)
     else:
         yield from _by_cpu(target, facts)
 
@@ -48,21 +51,31 @@ def _by_cpu(target: Target, facts: Facts) -> Findings:
     if autoscaler is None or target.has_controller or not _only_cpu(autoscaler):
         return
     for template in target.templates:
-        if not wants_accelerator(template.view, facts):
+        yield from _server_by_cpu(template, f"HorizontalPodAutoscaler {autoscaler.name}", facts)
+
+
+def _of_operator(target: Target, facts: Facts) -> Findings:
+    """The same with an autoscaler that an operator makes."""
+    for made in made_autoscalers(target):
+        if made.metric in ("cpu", "memory") and made.least < made.most:
+            yield from _server_by_cpu(made.template, f"The autoscaler of this {target.kind.kind}", facts)
+
+
+def _server_by_cpu(template: PodTemplate, autoscaler: str, facts: Facts) -> Findings:
+    if not wants_accelerator(template.view, facts):
+        return
+    for container in template.containers(Role.MAIN):
+        server = recognised(container, facts)
+        if server is None or not container.typed.resources.limits:
             continue
-        for container in template.containers(Role.MAIN):
-            server = recognised(container, facts)
-            if server is None or not container.typed.resources.limits:
-                continue
-            known = server.preset.load_metrics
-            if server.preset.loads_model or known is not None:
-                yield Finding(
-                    template.at(container),
-                    f"HorizontalPodAutoscaler {autoscaler.name} scales {server.name} only by CPU or "
-                    "memory. The server computes on accelerators, so neither grows with its queue of "
-                    "requests.",
-                    _HINT if known is None else f"Scale by {' or '.join(known.names)}, or by latency.",
-                )
+        known = server.preset.load_metrics
+        if server.preset.loads_model or known is not None:
+            yield Finding(
+                template.at(container),
+                f"{autoscaler} scales {server.name} only by CPU or memory. The server computes on "
+                "accelerators, so neither grows with its queue of requests.",
+                _HINT if known is None else f"Scale by {' or '.join(known.names)}, or by latency.",
+            )
 
 
 def _only_cpu(autoscaler: HorizontalPodAutoscaler) -> bool:
@@ -72,5 +85,7 @@ def _only_cpu(autoscaler: HorizontalPodAutoscaler) -> bool:
 
 
 RULE = rule(
-    __name__, check, (AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET)
+    __name__,
+    check,
+    (AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET, INFERENCE_SERVICE),
 )
