@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.parallelism import devices, on_this_node
+from policies.accelerators.parallelism import devices, on_this_node, per_copy
 from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, has_default_shm, is_small
 from policies.containers.programs import launch_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
-from policies.kube.quantities import bytes_or_zero
+from policies.kube.quantities import bytes_or_zero, whole_number
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
+from policies.rollouts.rollouts import pods_per_replica
 
 _DISABLED_BY: Final = "NCCL_SHM_DISABLE"
 
@@ -35,7 +36,7 @@ def check(target: Target, facts: Facts) -> Findings:
                     HINT,
                 )
                 continue
-            ranks = max(on_this_node(server), _by_default(server, container))
+            ranks = max(on_this_node(server), _by_default(server, container), _in_group(target, server))
             if ranks > 1 and devices(container) > 1 and is_small(template, container):
                 yield Finding(
                     template.at(container, "volumeMounts"),
@@ -73,6 +74,16 @@ def _by_default(server: Server, container: Container) -> int:
         return 0
     options = any(server.configured(each.flags, each.variables) is not None for each in known.spread)
     return 0 if options else devices(container)
+
+
+def _in_group(target: Target, server: Server) -> int:
+    """The accelerators on one of the nodes that share a server; 0 if unknown."""
+    if not server.spans_pods or server.conditional or server.may_hold_options:
+        return 0
+    nodes = whole_number(server.options.value(("--nnodes",)), 4) or sum(
+        n for _, n in pods_per_replica(target)
+    )
+    return per_copy(server) // nodes if nodes > 1 else 0
 
 
 RULE = rule(__name__, check)
