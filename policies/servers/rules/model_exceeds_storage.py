@@ -116,8 +116,10 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
     names = (*reserved.flags, *reserved.env)
     value = server.configured(reserved.flags, reserved.env)
     if value is None:
-        changed = server.has_env_from or server.may_have_option(*reserved.flags, *reserved.unless_flags)
-        if not reserved.default or changed or not _is_since(server, container, reserved.since):
+        if not reserved.default or server.has_env_from or server.has_option(*reserved.unless_flags):
+            return 0, ""
+        changed = server.may_have_option(*reserved.flags, *reserved.unless_flags)
+        if changed or not _is_since(server, container, reserved.since):
             return 0, ""
         return reserved.default * reserved.unit, f"{names[0]} {reserved.default}, the default"
     if not value.isascii() or not value.replace(".", "", 1).isdigit() or len(value) > 9:
