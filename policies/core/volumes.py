@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from policies.core import data
@@ -16,7 +17,9 @@ class Unattached(Model):
     """An entry of `volumes.yaml`: a provisioner for whose volumes a second pod never waits."""
 
     provisioner: str
-    classes: tuple[str, ...] = Field((), description="names that its installation gives to StorageClasses")
+    classes: tuple[str, ...] = Field(
+        (), description="names of StorageClasses, which others continue: `nfs-csi` is in `fast-nfs-csi-v2`"
+    )
     source: str
 
 
@@ -55,7 +58,14 @@ def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
     storage, name = class_of(claim, facts), claim.spec.storage_class_name
     if storage is not None:
         return all(storage.provisioner != each.provisioner for each in unattached())
-    return all(name not in each.classes for each in unattached())
+    return name is None or not _is_named(name)
+
+
+@lru_cache(maxsize=256)
+def _is_named(storage_class: str) -> bool:
+    """Whether the name of an unknown StorageClass tells that its volumes are not attached."""
+    name = f"-{storage_class}-"
+    return any(f"-{known}-" in name for each in unattached() for known in each.classes)
 
 
 def _volumes_of(claim: PersistentVolumeClaim, facts: Facts) -> list[PersistentVolume]:
