@@ -31,14 +31,19 @@ class ClaimUser(Struct, frozen=True):
 def user_elsewhere(
     target: Target, pod: PodSpec, claim: PersistentVolumeClaim, facts: Facts
 ) -> ClaimUser | None:
-    """Another workload that mounts a ReadWriteOnce claim of a pod, maybe on another node. The webhook's
-    caches keep no volumes of other workloads: it is found in files and by a scan."""
-    if claim.spec.access_modes != ("ReadWriteOnce",):
-        return None
-    for user in _users(target, claim.name, facts):
-        if _may_be_apart(pod, user.pod, claim, facts):
-            return user
-    return None
+    """Another workload that mounts a ReadWriteOnce claim of a pod, maybe on another node."""
+    return next(users_elsewhere(target, pod, claim, facts), None)
+
+
+def users_elsewhere(
+    target: Target, pod: PodSpec, claim: PersistentVolumeClaim, facts: Facts
+) -> Iterator[ClaimUser]:
+    """All of them. The webhook's caches keep no volumes of other workloads: they are found in files and by a
+    scan."""
+    if claim.spec.access_modes == ("ReadWriteOnce",):
+        for user in _users(target, claim.name, facts):
+            if _may_be_apart(pod, user.pod, claim, facts):
+                yield user
 
 
 def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:

@@ -28,7 +28,7 @@ from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import StatefulSet
 from policies.relations.domains import MAX_NODES
-from policies.rollouts.held_claims import is_together, user_elsewhere
+from policies.rollouts.held_claims import is_together, users_elsewhere
 from policies.rollouts.rollouts import (
     made_rollouts,
     minimum_replicas,
@@ -98,18 +98,19 @@ def _of_claims(
 
 
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
-    """A finding about ReadWriteOnce claims that other workloads mount, too, maybe on another node."""
+    """A finding about ReadWriteOnce claims that other workloads mount, too, maybe on another node. One edit
+    is right for all of them, so the first one by name has the finding."""
     if template.completes or not minimum_replicas(target, facts):
         return
     pod = template.typed.spec
-    here = only_node(pod)
+    own, here = f"{target.kind.kind} {target.name}", only_node(pod)
     paths: dict[str, str] = {}
     users: dict[str, None] = {}
     for path, claim in _claims_of(template, facts):
-        other = user_elsewhere(target, pod, claim, facts)
-        if other is None:
+        others = list(users_elsewhere(target, pod, claim, facts))
+        if not others or any(other.name < own for other in others):
             continue
-        who, there = other.name, only_node(other.pod)
+        who, there = others[0].name, only_node(others[0].pod)
         if here and there:
             yield Finding(
                 path,
@@ -120,7 +121,7 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
             )
             return
         paths.setdefault(claim.name, path)
-        users[who] = None
+        users.update(dict.fromkeys(other.name for other in others))
     if paths:
         several = len(paths) > 1
         them, volume = ("them", "volumes") if several else ("it", "volume")
