@@ -24,9 +24,19 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if not target.replicas:
-        return
-    yield from islice(_read_too_early(target, facts), 1)
+    """One finding: what deploys the workload later is right for all that it waits for."""
+    if target.replicas:
+        first = next(_read_too_early(target, facts), None)
+        waiting = _waits_too_early(target, facts)
+        if first is not None and (waiting is None or waiting.certainty is not Certainty.CERTAIN):
+            yield first
+        elif waiting is not None:
+            yield waiting
+
+
+def _waits_too_early(target: Target, facts: Facts) -> Finding | None:
+    """About the first Service that the workload waits for, and that is deployed after the workload has
+    ended."""
     for link in (*blocking_links(target)[:_MAX], *tried_links(target)[:_MAX]):
         found = resolve(link.host, facts.namespace, facts.cluster)
         # Only manifests have annotations; objects in a cluster were deployed before.
@@ -39,8 +49,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         finding = _compared(target, link, found.service, providers)
         if finding is not None:
-            yield finding
-            return
+            return finding
+    return None
 
 
 def _read_too_early(target: Target, facts: Facts) -> Findings:
