@@ -80,6 +80,8 @@ class ManifestCluster(WholeObjects):
                 continue
             if known.problem(obj):
                 continue  # its own review says so
+            if not known.namespaced and "$" in text(obj, "metadata", "name"):
+                continue  # a template of Nodes or ResourceSlices, from which a script makes any number
             found.setdefault((known.resource, None), []).append(obj)
             if known.namespaced:
                 found.setdefault((known.resource, namespace_of(obj)), []).append(obj)

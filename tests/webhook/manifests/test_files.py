@@ -117,6 +117,17 @@ def test_absent_resources_are_unknown() -> None:
     assert cluster.listing(Resource.SERVICES, "ml") is services, "what is derived must be remembered"
 
 
+def test_templates_of_nodes_are_unknown() -> None:
+    """A script makes any number of Nodes from such a template, so it doesn't show what the cluster has."""
+
+    def node(name: str) -> Json:
+        return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+
+    assert ManifestCluster([node("${node_name}")]).listing(Resource.NODES) is None
+    found = ManifestCluster([node("${node_name}"), node("gpu-1")]).listing(Resource.NODES)
+    assert [each["metadata"]["name"] for each in found or ()] == ["gpu-1"]
+
+
 def test_only_labelled_config_maps_are_model_configs() -> None:
     plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}}
     marked = {**plain, "metadata": {"name": "y", "labels": {"mlchassis.dev/model-config": "true"}}}
