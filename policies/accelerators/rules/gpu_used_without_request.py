@@ -18,6 +18,9 @@ from policies.probes.serving import recognised
 
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _NO_DEVICES: Final = frozenset({"", "none", "void"})
+_OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
+_NONE_OF_CUDA: Final = frozenset({"", "-1"})
+"""https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables"""
 _GPU: Final = "nvidia.com/"
 _MANY_CPUS: Final = 4
 """CPUs of one pod that other pods of a node with accelerators will miss."""
@@ -83,7 +86,11 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
     index = next((index for index, each in enumerate(spec.tolerations) if each.key in keys), None)
     labels = {label.key for vendor in vendors.values() for label in vendor.labels}
     selects = not labels.isdisjoint(spec.node_selector)
-    images = [each for each in template.containers(Role.MAIN) if image_matches(each.image, _images())]
+    images = [
+        each
+        for each in template.containers(Role.MAIN)
+        if image_matches(each.image, _images()) and not _hides_gpus(each)
+    ]
     if images and (index is not None or selects) and recognised(images[0], facts) is None:
         yield Finding(
             template.at(images[0], "resources"),
@@ -100,6 +107,15 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
             "Remove the toleration.",
             Certainty.CERTAIN if _cpus(template) >= _MANY_CPUS else Certainty.LIKELY,
         )
+
+
+def _hides_gpus(container: Container) -> bool:
+    """Whether a variable hides the GPUs of the node from the programs of a container."""
+    none = {_VISIBLE: _NO_DEVICES, _OF_CUDA: _NONE_OF_CUDA}
+    return any(
+        each.value.lower() in none.get(each.name, ()) and each.value_from is None
+        for each in container.typed.env
+    )
 
 
 def _cpus(template: PodTemplate) -> float:
