@@ -50,7 +50,7 @@ def _signs() -> Signs:
 
 def is_first_party(template: PodTemplate, container: Container, facts: Facts) -> bool:
     """Whether the user of the manifest is likely to choose the probes of a serving container."""
-    if not container.image or _is_third_party(container.image) or is_example(container.image):
+    if not container.image or is_third_party(container.image) or is_example(container.image):
         return False
     if recognised(container, facts) is not None:
         return True
@@ -87,7 +87,8 @@ def _third_party() -> Globs:
     return Globs(_signs().third_party_images)
 
 
-def _is_third_party(image: str) -> bool:
+def is_third_party(image: str) -> bool:
+    """Whether an image is a known program of a vendor or a project, by the end of its path."""
     return bool(_third_party().matching(image))
 
 
@@ -105,10 +106,12 @@ def _is_private(image: str) -> bool:
     host, slash, path = image.partition("/")
     if not slash or not ("." in host or ":" in host):
         return False  # Docker Hub
+    if host in _signs().public_registries:
+        return False
     if host.endswith((".gcr.io", ".pkg.dev")) or host == "gcr.io":
         project = path.partition("/")[0]
         return not any(glob_matches(glob, project) for glob in _signs().public_projects)
-    return host not in _signs().public_registries
+    return True
 
 
 def _runs_code(container: Container) -> bool:

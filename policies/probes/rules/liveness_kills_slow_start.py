@@ -14,7 +14,7 @@ from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Role
-from policies.probes.first_party import has_a_model, is_example
+from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
@@ -105,7 +105,7 @@ def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
     server = recognised(probe.container, facts)
     if (workload is not None and workload.gk == _NOTEBOOK) or (server is not None and server.preset.doubt):
         return False
-    if is_example(probe.container.image):
+    if is_example(probe.container.image) or is_third_party(probe.container.image):
         return False
     if _requests_accelerators(typed):
         return True
