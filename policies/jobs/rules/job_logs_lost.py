@@ -8,6 +8,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
 from policies.jobs.jobs import JobRetries, is_hook, is_labelled_training, is_someone_elses, jobs_in
+from policies.jobs.schedules import shortest_period
 from policies.kube.field_paths import field_path
 from policies.kube.metadata import HELM_HOOK
 from policies.kube.objects.metadata import Object
@@ -41,10 +42,12 @@ def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(JobRetries)
     least = settings.min_log_retention
     # More than an hour is the author's decision, unless the policy sets a minimum.
-    shortest = least if "min_log_retention" in settings.given else min(least, LONG_ENOUGH)
+    decided = "min_log_retention" in settings.given
+    shortest = least if decided else min(least, LONG_ENOUGH)
     for run in runs:
         seconds = run.value(run.life.ttl) if run.life.ttl else None
-        if isinstance(seconds, int) and not isinstance(seconds, bool) and seconds < shortest:
+        is_short = isinstance(seconds, int) and not isinstance(seconds, bool) and seconds < shortest
+        if is_short and (decided or not _is_seen_again(runs, seconds)):
             yield Finding(
                 run.at(run.life.ttl),
                 f"{_what(run, target)} is deleted {seconds} s after it ends, together with the logs of its "
@@ -53,6 +56,14 @@ def check(target: Target, facts: Facts) -> Findings:
             )
         yield from _of_ended_pods(run)
         yield from _of_failed_runs(run, runs)
+
+
+def _is_seen_again(runs: list[Run], seconds: int) -> bool:
+    """Whether a scheduled run starts while the logs of the last one are kept: a failure that lasts is always
+    in them."""
+    schedules = (run.value(run.life.schedule.field) for run in runs if run.life.schedule is not None)
+    periods = (shortest_period(each) for each in schedules if isinstance(each, str))
+    return any(period is not None and period <= seconds for period in periods)
 
 
 def _of_ended_pods(run: Run) -> Findings:
