@@ -22,6 +22,7 @@ MAY: Final = {
     "init-waits-on-job": "it counts the Deployments and StatefulSets that wait",
     "readiness-external-dependency": "only built-in kinds are known to have no further ports",
     "readiness-waits-on-own-service": "it reports what the rule above does not",
+    "volume-out-of-reach": "of several workloads, the first by kind and name reports it",
     "service-port-unknown": "variants of one Rollout in several files are not compared",
 }
 """Rules that find something else, and why they may."""
