@@ -1,22 +1,33 @@
 """service-selects-workers: Services that send requests to pods that do not serve: the workers of a group, or
-those of a Job next to the servers."""
+the pods of a Job or another program next to the servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
 
 from msgspec import Struct
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.groups import LWS_NAME
+from policies.core.pod_view import PodView
 from policies.core.services import selecting, selects, workloads_of
-from policies.kube.group_kinds import CRON_JOB, JOB, LEADER_WORKER_SET, STATEFUL_SET
+from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, LEADER_WORKER_SET, STATEFUL_SET
+from policies.kube.json import mapping
+from policies.kube.names import listed
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.pods import PodSpec, PodTemplateSpec
 from policies.kube.objects.workloads import LeaderWorkerSet
 from policies.kube.pods import Role
 from policies.probes.recognition import GroupRole, Server
 from policies.probes.serving import recognised
+
+_MAX: Final = 8
+"""Workloads of a Service that are compared."""
+_HINT: Final = (
+    "Give the pods another label, such as app.kubernetes.io/component, and add it to the Service's selector."
+)
 
 
 class _Group(Struct, frozen=True):
@@ -37,7 +48,10 @@ def check(target: Target, facts: Facts) -> Findings:
         for template in target.templates:
             yield from _run(template, facts)
         return
-    for group in _groups(target, facts):
+    if target.kind in (DEPLOYMENT, STATEFUL_SET):
+        for template in target.templates if facts.whole is not None else ():
+            yield from _idle(target, template, facts)
+    for group in _groups(target, facts) if target.kind != DEPLOYMENT else ():
         for service in selecting(group.labels, facts):
             if service.has_address and selects(service, group.first):
                 yield Finding(
@@ -65,10 +79,49 @@ def _run(template: PodTemplate, facts: Facts) -> Findings:
                 f"{template.metadata_path}.labels",
                 f"Service {service.name} of {served[0].kind} {served[0].name} also selects these pods. While "
                 "they run, their share of the requests is refused.",
-                "Give the pods another label, such as app.kubernetes.io/component, and add it to the "
-                "Service's selector.",
+                _HINT,
             )
             return
+
+
+def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """Findings about pods that do not listen on the port to which a Service sends for another workload."""
+    typed = template.typed
+    ports = {port for container in template.containers() for port in container.tcp_ports}
+    roles = {server.role for server in _servers(template, facts)}
+    if not (ports and not roles) and roles != {GroupRole.WORKER}:
+        return
+    for service in selecting(typed.metadata.labels, facts):
+        asked = {port.target_port or port.port for port in service.spec.ports}
+        if not service.has_address or not asked or not all(isinstance(port, int) for port in asked):
+            continue
+        if not asked.isdisjoint(ports):
+            continue
+        selector = LabelSelector(match_labels=service.spec.selector)
+        for obj, other in islice(workloads_of(selector, facts), _MAX):
+            if other.name != target.name and _has_server(
+                facts.view(mapping(obj, "spec", "template")), asked, facts
+            ):
+                yield Finding(
+                    f"{template.metadata_path}.labels",
+                    f"Service {service.name} of {other.kind} {other.name} also selects these pods, which "
+                    f"don't listen on port {listed(sorted(map(str, asked)))}. Their share of the requests is "
+                    "refused.",
+                    _HINT,
+                    Certainty.LIKELY,
+                )
+                return
+
+
+def _has_server(pod: PodView, ports: set[int | str], facts: Facts) -> bool:
+    """Whether a recognised server serves on one of the ports."""
+    return any(
+        container.role is Role.MAIN
+        and (server := recognised(container, facts)) is not None
+        and server.role is GroupRole.SERVES
+        and not ports.isdisjoint({*container.tcp_ports, server.preset.port})
+        for container in pod.containers
+    )
 
 
 def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
@@ -113,4 +166,4 @@ def _servers(template: PodTemplate, facts: Facts) -> Iterator[Server]:
     return (server for server in found if server is not None)
 
 
-RULE = rule(__name__, check, (LEADER_WORKER_SET, STATEFUL_SET, JOB, CRON_JOB))
+RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, JOB, CRON_JOB))
