@@ -14,7 +14,7 @@ from policies.commands.durations import seconds
 from policies.core import data
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import GroupKind
+from policies.kube.group_kinds import SERVICE, GroupKind
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects import services as objects
 from policies.kube.objects.kinds import type_of
@@ -53,6 +53,7 @@ class GatewayKind(Model):
     policies: tuple[str, ...] = Field(
         (), description="kinds, as `Kind.group`, that may set the limit: it is unknown if there is one"
     )
+    named_by: str = Field("", description="the annotation of Services that names such a policy, as JSON")
     key: str = Field("", description="the key of the limit in an annotation of `key=value` pairs")
     default: int | None = Field(None, description="the limit without a setting; absent: none")
     parent: bool = Field(False, description="whether the default counts only if the route's Gateway is known")
@@ -166,7 +167,11 @@ def _by_policy(
         limit = min(filter(None, values), default=None)
         if limit is None:
             continue
-        name = f"{gateway.group_kind.kind} {text(obj, 'metadata', 'name')}"
+        own_name = text(obj, "metadata", "name")
+        name = f"{gateway.group_kind.kind} {own_name}"
+        for service in cluster.every(SERVICE, namespace) if gateway.named_by else ():
+            if f'"{own_name}"' in text(service, "metadata", "annotations", gateway.named_by):
+                yield Routed(gateway, name, f"{_SERVICE} {text(service, 'metadata', 'name')}", limit, False)
         for target in (*maps(obj, "spec", "targetRefs"), mapping(obj, "spec", "targetRef")):
             for reference in _targeted(target, cluster, namespace):
                 backend = _followed(reference, cluster, namespace)
