@@ -92,10 +92,9 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     if not (ports and not roles) and roles != {GroupRole.WORKER}:
         return
     for service in selecting(typed.metadata.labels, facts):
-        asked = {port.target_port or port.port for port in service.spec.ports}
-        if not service.has_address or not asked or not all(isinstance(port, int) for port in asked):
-            continue
-        if not asked.isdisjoint(ports):
+        targets = {port.target_port or port.port for port in service.spec.ports}
+        asked = {port for port in targets if isinstance(port, int)}
+        if not service.has_address or asked != targets or not asked.isdisjoint(ports):
             continue
         selector = LabelSelector(match_labels=service.spec.selector)
         for obj, other in islice(workloads_of(selector, facts), _MAX):
@@ -113,7 +112,7 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
                 return
 
 
-def _has_server(pod: PodView, ports: set[int | str], facts: Facts) -> bool:
+def _has_server(pod: PodView, ports: set[int], facts: Facts) -> bool:
     """Whether a recognised server serves on one of the ports."""
     return any(
         container.role is Role.MAIN
