@@ -7,6 +7,7 @@ from typing import Final
 
 from policies.core import data
 from policies.core.facts import Facts
+from policies.core.listing import TypedIndex
 from policies.core.settings import Field, Model
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
@@ -42,9 +43,17 @@ def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
 
 
 def volume_of(claim: PersistentVolumeClaim, facts: Facts) -> PersistentVolume | None:
-    """The volume to which a claim is bound; None if there is none, or if it is unknown."""
+    """The volume to which a claim is bound, or that is reserved for it; None if there is none, or if it is
+    unknown."""
     volumes, name = facts.cluster_objects(PersistentVolume), claim.spec.volume_name
-    return None if volumes is None or not name else volumes.named(name)
+    if volumes is None or name:
+        return None if volumes is None else volumes.named(name)
+    reserved = [
+        volume
+        for volume in volumes.by(_BY_CLAIM, claim.name)
+        if volume.spec.claim_ref.namespace == (claim.metadata.namespace or facts.namespace)
+    ]
+    return reserved[0] if len(reserved) == 1 else None
 
 
 def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
@@ -80,3 +89,7 @@ def _volumes_of(claim: PersistentVolumeClaim, facts: Facts) -> list[PersistentVo
         if volume.spec.storage_class_name == (spec.storage_class_name or "")
         and volume.spec.claim_ref.name in ("", claim.name)
     ]
+
+
+_BY_CLAIM: Final = TypedIndex(PersistentVolume, lambda volume: filter(None, (volume.spec.claim_ref.name,)))
+"""The volumes by the name of the claim that each is reserved for."""

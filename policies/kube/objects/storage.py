@@ -31,6 +31,7 @@ class VolumeSource(Part):
 
 class ClaimReference(Part):
     name: str = ""
+    namespace: str = ""
 
 
 class PersistentVolumeSpec(Part):

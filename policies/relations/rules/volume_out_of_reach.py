@@ -91,7 +91,7 @@ def _of_claims(
     template: PodTemplate, nodes: Sequence[AcceleratorNode], facts: Facts, certainty: Certainty
 ) -> Findings:
     for path, claim in _claims_of(template, facts):
-        if claim.spec.volume_name:
+        if claim.spec.volume_name or volume_of(claim, facts) is not None:
             yield from _bound(claim, path, nodes, facts, certainty)
         else:
             yield from _unbound(claim, path, nodes, facts)
@@ -218,16 +218,16 @@ def _bound(
     facts: Facts,
     certainty: Certainty,
 ) -> Findings:
-    pod = _required(claim, facts)
+    volume, pod = volume_of(claim, facts), _required(claim, facts)
     required = None if pod is None else pod.affinity.node_affinity.required
-    if pod is None or required is None or not is_within_limits(pod):
+    if volume is None or pod is None or required is None or not is_within_limits(pod):
         return
     different = _different_nodes(pod, nodes)
     if any(admits(pod, node.name, node.described, partial=node.pool is not None) for node in different):
         return
     yield Finding(
         path,
-        f"Claim {claim.name} is bound to PersistentVolume {claim.spec.volume_name}, which only nodes with "
+        f"Claim {claim.name} is bound to PersistentVolume {volume.name}, which only nodes with "
         f"{_labels(required)} can mount. The nodes that can run this pod ({_names(nodes)}) aren't among "
         "them, so the pod stays Pending.",
         "Copy the data to a volume where the accelerators are, or run the pod on nodes where the volume is.",
