@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET
-from policies.quotas.quotas import QuotaMatch, in_use, is_running, quota_matches, used_by_other_manifests
+from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE
+from policies.kube.objects.limits import ResourceQuota
+from policies.kube.objects.ray import RayService
+from policies.quotas.limit_ranges import amounts, formatted
+from policies.quotas.quotas import (
+    QuotaMatch,
+    covers,
+    in_use,
+    is_running,
+    pods_of,
+    quota_matches,
+    used_by_other_manifests,
+)
 from policies.rollouts.rollouts import RolloutOutcome, outcome
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == RAY_SERVICE:
+        yield from _second_cluster(target, facts)
+        return
     for each in quota_matches(target, facts):
         try:
             found = _finding(target, each, facts)
@@ -55,6 +71,43 @@ def _among_manifests(target: Target, each: QuotaMatch, facts: Facts) -> Finding 
     return _stuck(target, full, Certainty.LIKELY)
 
 
+def _second_cluster(target: Target, facts: Facts) -> Findings:
+    """A finding about a RayService, whose upgrade starts a second cluster before it removes the first."""
+    spec, quotas = target.read(RayService).spec, facts.objects(ResourceQuota)
+    if not quotas or target.has_controller or spec.upgrade_strategy.type == "None":
+        return
+    groups = spec.ray_cluster_config.worker_group_specs
+    sizes = [max(each.min_replicas, each.replicas or 0) * each.num_of_hosts for each in groups]
+    cluster = [
+        pods_of(template.view, 1 if template.entry is None else sizes[template.entry], facts)
+        for template in target.templates
+    ]
+    for quota in quotas:
+        usage: dict[str, Decimal] = {}
+        for pods in cluster:
+            if pods is None or not covers(quota, pods):
+                return
+            for name, amount in pods.usage.items():
+                usage[name] = usage.get(name, Decimal(0)) + amount
+        try:
+            hard = amounts(quota.spec.hard)
+        except ValueError:
+            continue  # a quantity that no API server accepts
+        for name in sorted(hard.keys() & usage.keys()):
+            if usage[name] <= hard[name] < 2 * usage[name]:
+                yield Finding(
+                    "spec.upgradeStrategy",
+                    "An upgrade starts a second cluster before it removes the first. Each takes "
+                    f"{formatted(name, usage[name])} {name}, and ResourceQuota {quota.name} allows "
+                    f"{formatted(name, hard[name])}. It refuses pods of the new cluster, which never becomes "
+                    "ready.",
+                    "Raise the quota to twice the cluster, or set upgradeStrategy.type: None and accept an "
+                    "interruption.",
+                    Certainty.LIKELY,
+                )
+                return
+
+
 def _stuck(target: Target, full: str, certainty: Certainty) -> Finding:
     groups = target.kind == LEADER_WORKER_SET
     strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
@@ -67,4 +120,4 @@ def _stuck(target: Target, full: str, certainty: Certainty) -> Finding:
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET), unowned=True)
+RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE), unowned=True)
