@@ -61,6 +61,20 @@ def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
             yield ClaimUser(f"Pod {single.name}", single.spec)
 
 
+def server_elsewhere(
+    target: Target, pod: PodSpec, claim: PersistentVolumeClaim, facts: Facts
+) -> ClaimUser | None:
+    """A workload that mounts a ReadWriteOnce claim of a pod that ends, and runs on nodes with another value
+    of a label that the pod selects."""
+    if claim.spec.access_modes != ("ReadWriteOnce",) or not pod.node_selector:
+        return None
+    for user in _users(target, claim.name, facts):
+        others = user.pod.node_selector
+        if any(others.get(key, value) != value for key, value in pod.node_selector.items()):
+            return user if keeps_others_waiting(claim, facts) else None
+    return None
+
+
 def is_together(pod: PodSpec) -> bool:
     """Whether a pod only runs on a node with certain other pods."""
     return any(term.topology_key == HOSTNAME for term in pod.affinity.pod_affinity.required)

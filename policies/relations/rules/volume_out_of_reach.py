@@ -28,7 +28,7 @@ from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import StatefulSet
 from policies.relations.domains import MAX_NODES
-from policies.rollouts.held_claims import is_together, users_elsewhere
+from policies.rollouts.held_claims import is_together, server_elsewhere, users_elsewhere
 from policies.rollouts.rollouts import (
     made_rollouts,
     minimum_replicas,
@@ -100,9 +100,12 @@ def _of_claims(
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """A finding about ReadWriteOnce claims that other workloads mount, too, maybe on another node. One edit
     is right for all of them, so the first one by name has the finding."""
-    if template.completes or not minimum_replicas(target, facts):
-        return
     pod = template.typed.spec
+    if template.completes:
+        yield from _held_by_a_server(target, template, facts)
+        return
+    if not minimum_replicas(target, facts):
+        return
     own, here = f"{target.kind.kind} {target.name}", only_node(pod)
     paths: dict[str, str] = {}
     users: dict[str, None] = {}
@@ -133,6 +136,22 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
             _HELD_HINT,
             Certainty.LIKELY,
         )
+
+
+def _held_by_a_server(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """A finding about a ReadWriteOnce claim that a Job fills on other nodes than those of its servers."""
+    pod = template.typed.spec
+    for path, claim in _claims_of(template, facts) if pod.node_selector else ():
+        user = server_elsewhere(target, pod, claim, facts)
+        if user is not None:
+            yield Finding(
+                path,
+                f"Claim {claim.name} is {_ONE_NODE}, and {user.name} mounts it on other nodes than this pod "
+                "selects. If its volume is attached there first, this pod waits as long as the other runs.",
+                "Select the same nodes, run it as an init container, or use a ReadWriteMany claim.",
+                Certainty.LIKELY,
+            )
+            return
 
 
 def _shared(target: Target, facts: Facts) -> Findings:
