@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.e2e.binaries import module_source
 from tests.e2e.controlplane import ControlPlane
@@ -21,12 +22,16 @@ class Definitions:
     files: str
     """A glob below the module."""
 
+    def found(self) -> list[Path]:
+        """Their files."""
+        files = sorted(module_source(self.module, self.version, self.sum).glob(self.files))
+        assert files, self
+        return files
+
     @contextmanager
     def installed(self, control_plane: ControlPlane) -> Iterator[None]:
         """The API server serves them; they are taken away afterwards."""
-        source = module_source(self.module, self.version, self.sum)
-        arguments = [f"--filename={path}" for path in sorted(source.glob(self.files))]
-        assert arguments, self
+        arguments = [f"--filename={path}" for path in self.found()]
         # On the server: some are larger than the annotation of a client's apply may be.
         listed = control_plane.kubectl("apply", "--server-side", "-o", "name", *arguments).stdout.split()
         for name in listed:
@@ -52,6 +57,12 @@ PROMETHEUS_OPERATOR = Definitions(
     "v0.93.0",
     "h1:AohlYJT+En8TmNpAcEUJ3GsaJTAqfEBwHmGTVpRm/Io=",
     "example/prometheus-operator-crd/*.yaml",
+)
+SPARK_OPERATOR = Definitions(
+    "github.com/kubeflow/spark-operator/v2",
+    "v2.3.0",
+    "h1:cYN/331gwkdZ0S/ai72JQoUv7UK52O2OQOWFpl8XhPc=",
+    "config/crd/bases/*.yaml",
 )
 
 
