@@ -143,6 +143,13 @@ class Schedule(Model):
     instead: str = Field(description="the value with which the next one waits or is left out")
 
 
+class PerPod(Model):
+    """Where a workload says how many processes torchrun starts in each pod."""
+
+    fields: tuple[str, ...] = Field(min_length=1, description="paths of the number, or of `auto`")
+    default: str = Field("", description="the value without them; empty: unknown")
+
+
 class Embedded(Model):
     """The spec of another kind inside a spec."""
 
@@ -213,6 +220,7 @@ class Life(Model):
         (), description="paths of fields with which roles run one after the other"
     )
     gang: Gang | None = None
+    per_pod: PerPod | None = None
     schedule: Schedule | None = None
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
     misplaced: Mapping[str, str] = Field(
@@ -315,6 +323,15 @@ class Run(Struct, frozen=True):
     @property
     def is_elastic(self) -> bool:
         return any(map(self.has, self.life.elastic))
+
+    @property
+    def per_pod(self) -> str:
+        """What the operator tells torchrun about the number of processes in each pod; empty if nothing."""
+        known = self.life.per_pod
+        if known is None:
+            return ""
+        written = (self.value(field) for field in known.fields)
+        return str(next((each for each in written if each is not None), known.default))
 
     @property
     def is_suspended(self) -> bool:

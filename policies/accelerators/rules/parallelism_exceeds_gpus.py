@@ -1,9 +1,13 @@
-"""parallelism-exceeds-gpus: servers with options for more GPUs than their container has."""
+"""parallelism-exceeds-gpus: servers and trainings with options for more GPUs than their container has."""
 
 from __future__ import annotations
 
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
+from policies.accelerators.rank_launchers import rank_launcher, ranks_of
+from policies.containers.commands import container_command
+from policies.containers.programs import has_option
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.lives import run_of
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
@@ -15,7 +19,11 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # the operator may add the options for several nodes
         for container in template.containers(Role.MAIN):
             available = devices(container)
-            server = recognised(container, facts) if available else None
+            if not available:
+                continue
+            if template.completes:
+                yield from _training(target, template, container, available)
+            server = recognised(container, facts)
             needed = 0 if server is None else on_this_node(server)
             if server is None or needed <= available or not runs_only(container, server):
                 continue
@@ -35,6 +43,27 @@ def _finding(
         "nodes, add the options for that.",
         Certainty.UNDECIDED if server.has_env_from else Certainty.CERTAIN,
     )
+
+
+def _training(target: Target, template: PodTemplate, container: Container, available: int) -> Findings:
+    """A launcher that starts more ranks than there are GPUs, each of which takes the GPU of its number."""
+    run = run_of(target.obj)
+    per_pod = "" if run is None else run.per_pod
+    for command in container_command(template, container).commands:
+        words = command.argv
+        launcher = rank_launcher(command.name, words)
+        if launcher is None or launcher.least_alone or has_option(words, *launcher.remote, "--cpu"):
+            continue
+        ranks = ranks_of(launcher, words, container, per_pod)
+        if ranks > available and not any("gloo" in word for word in words):
+            yield Finding(
+                template.command_path(container),
+                f"In container {container.name}, {launcher.run} starts {ranks} processes, but the container "
+                f"gets {available} GPUs. Each process takes the GPU of its number, so the training fails at "
+                "every start, unless it computes on processors.",
+                f"Give the container {ranks} GPUs, or start {available} processes.",
+                Certainty.UNDECIDED,
+            )
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

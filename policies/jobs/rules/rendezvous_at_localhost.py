@@ -1,5 +1,5 @@
 """rendezvous-at-localhost: trainings over several pods that meet at localhost, where each pod is alone, or
-at a name that none of their pods has."""
+at a name that none of their pods has, or that wait for more pods than there are."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
         address = options.value(known.address)
         yield from _at_no_pod(split_port(address or "")[0], target, template, container)
         nodes = _at_least(options.value(known.nodes))
+        pods = _of_one_group(options.value(known.rank), address, target) if nodes > 1 else 0
+        if 0 < pods < nodes:
+            yield Finding(
+                template.command_path(container),
+                f"Container {container.name} waits for {nodes} nodes, but this {target.kind.kind} has {pods} "
+                f"pod{'s' * (pods > 1)}. The missing ones never join, and all pods fail when the rendezvous "
+                "times out.",
+                f"Wait for {pods}, or raise the number of pods to {nodes}.",
+            )
+            continue
         if nodes < 2 or _is_first(options.value(known.rank), target, template):
             continue
         where = address
@@ -72,6 +82,22 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
                 "rendezvous times out.",
                 "Use the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
             )
+
+
+def _of_one_group(rank: str | None, address: str | None, target: Target) -> int:
+    """The number of all pods of a workload that is known to be one group; 0 if others may join. A rank that
+    is written belongs to one of several workloads."""
+    run = next(runs_in(target.obj), None)
+    if run is None or run.is_elastic or (rank is not None and whole_number(rank, _DIGITS) is not None):
+        return 0
+    if not run.life.collective:
+        pod = split_port(address or "")[0].lower().partition(".")[0]
+        names = _names_of_pods(target, target.templates[0])[0]
+        if not any(is_numbered(pod, name) for name in names):
+            return 0
+    if target.kind == JOB:
+        return target.read(Job).spec.at_once
+    return sum(role.pods for role in run.roles())
 
 
 def _at_no_pod(host: str, target: Target, template: PodTemplate, container: Container) -> Findings:

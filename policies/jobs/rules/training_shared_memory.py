@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.parallelism import devices
+from policies.accelerators.rank_launchers import RankLauncher, rank_launcher, ranks_of
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
 from policies.commands import is_python
 from policies.containers.commands import container_command
 from policies.containers.programs import Program, flags_and_values, option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.data import load_one, table
-from policies.core.lives import known_lives
+from policies.core.data import load_list, table
+from policies.core.lives import known_lives, run_of
 from policies.core.settings import Field, Model
 from policies.core.workloads import Workload
 from policies.kube.field_paths import every_value_at
@@ -20,36 +21,21 @@ from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 
 
-class RankLauncher(Model):
-    run: str = Field(description="the program, or the module that Python runs")
-    ranks: tuple[str, ...] = Field(description="flags with the number of processes on the node")
-    remote: tuple[str, ...] = Field(
-        (), description="flags for other nodes, with which it is the number on all"
-    )
-    least_alone: int = Field(
-        0, description="the least number of processes that need it without GPUs, too; 0: only GPUs need it"
-    )
-    source: str = Field(description="the documentation of the program")
-
-
 class Loader(Model):
+    """An entry of the table shared_memory.yaml."""
+
     flags: tuple[str, ...] = Field(description="flags with the number of loading processes")
     source: str = Field(description="the documentation of the library")
 
 
-class SharedMemoryUse(Model):
-    """The table shared_memory.yaml."""
-
-    launchers: tuple[RankLauncher, ...]
-    loaders: tuple[Loader, ...]
-
-
 @table
-def _table() -> SharedMemoryUse:
-    return load_one(SharedMemoryUse, "policies.jobs", "shared_memory.yaml")
+def _loaders() -> tuple[Loader, ...]:
+    return load_list(Loader, "policies.jobs", "shared_memory.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    run = run_of(target.obj)
+    per_pod = "" if run is None else run.per_pod
     for template in target.templates:
         workload = template.workload
         if not template.is_as_written and not (workload is not None and workload.without_shm):
@@ -59,7 +45,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.is_ray or not template.completes or not has_default_shm(template):
             continue
         for container in template.containers(Role.MAIN):
-            why = _exchanges(template, container)
+            why = _exchanges(template, container, per_pod)
             if why and is_small(template, container) and not _is_patched(target, template):
                 yield Finding(
                     template.at(container, "volumeMounts"),
@@ -80,13 +66,14 @@ def _patches(obj: Json, workload: Workload) -> bool:
     return any("shm" in str(value) for path in paths for _, value in every_value_at(obj, path))
 
 
-def _exchanges(template: PodTemplate, container: Container) -> str:
-    """Why the processes of a training need a large /dev/shm, as half a sentence; empty if they do not."""
+def _exchanges(template: PodTemplate, container: Container, per_pod: str) -> str:
+    """Why the processes of a training need a large /dev/shm, as half a sentence; empty if they do not.
+    `per_pod`: the number of processes that the kind writes."""
     for command in container_command(template, container).commands:
         words = command.argv
-        launcher = next((each for each in _table().launchers if each.run in (command.name, *words[:4])), None)
+        launcher = rank_launcher(command.name, words)
         if launcher is not None:
-            ranks = whole_number(option(words, *launcher.ranks), 5) or 0
+            ranks = ranks_of(launcher, words, container, per_pod)
             if launcher.least_alone and _is_remote(template, container, launcher, words):
                 continue
             if launcher.least_alone and ranks >= launcher.least_alone:
@@ -95,7 +82,7 @@ def _exchanges(template: PodTemplate, container: Container) -> str:
                 return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
         elif not is_python(command.name):
             continue
-        for loader in _table().loaders:
+        for loader in _loaders():
             if count := whole_number(option(words, *loader.flags), 5):
                 return f"{count} data loading processes pass their batches through it"
     return ""
