@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from policies.commands import SHELLS, is_python
+from policies.containers.programs import started
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lives import known_lives, role_of
@@ -47,11 +48,15 @@ def _findings(
         if not kind:
             continue
         mains = list(template.containers(Role.MAIN))
+        if len(mains) < 2:
+            continue
         known = {each.name: found for each in mains if (found := program(each))}
         others = [each for each in mains if each.name not in known]
         if not others:
             continue
-        stopped = any(_STOPS.search(" ".join(each.typed.argv)) for each in others)
+        stopped = template.typed.spec.share_process_namespace or any(
+            _STOPS.search(" ".join(each.typed.argv)) for each in others
+        )
         for each in mains:
             if each.name in known:
                 yield Finding(
@@ -87,13 +92,29 @@ def sidecars(target: Target, facts: Facts) -> Findings:
     further = facts.settings(Thresholds).endless_sidecars
     return _findings(
         target,
-        lambda container: never_ending(container.image, container.name, further),
+        lambda container: never_ending(container.image, container.name, further) or _follows(container),
         lambda name, kind: (
             f"({name}) runs until something stops it, but the {kind} completes only when all its containers "
             "have ended."
         ),
     )
 
+
+def _follows(container: Container) -> str | None:
+    """The command of a container whose last program never ends: it follows a file, or sleeps."""
+    every = started(container)
+    last = every.all[-1] if every.complete and every.all else ()
+    if "timeout" in " ".join(container.typed.argv):
+        return None
+    if last[:1] == ("sleep",) and last[1:] in _ALWAYS:
+        return " ".join(last)
+    if last[:1] == ("tail",) and any(map(_FOLLOW.match, last)) and not any("--pid" in word for word in last):
+        return "tail -f"
+    return None
+
+
+_ALWAYS: Final = (("infinity",), ("inf",))
+_FOLLOW: Final = re.compile(r"-[a-zA-Z0-9+]*[fF]|--follow")
 
 RULES = (
     rule(__name__, servers, requires=(PodFeature.COMPLETES,), name="job-server-blocks-completion"),

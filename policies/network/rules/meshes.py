@@ -33,13 +33,20 @@ class Mesh(Model):
     bypass_in: tuple[str, ...] = Field(
         (), description="annotations with which connections to some ports avoid the proxy"
     )
-    proxy_user: int = Field(description="the user whose connections avoid the proxy")
+    proxy_user: int = Field(0, description="the user whose connections avoid the proxy; 0: none")
+    sidecar: str = Field("proxy", description="what it adds, if not a proxy that the pod's connections use")
     source: str = Field(description="the documentation that shows it")
 
 
 def mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
     """The mesh that adds a proxy to a pod which is no native sidecar; None if none does, or if it is
     unknown."""
+    added = added_to(template, facts)
+    return added if added is not None and added.sidecar == "proxy" else None
+
+
+def added_to(template: PodTemplate, facts: Facts) -> Mesh | None:
+    """The same, also for sidecars that no connection uses."""
     return facts.pod_cache(template.view).once(_mesh_of, template, facts)
 
 
@@ -125,7 +132,7 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if stops or not template.completes:
             continue
-        mesh = mesh_of(template, facts)
+        mesh = added_to(template, facts)
         if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
             continue
         words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
@@ -134,11 +141,22 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         which = "this pod" if target.kind == POD else f"the pods of this {target.kind.kind}"
         yield Finding(
             template.spec_path,
-            f"{mesh.name} adds a proxy to {which}, and nothing stops it when "
-            "the work is done. Unless the proxy is a native sidecar, the pod never completes.",
-            f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), or turn "
-            f"it off for these pods ({mesh.unless[0].replace('=', ': ')}).",
+            f"{mesh.name} adds {_article(mesh.sidecar)} to {which}, and nothing stops it when "
+            f"the work is done. Unless the {mesh.sidecar} is a native sidecar, the pod never completes.",
+            _other_sidecar(mesh),
         )
+
+
+def _article(sidecar: str) -> str:
+    return f"{'an' if sidecar[0] in 'aeiou' else 'a'} {sidecar}"
+
+
+def _other_sidecar(mesh: Mesh) -> str:
+    off = mesh.unless[0].replace("=", ": ")
+    if not mesh.native:
+        return f"Set the annotation {off} on these pods, with which no {mesh.sidecar} keeps running."
+    native = f"Run {mesh.name}'s {mesh.sidecar} as a native sidecar ({mesh.native[0].replace('=', ': ')})"
+    return f"{native}, or turn it off for these pods ({off})."
 
 
 # --- mesh-probe-not-rewritten --------------------------------------------------------------------
