@@ -34,6 +34,8 @@ https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-c
 HOOKS: Final = (HELM_HOOK, ARGO_HOOK)
 """Annotations of Jobs that a release runs, watches and deletes."""
 
+_SIGTERM: Final = 143
+"""The exit code of a program that SIGTERM ends."""
 _DEFAULT_BACKOFF: Final = 6
 """The API server's default of backoffLimit, set before webhooks receive the Job."""
 
@@ -145,6 +147,18 @@ class PlacedJobSpec(Struct, frozen=True):
     @property
     def has_failure_policy(self) -> bool:
         return self.typed.pod_failure_policy is not None
+
+    def fails_at_sigterm(self) -> int | None:
+        """The index of a podFailurePolicy rule that fails the Job if an eviction ends a program: it matches
+        the exit code of SIGTERM, and no rule before it is about the condition DisruptionTarget."""
+        policy = self.typed.pod_failure_policy
+        for index, rule in enumerate(() if policy is None else policy.rules):
+            if any(it.type == DISRUPTION_TARGET and it.status == "True" for it in rule.on_pod_conditions):
+                return None
+            codes = rule.on_exit_codes
+            if codes is not None and (_SIGTERM in codes.values) == (codes.operator == "In"):
+                return index if rule.action == "FailJob" else None
+        return None
 
     def on_disruption(self) -> str | None:
         """The action of the first podFailurePolicy rule about the condition DisruptionTarget."""

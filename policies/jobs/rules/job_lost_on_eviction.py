@@ -38,6 +38,15 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _job(target: Target, job: PlacedJobSpec, facts: Facts) -> Findings:
+    if (failing := job.fails_at_sigterm()) is not None:
+        yield Finding(
+            f"{job.at('podFailurePolicy')}.rules[{failing}]",
+            "An evicted or preempted pod gets SIGTERM, and a program that doesn't handle it ends with exit "
+            "code 143, which this rule takes for an error. The first eviction fails the whole Job, whatever "
+            "its backoffLimit.",
+            "Put a rule before it: action Ignore for onPodConditions of the type DisruptionTarget.",
+        )
+        return
     if job.on_disruption() == "Ignore":
         return
     trains = runs_training(PodView(job.template))

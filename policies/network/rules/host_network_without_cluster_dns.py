@@ -15,6 +15,9 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.data import load_list, table
 from policies.core.dns import is_address, resolve
 from policies.core.settings import Field, Model
+from policies.kube.group_kinds import JOB_SET, STATEFUL_SET
+from policies.kube.objects.jobs import JobSet
+from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container
 
 _LABEL: Final = r"[a-z0-9-]{1,63}"
@@ -60,13 +63,24 @@ def _used(target: Target, template: PodTemplate, facts: Facts) -> Iterator[tuple
     how = _operators().get(str(target.kind))
     if how is not None:
         yield "names of Services", f"{how}, by its operator"
+    own = _of_own_pods(target, template)
     for container in template.containers():
         for value, where in _texts(container):
-            if found := _NAME.search(value):
+            if found := _NAME.search(value) or (own and own.search(value)):
                 yield found[0], f"{where} of container {container.name}"
         for host in container_command(template, container).hosts:
             if host.name and not is_address(host.name) and resolve(host.name, facts.namespace, facts.cluster):
                 yield host.name, f"command of container {container.name}"
+
+
+def _of_own_pods(target: Target, template: PodTemplate) -> re.Pattern[str] | None:
+    """The names of the workload's own pods below their headless Service, such as `train-0.train`."""
+    service = template.typed.spec.subdomain
+    if target.kind == STATEFUL_SET:
+        service = target.read(StatefulSet).spec.service_name
+    elif target.kind == JOB_SET:
+        service = target.read(JobSet).spec.network.subdomain or target.name
+    return re.compile(rf"(?<![\w.-]){_LABEL}-\d+\.{re.escape(service)}(?![\w-])") if service else None
 
 
 def _texts(container: Container) -> Iterator[tuple[str, str]]:
