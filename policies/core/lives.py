@@ -143,6 +143,30 @@ class Schedule(Model):
     instead: str = Field(description="the value with which the next one waits or is left out")
 
 
+class Refused(Model):
+    """What the operator refuses although the API server has accepted it: no pods are created."""
+
+    at: str = Field("", description="path of the maps that it is about; empty: the spec")
+    fields: tuple[str, ...] = Field((), description="`path=value`, or `path` for any value but false and 0")
+    without: tuple[str, ...] = Field((), description="the same, of which none may hold")
+    greater: tuple[str, str] | None = Field(None, description="a number that is greater than another one")
+    instead: str = Field(description="what to write instead")
+
+    def applies(self, node: Json) -> bool:
+        if self.greater is not None:
+            more, less = (dig(node, *path.split(".")) for path in self.greater)
+            return isinstance(more, int) and isinstance(less, int) and more > less
+        return all(_holds(node, each) for each in self.fields) and not any(
+            _holds(node, each) for each in self.without
+        )
+
+
+def _holds(node: Json, condition: str) -> bool:
+    path, equals, wanted = condition.partition("=")
+    value = dig(node, *path.split("."))
+    return value == wanted if equals else bool(value)
+
+
 class PerPod(Model):
     """Where a workload says how many processes torchrun starts in each pod."""
 
@@ -223,6 +247,7 @@ class Life(Model):
     per_pod: PerPod | None = None
     schedule: Schedule | None = None
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
+    refused: tuple[Refused, ...] = ()
     misplaced: Mapping[str, str] = Field(
         default_factory=dict,
         description="paths at which people write a field that the API server drops there, with the right "
@@ -348,6 +373,13 @@ class Run(Struct, frozen=True):
         """Whether another controller creates its pods, under MultiKueue in another cluster."""
         by = self.value(self.life.managed_by) if self.life.managed_by else None
         return isinstance(by, str) and by not in ("", self.life.controller)
+
+    def refused(self) -> Iterator[tuple[Steps, Refused]]:
+        """What its operator refuses in it, with the steps of the map in the whole object."""
+        for each in self.life.refused:
+            for steps, node in _maps(self.spec, each.at):
+                if each.applies(node):
+                    yield (*self.steps, *steps), each
 
     def roles(self) -> Iterator[RoleAt]:
         for role in self.life.roles:

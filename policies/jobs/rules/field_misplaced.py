@@ -1,4 +1,5 @@
-"""field-misplaced: settings of retries, ends and starts that the controller does not read there, or never."""
+"""field-misplaced: settings of retries, ends and starts that the controller does not read there, or never, or
+that it refuses together."""
 
 from __future__ import annotations
 
@@ -21,9 +22,25 @@ def check(target: Target, facts: Facts) -> Findings:
                     "it or the controller ignores it, without an error.",
                     f"Set it where it takes effect: {place}.",
                 )
+        yield from _refused(run)
         yield from _useless(run)
         yield from _broken(run)
         yield from _without_their_number(run)
+
+
+def _refused(run: Run) -> Findings:
+    for steps, each in run.refused():
+        if each.greater is not None:
+            first, what = each.greater[0], " above ".join(each.greater)
+        else:
+            first = each.fields[-1].partition("=")[0]
+            what = " with ".join(each.fields) + "".join(f" without {field}" for field in each.without)
+        yield Finding(
+            field_path((*steps, *first.split("."))),
+            f"{run.life.versions[0]} refuses {what}, although the API server accepts it. No pod is created, "
+            "and only the status or an event says so.",
+            each.instead,
+        )
 
 
 def _useless(run: Run) -> Findings:

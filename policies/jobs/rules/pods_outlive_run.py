@@ -14,7 +14,7 @@ def check(target: Target, facts: Facts) -> Findings:
     runs = list(runs_in(target.obj))
     for run in runs:
         ending = run.life.ending
-        if ending is None or any(map(run.has, ending.unless)):
+        if ending is None or any(map(run.has, ending.unless)) or any(run.refused()):
             continue
         values = [value for value in map(run.value, ending.fields) if value is not None]
         value = values[0] if values else ending.default
