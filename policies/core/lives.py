@@ -137,6 +137,7 @@ class Schedule(Model):
     """When a workload starts the runs that are in its spec."""
 
     field: str = Field(description="path of the schedule in cron's syntax")
+    further: str = Field("", description="path of a list of such schedules")
     policy: str = Field(description="path of what happens if a run has not ended when the next one is due")
     default: str = Field(description="its value if it is absent")
     overlaps: tuple[str, ...] = Field(min_length=1, description="values with which both run")

@@ -14,10 +14,10 @@ _MAX_TEXT: Final = 200
 _MAX_PARTS: Final = 60
 
 
-def shortest_period(schedule: str) -> int | None:
+def shortest_period(schedule: object) -> int | None:
     """Seconds between the two closest runs on a day with runs; a day if there is one a day, also if it is not
     every day. None if the schedule is not understood."""
-    text = schedule.strip()
+    text = schedule.strip() if isinstance(schedule, str) else ""
     if text in _NAMED:
         return _NAMED[text]
     if len(text) > _MAX_TEXT:

@@ -102,7 +102,7 @@ def named(life: Life) -> Iterator[str]:
     if life.per_pod is not None:
         yield from life.per_pod.fields
     if life.schedule is not None:
-        yield from (life.schedule.field, life.schedule.policy)
+        yield from (life.schedule.field, life.schedule.further, life.schedule.policy)
     yield from (each.at for each in life.embeds)
     for refused in life.refused:
         for field in (*refused.fields, *refused.without, *(refused.greater or ())):

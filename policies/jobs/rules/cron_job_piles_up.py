@@ -34,8 +34,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if schedule is None:
         return
     outer, *inner = runs
-    written = outer.value(schedule.field)
-    period = shortest_period(written) if isinstance(written, str) else None
+    written = outer.value(schedule.field) or (outer.value(schedule.further) if schedule.further else None)
+    each = map(shortest_period, written if isinstance(written, list) else [written])
+    period = min((seconds for seconds in each if seconds is not None), default=None)
     policy = outer.value(schedule.policy) or schedule.default
     for run in inner[:1] if not outer.is_suspended else ():
         if period is not None and policy in schedule.overlaps:
