@@ -129,6 +129,21 @@ class Server:
                 value = self.variables[name] or ""
         return value
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it certainly keeps lasting state in files of its own, which no other process shares."""
+        state = self.preset.single_state
+        if state is None or not state.stored:
+            return False
+        elsewhere = state.elsewhere
+        if self.has_option(*elsewhere) or self.may_have_option(*elsewhere) or self.has_variable(*elsewhere):
+            return False
+        if self.may_have_option(*state.flags):
+            return False
+        value = self.configured(state.flags, state.env)
+        shared = value is not None and any(fnmatchcase(value, glob) for glob in state.shared)
+        return value is None or not (value == "" or "$" in value or shared)
+
 
 class _Command(NamedTuple):
     """A command of a preset, read once."""

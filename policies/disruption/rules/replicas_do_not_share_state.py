@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT
@@ -39,15 +38,13 @@ def check(target: Target, facts: Facts) -> Findings:
 def _own(server: Server) -> Iterator[tuple[str, str]]:
     """What each replica of a server keeps for itself, as the end of a sentence, and what to do."""
     state = server.preset.single_state
-    if state is not None and state.stored and not _is_elsewhere(server, state.elsewhere):
-        value = server.configured(state.flags, state.env)
-        if not server.may_have_option(*state.flags) and (value is None or _is_known(value, state.shared)):
-            names = (*state.env, *state.flags)
-            move = f"Set {names[0]} to a store of all replicas, or run" if names else "Run"
-            yield (
-                f"{server.name} run, and each keeps {state.what}",
-                f"{move} one replica with strategy Recreate.",
-            )
+    if state is not None and server.keeps_state:
+        names = (*state.env, *state.flags)
+        move = f"Set {names[0]} to a store of all replicas, or run" if names else "Run"
+        yield (
+            f"{server.name} run, and each keeps {state.what}",
+            f"{move} one replica with strategy Recreate.",
+        )
     for each in server.preset.shared_state:
         old = server.version and server.version < release(each.since)
         if not old and not server.has_variable(*each.env):
@@ -55,15 +52,6 @@ def _own(server: Server) -> Iterator[tuple[str, str]]:
                 f"{server.name} run, and without {each.env[0]}, each keeps {each.what} to itself",
                 f"Set {each.env[0]} to a store of all replicas, or run one replica.",
             )
-
-
-def _is_elsewhere(server: Server, names: tuple[str, ...]) -> bool:
-    return server.has_option(*names) or server.may_have_option(*names) or server.has_variable(*names)
-
-
-def _is_known(value: str, shared: tuple[str, ...]) -> bool:
-    """Whether a value is certainly none that the replicas share."""
-    return bool(value) and "$" not in value and not any(fnmatchcase(value, glob) for glob in shared)
 
 
 RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT))

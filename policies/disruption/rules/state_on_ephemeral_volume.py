@@ -11,7 +11,9 @@ from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.objects.pods import VolumeMount
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
+from policies.probes.recognition import Server
 from policies.probes.serving import recognised
+from policies.rollouts.rollouts import minimum_replicas
 
 _HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
 _HINT_OF_STATEFUL_SET: Final = "Use volumeClaimTemplates for this directory."
@@ -63,6 +65,27 @@ def check(target: Target, facts: Facts) -> Findings:
                     "deletes it.",
                     hint,
                 )
+            if (
+                server is not None
+                and not container.typed.volume_mounts
+                and minimum_replicas(target, facts) == 1
+            ):
+                yield from _of_files(template, container, server)  # else replicas-do-not-share-state
+
+
+def _of_files(template: PodTemplate, container: Container, server: Server) -> Findings:
+    """A finding about a server without any volume that keeps its state in files, since no option names a
+    database server."""
+    state = server.preset.single_state
+    if state is None or server.preset.data is not None or not (state.flags or state.env):
+        return
+    if server.keeps_state and not server.has_env_from:
+        yield Finding(
+            template.at(container),
+            f"Container {container.name} mounts no volume, but {server.name} keeps {state.what}. A restart "
+            "of the container deletes it.",
+            f"Mount a claim and keep the files there, or set {(*state.env, *state.flags)[0]}.",
+        )
 
 
 def _may_keep(template: PodTemplate, container: Container) -> bool:
