@@ -31,6 +31,7 @@ from policies.kube.group_kinds import (
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.queues import QUEUE_NAME
+from webhook.manifests.rendered import KUSTOMIZATIONS
 
 Parts: TypeAlias = tuple[str, ...]
 """The directories of a file, and its name."""
@@ -47,6 +48,16 @@ _ESSENTIAL: Final = {
 """Kinds with versions in several files, and a field that is absent in a patch."""
 _LABELS: Final = ("spec", "template", "metadata", "labels")
 _SELECTORS: Final = {SERVICE: ("spec", "selector"), DISRUPTION_BUDGET: ("spec", "selector", "matchLabels")}
+_LIMITING: Final = frozenset(
+    (
+        AUTOSCALER,
+        SCALED_OBJECT,
+        DISRUPTION_BUDGET,
+        GroupKind("", "ResourceQuota"),
+        GroupKind("", "LimitRange"),
+    )
+)
+"""Kinds that only restrict or scale pods."""
 MAX_COMPARED: Final = 5_000_000
 """Comparisons of versions and files, or of selectors and workloads (about 8 s); with more, all count."""
 
@@ -88,11 +99,28 @@ class Nearest:
         If several files contain versions of an object, as for several environments, only the nearest version
         counts. A Service or budget that selects a workload nearer to it than this file belongs to that one.
         It counts for this file only if it is in the same directory, or one above or below, and selects no
-        workload of this file. A queue belongs to the nearest workload that names it.
+        workload of this file. A queue belongs to the nearest workload that names it. What restricts or scales
+        pods, and is in a file that a kustomization of its directory leaves out, doesn't count for its result.
         """
         own = Path(source).parts
         farther = (index for versions in self._versions for index in self._farther(versions, own))
-        return frozenset((*farther, *(self._selectors.selected.keys() - self._shared(own))))
+        others = self._selectors.selected.keys() - self._shared(own)
+        return frozenset((*farther, *others, *self._left_out(own)))
+
+    def _left_out(self, own: Parts) -> Iterator[int]:
+        if own and own[-1] in KUSTOMIZATIONS:
+            for index in self._limiting.get(own[:-1], ()):
+                if self._files[index] != own:
+                    yield index
+
+    @cached_property
+    def _limiting(self) -> dict[Parts, list[int]]:
+        """The objects in a directory that only restrict or scale pods."""
+        found: dict[Parts, list[int]] = {}
+        for index, (obj, file) in enumerate(zip(self._objects, self._files, strict=False)):
+            if kind_of(obj) in _LIMITING:
+                found.setdefault(file[:-1], []).append(index)
+        return found
 
     @cached_property
     def _versions(self) -> list[list[int]]:

@@ -117,6 +117,20 @@ def test_absent_resources_are_unknown() -> None:
     assert cluster.listing(Resource.SERVICES, "ml") is services, "what is derived must be remembered"
 
 
+def test_what_a_kustomization_leaves_out_does_not_limit_its_result() -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {}}}
+    files = ["app/kustomization.yaml", "app/quota.yaml", "app/backend.yaml", "quota.yaml"]
+    objects = [{**quota, "metadata": {"name": file}} for file in files]
+    cluster = ManifestCluster(objects, sources=files)
+
+    def quotas(source: str) -> list[str]:
+        found = cluster.near(source).listing(Resource.QUOTAS, "default") or ()
+        return [each["metadata"]["name"] for each in found]
+
+    assert quotas("app/kustomization.yaml") == ["app/kustomization.yaml", "quota.yaml"]
+    assert quotas("app/backend.yaml") == files
+
+
 def test_templates_of_nodes_are_unknown() -> None:
     """A script makes any number of Nodes from such a template, so it doesn't show what the cluster has."""
 
