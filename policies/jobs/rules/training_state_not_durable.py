@@ -131,7 +131,8 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
         names += [container.name, repository(container.image).rpartition("/")[2]]
         started += (*programs_of(summary), *summary.scripts)
         words += container.typed.argv
-    if not names or any(part in name.lower() for name in (*names, *started) for part in _MEASURES):
+    measured = (*names, *started, target.name)
+    if not names or any(part in name.lower() for name in measured for part in _MEASURES):
         return False
     if by_kind or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
