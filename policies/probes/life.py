@@ -104,6 +104,7 @@ class Needs(Model):
 class Reserved(Model):
     """An option that takes memory or disk space of the node, at the start or under load."""
 
+    what: str = Field("", description="what fills the memory, such as `cached prompts`")
     flags: tuple[str, ...] = Field((), description="flags that set the amount")
     env: tuple[str, ...] = Field((), description="environment variables that set the amount")
     unit: int = Field(description="bytes of 1 in the option's value")

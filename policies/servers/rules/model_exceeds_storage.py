@@ -103,9 +103,10 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
         if reserved.directory_env is not None:
             yield from _of_directory(template, container, server, reserved.directory_env, amount)
         elif limit and amount >= limit:
+            by = f" for {reserved.what}" if reserved.what else ""
             yield Finding(
                 template.at(container, "resources.limits"),
-                f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory "
+                f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory{by} "
                 f"({option}), but the limit is {limit / 2**30:.0f} GiB. The kernel kills it.",
                 f"Raise the memory limit, or lower {option.split()[0]}.",
             )
