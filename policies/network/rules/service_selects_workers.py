@@ -16,8 +16,11 @@ from policies.core.services import selecting, selects, workloads_of
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.json import mapping
 from policies.kube.names import listed
+from policies.kube.objects.jobs import CronJob
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.pods import PodSpec, PodTemplateSpec
+from policies.kube.objects.reading import readable
+from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import LeaderWorkerSet
 from policies.kube.pods import Role
 from policies.probes.recognition import GroupRole, Server
@@ -46,7 +49,7 @@ class _Group(Struct, frozen=True):
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind in (JOB, CRON_JOB):
         for template in target.templates:
-            yield from _run(template, facts)
+            yield from _run(target, template, facts)
         return
     if target.kind in (DEPLOYMENT, STATEFUL_SET):
         for template in target.templates if facts.whole is not None else ():
@@ -62,7 +65,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
-def _run(template: PodTemplate, facts: Facts) -> Findings:
+def _run(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """Findings about the pods of a Job, which are ready while they run, and to which a Service of servers
     sends by the number of a port."""
     typed = template.typed
@@ -74,7 +77,7 @@ def _run(template: PodTemplate, facts: Facts) -> Findings:
         if not service.has_address or not asked or not all(isinstance(port, int) for port in asked):
             continue  # a pod without the named port is no endpoint
         served = [each for _, each in workloads_of(LabelSelector(match_labels=service.spec.selector), facts)]
-        if served and asked.isdisjoint(ports):
+        if served and asked.isdisjoint(ports) and not _has_earlier(target, service, facts):
             yield Finding(
                 f"{template.metadata_path}.labels",
                 f"Service {service.name} of {served[0].kind} {served[0].name} also selects these pods. While "
@@ -82,6 +85,20 @@ def _run(template: PodTemplate, facts: Facts) -> Findings:
                 _HINT,
             )
             return
+
+
+def _has_earlier(target: Target, service: Service, facts: Facts) -> bool:
+    """Whether a CronJob with an earlier name has the finding among manifests: one edit of the Service is
+    right for all."""
+    if facts.whole is None or target.kind != CRON_JOB:
+        return False
+    others = (readable(obj, CronJob) for obj in facts.whole.every(CRON_JOB, facts.namespace))
+    for template in (
+        each.spec.job_template.spec.template for each in others if each and each.name < target.name
+    ):
+        if selects(service, template.metadata.labels) and not _serves(template):
+            return True
+    return False
 
 
 def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
