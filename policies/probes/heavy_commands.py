@@ -29,6 +29,7 @@ class HeavyCommands(Model):
     recursive: Mapping[str, str] = Field(description="programs with the letters of their recursive options")
     archivers: frozenset[str] = Field(description="programs that read archives")
     archive_tests: frozenset[str] = Field(description="options with which they read a whole archive")
+    jvms: frozenset[str] = Field(description="programs that start a JVM each time")
     frameworks: frozenset[str] = Field(description="Python modules whose import is slow")
     loading_calls: frozenset[str] = Field(description="Python functions that load a model, in any module")
     loading_modules: frozenset[str] = Field(
@@ -121,6 +122,8 @@ def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
         )
         if framework:
             return f"imports {framework.partition('.')[0]}", Certainty.LIKELY
+        if command.name in _table().jvms:
+            return f"starts a JVM with {command.name}", Certainty.LIKELY
         words = set(command.argv)
         if command.name == "find" and "-maxdepth" not in words and words & _table().tree_tests:
             return "walks a directory tree with find", Certainty.LIKELY
