@@ -2,7 +2,7 @@
 
 | question | module |
 |---|---|
-| what a rule and a mutator are | `contracts`; `registry` finds them |
+| what a rule and a mutator are | `contracts`; `registry` finds them and knows the removed ones |
 | what a rule reads of the object | `target`, `pod_view`, whose features decide whether it is called |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, with its mode |

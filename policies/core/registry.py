@@ -17,8 +17,22 @@ from typing import Any, TypeVar
 
 import policies
 from policies.core.contracts import Family, Mutator, Rule
+from policies.core.data import load_list, table
+from policies.core.settings import Field, Model
 
 P = TypeVar("P", Mutator[Any], Rule)
+
+
+class RetiredRule(Model):
+    """An entry of `retired_rules.yaml`."""
+
+    id: str = Field(description="the id that the rule had")
+    instead: str = Field(pattern=r"[^.]$", description="one sentence: what to use instead")
+
+    @property
+    def note(self) -> str:
+        """A sentence for those who still name the rule."""
+        return f"the rule {self.id} was removed. {self.instead}. Remove the id"
 
 
 @cache
@@ -34,6 +48,13 @@ def rules() -> Mapping[str, Rule]:
     """The rules by id, in alphabetical order."""
     found = _by_id(each for module in _modules("*/rules/[!_]*.py") for each in _rules_of(module))
     return MappingProxyType({name: found[name] for name in sorted(found)})
+
+
+@table
+def retired_rules() -> Mapping[str, RetiredRule]:
+    """The rules that no longer exist, by id."""
+    found = load_list(RetiredRule, "policies.core", "retired_rules.yaml")
+    return MappingProxyType({each.id: each for each in found})
 
 
 def sort_key(rule: Rule) -> tuple[int, str]:

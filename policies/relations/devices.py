@@ -192,13 +192,13 @@ def requests_of(template: PodTemplate, facts: Facts) -> Iterator[ClaimedRequest]
 
 def _requests(kind: GroupKind, name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
     if kind == _CLAIM:
-        return requests_of_claim(name, facts)
+        return _requests_of_claim(name, facts)
     templates = facts.objects(ResourceClaimTemplate)
     template = None if templates is None else templates.named(name)
     return () if template is None else template.spec.spec.devices.requests
 
 
-def requests_of_claim(name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
+def _requests_of_claim(name: str, facts: Facts) -> tuple[DeviceRequest, ...]:
     """The requests of a ResourceClaim; empty if unknown: a running webhook does not watch claims."""
     found = facts.whole.named(_CLAIM, facts.namespace, name) if facts.whole else None
     claim = None if found is None else readable(found, ResourceClaim)

@@ -427,26 +427,6 @@ def test_a_claim_of_more_devices_than_a_node_has_is_never_allocated(
     runs(api, 1, "two")
 
 
-def test_pods_of_different_nodes_that_share_a_claim_do_not_all_run(
-    api: Api, chassis: Chassis, devices: str
-) -> None:
-    rule = "device-claim-shared"
-    add_claim(api, "ResourceClaim", "one", devices, 1)
-    add_claim(api, "ResourceClaimTemplate", "each", devices, 1)
-    shared = claiming(apart(2), resourceClaimName="one")
-    sound = claiming(apart(2), resourceClaimTemplateName="each")
-    assert rule in api.warnings(shared)
-    assert rule not in api.warnings(sound)
-    api.create(shared)
-    api.wait_for(
-        "pods", lambda pods: one_is_left(pods) and any(pod["status"]["phase"] == "Running" for pod in pods)
-    )
-    api.delete("deployments", "api")
-    api.wait_for("pods", lambda pods: not pods)
-    api.create(sound)
-    runs(api, 2)
-
-
 def test_no_pod_runs_where_its_node_selector_matches_no_node(
     api: Api, chassis: Chassis, namespace: str, two_nodes: None
 ) -> None:

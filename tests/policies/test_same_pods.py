@@ -18,7 +18,6 @@ MAY: Final = {
     "autoscaler-ends-tasks": "the autoscalers of the cases scale a Deployment",
     "autoscaler-metric-misleads": "the same",
     "autoscaler-never-scales": "the same",
-    "device-claim-shared": "the same",
     "init-waits-on-job": "it counts the Deployments and StatefulSets that wait",
     "readiness-external-dependency": "only built-in kinds are known to have no further ports",
     "readiness-waits-on-own-service": "it reports what the rule above does not",

@@ -65,6 +65,9 @@ def exemptions_in(annotations: Mapping[str, str], config: Config, namespace: str
         until = _date(ends[1]) if ends else None
         made = partial(Exemption, rule, reason, until)
         if config.rule(rule) is None and rule not in registry.mutators():
+            if retired := registry.retired_rules().get(rule):
+                yield made(ExemptionState.UNKNOWN, f"{EXEMPT}: {retired.note}")
+                continue
             unknown += 1
             known = (*registry.mutators(), *registry.rules(), *config.own_rules)
             hint = did_you_mean(rule, known) if unknown <= _MAX_COMPARED else ""

@@ -77,6 +77,8 @@ def explain(name: str) -> str:
         return "\n".join(_policy_text(registry.mutators()[name]))
     if name in server_pages.server_names():
         return "\n".join(_reflowed(_plain_links(server_pages.server_markdown(name))))
+    if name in registry.retired_rules():
+        raise UserError(f"explain: {registry.retired_rules()[name].note}")
     every = [*registry.mutators(), *rules(), *server_pages.server_names()]
     part = containing(name, every)
     if len(part) == 1:

@@ -1,7 +1,7 @@
 """Parses a policy: files, or the keys of a ConfigMap, to a `Config`, or errors with paths. No I/O.
 
-A valid policy must stay valid after an upgrade: settings of earlier releases are removed before validation,
-and one sentence reports each.
+A valid policy must stay valid after an upgrade: settings and rules of earlier releases are removed before
+validation, and one sentence reports each.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def schema() -> Json:
 
     keys, definitions = json_schemas(models())
     describe_retired(definitions)
-    ids = [*rules()]
+    ids = [*rules(), *registry.retired_rules()]
     for model, known_ids in ((RulesConfig, ids), (Override, [*ids, *registry.mutators()])):
         properties = definitions[model.__name__]["properties"]
         properties["modes"]["propertyNames"] = {"enum": sorted(known_ids)}
@@ -153,12 +153,13 @@ def _unknown_ids(rules_config: RulesConfig, webhook: WebhookConfig) -> Iterator[
                 meant = f"; the mode of this policy is the field mode of {name}.yaml"
             yield Problem("rules.yaml", f"modes.{name}", f"there is no such rule{meant}")
     known = [*rule_ids, *policy_ids]
+    known_or_retired = [*known, *registry.retired_rules()]
     for place, patterns in (
         ("forbidden", webhook.exemptions.forbidden),
         ("onlyIn", webhook.exemptions.only_in),
     ):
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in known):
+            if not any(fnmatchcase(name, pattern) for name in known_or_retired):
                 message = f"{pattern} isn't a rule or policy{did_you_mean(pattern, known)}"
                 yield Problem("webhook.yaml", f"exemptions.{place}", message)
     for index, override in enumerate(webhook.overrides):
@@ -198,9 +199,12 @@ def _overridden(
 
 
 def without_retired(file: str, data: Any) -> tuple[Any, list[Problem]]:
-    """The content of one key without retired settings, and a note on each; other data as it is."""
+    """The content of one key without retired settings and rules, and a note on each; other data as it is."""
     if not isinstance(data, dict):
         return data, []
+    if file == "rules.yaml":
+        rule_notes: list[Problem] = []
+        return _without_rules(data, file, "", rule_notes), rule_notes
     for policy in registry.mutators().values():
         if file == f"{policy.id}.yaml":
             return _without(data, policy.settings, file, "")
@@ -212,7 +216,10 @@ def without_retired(file: str, data: Any) -> tuple[Any, list[Problem]]:
 
 
 def _override(item: Any, index: int, notes: list[Problem]) -> Any:
-    settings = item.get("settings") if isinstance(item, dict) else None
+    if not isinstance(item, dict):
+        return item
+    item = _without_rules(item, "webhook.yaml", f"overrides.{index}.", notes)
+    settings = item.get("settings")
     if not isinstance(settings, dict):
         return item
     kept, known = {}, registry.mutators()
@@ -223,6 +230,16 @@ def _override(item: Any, index: int, notes: list[Problem]) -> Any:
             notes.extend(found)
         kept[name] = fields
     return {**item, "settings": kept}
+
+
+def _without_rules(data: Json, file: str, path: str, notes: list[Problem]) -> Json:
+    modes, retired = data.get("modes"), registry.retired_rules()
+    if not isinstance(modes, dict) or retired.keys().isdisjoint(modes):
+        return data
+    notes.extend(
+        Problem(file, f"{path}modes.{name}", retired[name].note) for name in modes if name in retired
+    )
+    return {**data, "modes": {name: mode for name, mode in modes.items() if name not in retired}}
 
 
 def _without(data: Json, model: type[Settings], file: str, path: str) -> tuple[Json, list[Problem]]:

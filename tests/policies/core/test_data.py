@@ -64,6 +64,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/lives.yaml",
         "policies/core/volumes.yaml",
         "policies/core/resources.yaml",
+        "policies/core/retired_rules.yaml",
         "policies/core/workloads.yaml",
         "policies/disruption/inits.yaml",
         "policies/disruption/quorums.yaml",

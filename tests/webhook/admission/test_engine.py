@@ -316,6 +316,7 @@ def test_an_exemption_lets_in_and_is_kept(where: str) -> None:
         ("no-bad-images", "", "the reason is missing"),
         ("no-bad-images= ", "", "the reason is missing"),
         ("no-bad-image=x", "", "there is no rule or policy 'no-bad-image'; did you mean no-bad-images?"),
+        ("device-claim-shared=x", "", "the rule device-claim-shared was removed. Pods that must run on"),
         ("no-bad-images=please", "exemptions: {forbidden: ['no-*']}", "can't be exempted here"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Settings that were removed: a policy that names them still loads, with one sentence on each."""
+"""Settings and rules that were removed: a policy that names them still loads, with one sentence on each."""
 
 from __future__ import annotations
 
@@ -50,6 +50,31 @@ overrides:
     assert config.effective({}, "other", {}).policy_mode(PULLER) is Mode.ENFORCE
 
 
+def test_a_policy_may_name_a_removed_rule() -> None:
+    config = load(
+        {
+            "rules.yaml": "modes: {device-claim-shared: enforce, drain-blocked-by-pdb: warn}\n",
+            "webhook.yaml": """
+exemptions:
+  forbidden: [device-claim-shared]
+overrides:
+- namespaces: [ml]
+  modes: {device-claim-shared: "off"}
+""",
+        }
+    )
+    assert [(note.file, note.path) for note in config.notes] == [
+        ("rules.yaml", "modes.device-claim-shared"),
+        ("webhook.yaml", "overrides.0.modes.device-claim-shared"),
+    ]
+    assert {note.message for note in config.notes} == {registry.retired_rules()["device-claim-shared"].note}
+    assert dict(config.rules.modes) == {"drain-blocked-by-pdb": Mode.WARN}
+
+
+def test_no_rule_is_removed_that_exists() -> None:
+    assert registry.retired_rules().keys().isdisjoint({*rules(), *registry.mutators()})
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -80,4 +105,5 @@ def test_an_edit_is_warned_about_and_not_refused() -> None:
 def test_the_schema_accepts_them_as_deprecated() -> None:
     definitions = schema()["$defs"]
     assert definitions["WorkerNames"]["properties"]["strategy"]["deprecated"] is True
+    assert "device-claim-shared" in definitions["RulesConfig"]["properties"]["modes"]["propertyNames"]["enum"]
     assert "type" not in definitions["ModelPuller"]["properties"]["program"]
