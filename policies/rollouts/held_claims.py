@@ -26,6 +26,8 @@ class ClaimUser(Struct, frozen=True):
     name: str
     """With its kind."""
     pod: PodSpec
+    exists: bool = False
+    """Whether it is in a cluster, and not only in a manifest."""
 
 
 def user_elsewhere(
@@ -54,11 +56,12 @@ def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
     for other in workloads.by(_BY_CLAIM, claim) if workloads else ():
         # Two kinds with one name, in different files, are alternatives.
         if other.name != target.name and minimum_of(other, facts):
-            yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec)
+            exists = bool(other.metadata.uid)
+            yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec, exists)
     for obj in facts.whole.other_pods(facts.namespace).by(_PODS_BY_CLAIM)[claim]:
         single = read(obj, Pod)
         if (POD, single.name) != (target.kind, target.name):
-            yield ClaimUser(f"Pod {single.name}", single.spec)
+            yield ClaimUser(f"Pod {single.name}", single.spec, bool(single.metadata.uid))
 
 
 def server_elsewhere(

@@ -21,6 +21,7 @@ from policies.core.listing import TypedIndex
 from policies.core.volumes import class_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
+from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.nodes import only_node, pinned_to_one_node
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
@@ -99,7 +100,8 @@ def _of_claims(
 
 def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """A finding about ReadWriteOnce claims that other workloads mount, too, maybe on another node. One edit
-    is right for all of them, so the first one by name has the finding."""
+    is right for all of them, so the first one by name has the finding; of a manifest and a workload in the
+    cluster, the manifest."""
     pod = template.typed.spec
     if template.completes:
         yield from _held_by_a_server(target, template, facts)
@@ -107,11 +109,12 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
     if not minimum_replicas(target, facts):
         return
     own, here = f"{target.kind.kind} {target.name}", only_node(pod)
+    exists = bool(target.read(Object).metadata.uid)
     paths: dict[str, str] = {}
     users: dict[str, None] = {}
     for path, claim in _claims_of(template, facts):
         others = list(users_elsewhere(target, pod, claim, facts))
-        if not others or any(other.name < own for other in others):
+        if not others or any((other.exists, other.name) < (exists, own) for other in others):
             continue
         who, there = others[0].name, only_node(others[0].pod)
         if here and there:
