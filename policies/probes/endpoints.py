@@ -64,7 +64,7 @@ def is_reachable(server: Server) -> bool:
     return (
         server.role is GroupRole.SERVES
         and not server.conditional
-        and not _only_loopback(server)
+        and not only_loopback(server)
         and not _endpoint_changed(server)
     )
 
@@ -86,12 +86,12 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
         return "no health endpoint of this version is known", preset.advice or _ANNOTATE
     if server.version_missing:
         return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
-    if _only_loopback(server):
+    if only_loopback(server):
         flags = (*preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in preset.host_flags))
         flag = "".join(f" ({flag})" for flag in flags[:1])
         fix = f"Make it listen on all addresses{flag}, or add probes with a command"
         return "it listens only on loopback", fix
-    if _has_own_config(container, preset):
+    if has_own_config(container, preset):
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _endpoint_changed(server):
         return "its options move its health endpoint or protect it", _ANNOTATE
@@ -222,13 +222,13 @@ def _endpoint_changed(server: Server) -> bool:
     )
 
 
-def _has_own_config(container: Container, preset: Preset) -> bool:
+def has_own_config(container: Container, preset: Preset) -> bool:
     """Whether a volume is mounted where the server reads its configuration."""
     mounted = [text(mount, "mountPath").rstrip("/") for mount in maps(container.spec, "volumeMounts")]
     return any(f"{path}/".startswith(f"{place}/") for path in mounted for place in preset.config_mounts)
 
 
-def _only_loopback(server: Server) -> bool:
+def only_loopback(server: Server) -> bool:
     """Whether the server listens only on loopback, where the kubelet's probes can't reach it."""
     preset = server.preset
     address = server.configured(preset.host_flags, preset.host_env)

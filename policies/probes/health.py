@@ -25,9 +25,11 @@ from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
     Health,
     declared_http_port,
+    has_own_config,
     health_paths,
     http_get,
     is_reachable,
+    only_loopback,
     preset_health,
     server_port,
     speaks_tls,
@@ -115,6 +117,17 @@ def served_port(pod: PodView, container: Container, facts: Facts) -> int | None:
     several = len(programs(container)) > 1 or len(pod.running) > 1
     port = integer(mapping(health.ready if health else None), "httpGet", "port", default=0)
     return None if several else port or None
+
+
+def listens_on_loopback(pod: PodView, container: Container, facts: Facts) -> bool:
+    """Whether the pod's only program, a recognised server, listens only on loopback."""
+    server = recognised(container, facts)
+    if server is None or server.conditional or server.may_hold_options or not only_loopback(server):
+        return False
+    if (server.has_env_from and server.preset.host_env) or server.has_option(*server.preset.config_flags):
+        return False
+    several = len(programs(container)) > 1 or len(pod.running) > 1
+    return not several and not has_own_config(container, server.preset)
 
 
 # --- annotations -----------------------------------------------------------------------------

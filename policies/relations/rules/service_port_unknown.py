@@ -1,5 +1,5 @@
 """service-port-unknown: Services whose targetPort is a name that no container of their pods has, and those
-and InferencePools that send to a port on which the server doesn't listen."""
+and InferencePools that send to a port or an address on which the server doesn't listen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policies.kube.json import text
 from policies.kube.names import listed
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container, Role
-from policies.probes.health import served_port
+from policies.probes.health import listens_on_loopback, served_port
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
@@ -30,6 +30,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if len(target.templates) == 1:
         yield from _by_name(target, target.templates[0], facts)
         yield from _by_number(target, target.templates[0], facts)
+        yield from _by_address(target, target.templates[0], facts)
 
 
 def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
@@ -49,6 +50,28 @@ def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
             f"Set the target port to {listens}.",
             Certainty.LIKELY,
         )
+
+
+def _by_address(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """A finding about a Service of a server that listens only on loopback."""
+    containers = template.containers(Role.MAIN)
+    if len(containers) != 1 or _is_added_to(template):
+        return
+    container = containers[0]
+    server = recognised(container, facts)
+    if server is None or not listens_on_loopback(template.view, container, facts):
+        return
+    flags = (*server.preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in server.preset.host_flags))
+    for service in selecting(template.typed.metadata.labels, facts):
+        if service.has_address and selects_only(service, target, facts) is not None:
+            yield Finding(
+                template.at(container),
+                f"Service {service.name} sends requests to {server.name}, which listens only on loopback. "
+                "Connections from other pods are refused.",
+                f"Make it listen on all addresses{f' ({flags[0]})' if flags else ''}.",
+                Certainty.LIKELY,
+            )
+            return
 
 
 def _closed_ports(server: Server, container: Container, listens: int) -> frozenset[int]:
