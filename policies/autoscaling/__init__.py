@@ -5,8 +5,6 @@
 | which metrics does an autoscaler use, and what is known about them (`metrics.yaml`) | `metrics` |
 | which workloads belong to an operator (`owners.yaml`) | `rules`: `autoscaler_of_owned_object` |
 | which queues do autoscalers watch (`queues.yaml`) | `rules`: `autoscaler_ends_tasks` |
-| when does KEDA stop all pods | `zero` |
 
-Imports: `policies.accelerators`, `policies.commands`, `policies.core`, `policies.kube`, `policies.probes`,
-`policies.rollouts`.
+Imports: `policies.accelerators`, `policies.core`, `policies.kube`, `policies.probes`, `policies.rollouts`.
 """

@@ -8,11 +8,10 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.autoscaling.metrics import query_of
-from policies.autoscaling.zero import activating, stops_all
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import SCALED_OBJECT
-from policies.kube.objects.scaling import ScaledObject
+from policies.kube.objects.scaling import ScaledObject, ScaledObjectSpec, Trigger
 from policies.probes.preset import known_presets
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -20,7 +19,7 @@ _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(ScaledObject).spec
-    exported = [_exported(query_of(each)) for each in activating(spec)] if stops_all(spec) else []
+    exported = [_exported(query_of(each)) for each in _activating(spec)] if _stops_all(spec) else []
     if exported and all(exported):
         by_default = spec.min_replica_count is None and spec.idle_replica_count is None
         default = ", the default" if by_default else ""
@@ -31,6 +30,18 @@ def check(target: Target, facts: Facts) -> Findings:
             "Set minReplicaCount: 1, or add a trigger with a metric that exists without pods, such as "
             "requests at the gateway.",
         )
+
+
+def _stops_all(spec: ScaledObjectSpec) -> bool:
+    """Whether KEDA stops all pods without an active trigger (`RequestScale` in
+    pkg/scaling/executor/scale_scaledobjects.go of KEDA 2.21)."""
+    least = spec.min_replica_count if spec.idle_replica_count is None else spec.idle_replica_count
+    return not least
+
+
+def _activating(spec: ScaledObjectSpec) -> list[Trigger]:
+    """The triggers that start the first pod: KEDA does not activate by cpu and memory."""
+    return [each for each in spec.triggers if each.type not in ("cpu", "memory")]
 
 
 def _exported(query: str) -> str:

@@ -113,10 +113,7 @@ class AutoscalerConfig(Part):
 
 
 KEDA_MOST: Final = 100
-KEDA_COOLDOWN: Final = 300
-KEDA_POLLING: Final = 30
-"""KEDA's defaults of maxReplicaCount, cooldownPeriod and pollingInterval (`defaultHPAMaxReplicas` in
-apis/keda/v1alpha1/scaledobject_types.go, and pkg/scaling of KEDA 2.18)."""
+"""KEDA's default of maxReplicaCount (`defaultHPAMaxReplicas` in apis/keda/v1alpha1/scaledobject_types.go)."""
 
 
 class ScalingModifiers(Part):
@@ -133,20 +130,8 @@ class ScaledObjectSpec(Part):
     min_replica_count: int | None = None
     idle_replica_count: int | None = None
     max_replica_count: int | None = None
-    polling_interval: int | None = None
-    cooldown_period: int | None = None
     triggers: tuple[Trigger, ...] = ()
     advanced: ScaledObjectAdvanced = ScaledObjectAdvanced()
-
-    @property
-    def cooldown(self) -> int:
-        """Seconds without an active trigger until all pods are stopped."""
-        return KEDA_COOLDOWN if self.cooldown_period is None else self.cooldown_period
-
-    @property
-    def polling(self) -> int:
-        """Seconds between two looks at the triggers."""
-        return KEDA_POLLING if self.polling_interval is None else self.polling_interval
 
 
 class ScaledObject(Object):
