@@ -144,6 +144,16 @@ class Schedule(Model):
     instead: str = Field(description="the value with which the next one waits or is left out")
 
 
+class Slots(Model):
+    """How many processes mpirun may start in the pods of a workload."""
+
+    field: str = Field(description="path of the number in each pod, 1 without it")
+    role: str = Field(description="the role whose pods have them")
+    unless: tuple[str, ...] = Field(
+        (), description="`path=value`, or `path` for any value but false, with which it is another number"
+    )
+
+
 class Refused(Model):
     """What the operator refuses although the API server has accepted it: no pods are created."""
 
@@ -246,6 +256,7 @@ class Life(Model):
     )
     gang: Gang | None = None
     per_pod: PerPod | None = None
+    slots: Slots | None = None
     schedule: Schedule | None = None
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
     refused: tuple[Refused, ...] = ()
@@ -358,6 +369,16 @@ class Run(Struct, frozen=True):
             return ""
         written = (self.value(field) for field in known.fields)
         return str(next((each for each in written if each is not None), known.default))
+
+    @property
+    def slots(self) -> int | None:
+        """The number of processes that mpirun may start; None if unknown."""
+        known = self.life.slots
+        if known is None or any(_holds(self.spec, each) for each in known.unless):
+            return None
+        return integer(self.spec, *known.field.split("."), default=1) * sum(
+            each.pods for each in self.roles() if each.role.name == known.role
+        )
 
     @property
     def is_suspended(self) -> bool:

@@ -99,6 +99,8 @@ def named(life: Life) -> Iterator[str]:
         yield from (life.start.field, *life.start.unless)
     if life.gang is not None:
         yield from (life.gang.queue, life.gang.least)
+    if life.slots is not None:
+        yield from (life.slots.field, *(each.partition("=")[0] for each in life.slots.unless))
     if life.per_pod is not None:
         yield from life.per_pod.fields
     if life.schedule is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.rank_launchers import rank_launcher, ranks_of
 from policies.commands.hosts import reach_of, split_port
 from policies.commands.model import Reach
 from policies.containers.commands import container_command
-from policies.containers.programs import Program, ProgramOptions
+from policies.containers.programs import Program, ProgramOptions, flags_and_values
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.lives import runs_in
@@ -49,6 +50,7 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             for command in container_command(template, container).commands:
                 yield from _of_command(target, template, container, command.argv)
+                yield from _of_mpi(target, template, container, command.argv)
 
 
 def _of_command(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
@@ -82,6 +84,42 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
                 "rendezvous times out.",
                 "Use the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
             )
+
+
+def _of_mpi(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
+    """More ranks than Open MPI has slots for in the operator's hostfile."""
+    run = next(runs_in(target.obj), None)
+    if run is None or run.life.slots is None or words[0] not in _MPI or container.typed.env_from:
+        return
+    launcher, slots, role = rank_launcher(words[0], words), run.slots, run.role_of(template)
+    if launcher is None or not slots or role is None or role.role.endless or _has_devices(container):
+        return
+    texts = (*words, *(f"{each.name}={each.value}" for each in container.typed.env))
+    if any(_OVERSUBSCRIBED in text.lower() for text in texts) or any(
+        name in launcher.remote and value != _HOSTFILE for name, value in flags_and_values(words)
+    ):
+        return
+    ranks = ranks_of(launcher, words, container)
+    if ranks > slots:
+        yield Finding(
+            template.command_path(container),
+            f"Container {container.name} starts {ranks} processes by {words[0]}, but the workers have "
+            f"{slots} slot{'s' * (slots > 1)} ({run.life.slots.field} times their number). Open MPI starts "
+            "none of them, and each retry fails in the same way.",
+            f"Start {slots} processes, or raise {run.life.slots.field} or the number of workers.",
+        )
+
+
+def _has_devices(container: Container) -> bool:
+    """Whether a launcher may be a worker, too, as that of kubeflow.org/v1 with a GPU is."""
+    resources = container.typed.resources
+    return any("/" in name for name in (*resources.limits, *resources.requests))
+
+
+_MPI: Final = ("mpirun", "mpiexec")
+_OVERSUBSCRIBED: Final = "oversubscribe"
+"""In options, and in variables such as OMPI_MCA_rmaps_base_oversubscribe."""
+_HOSTFILE: Final = "/etc/mpi/hostfile"
 
 
 def _of_one_group(rank: str | None, address: str | None, target: Target) -> int:
