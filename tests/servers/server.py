@@ -161,6 +161,9 @@ def described(probe: dict[str, Any]) -> str:
     if "exec" in probe:
         _, _, _, _, port, _, _, path, plan = probe["exec"]["command"][:9]
         shown = json.loads(plan)
+        if not shown["page"] and shown["canaries"]:
+            asked, body = shown["canaries"][0]
+            return f"an answer to {'GET' if body is None else 'POST'} {asked} on {port}"
         if not shown["page"]:
             workers = f", and GET {path} once no worker is left" if shown["workers"] else ""
             return f"accepted connections on {port}{workers}"

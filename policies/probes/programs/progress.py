@@ -136,7 +136,7 @@ def ask(path, seconds, body=None, port=PORT):
         "Content-Type: application/json",
         "Content-Length: %d" % len(data),
     ]
-    if path.startswith("/v1") and KEY.isprintable() and KEY.isascii():
+    if (data or path.startswith("/v1")) and KEY.isprintable() and KEY.isascii():
         head += ["Authorization: Bearer " + KEY] if KEY else []
     page, more = b"", b"more"
     for address in ("127.0.0.1", "::1"):
@@ -516,7 +516,7 @@ def canary():
     status = 0
     for path, body in PLAN["canaries"]:
         if left() < LATEST_CANARY:
-            return 0
+            return status
         status, _ = ask(path, left() - PAGE - 1, dict(body, **model) if model else body)
         if status is None or status in (0, -1, 200, 401, 403, 429) or status >= 500:
             return status
@@ -660,8 +660,14 @@ class Run:
         if self.moved(after):
             self.alive(after, "it works")
         if answer is not None and (answer != 500 or not PLAN["page"]):
+            if self.health is None and answer > 0:
+                self.keep(after, self.known.armed)
+                self.bad = False  # it answers, though late
             self.plain("the request of the check was refused (%d)" % answer)
         if not self.known.armed or after is None:
+            if self.bad and self.health is None and after and not PLAN["page"] and not served():
+                self.computes(after)
+                self.hangs(self.answer, PLAN["silence"])
             self.plain("no request of the check has been answered yet", tell=False)
         for path in PLAN["paused"]:
             if b"true" in (ask(path, 1)[1] or b""):

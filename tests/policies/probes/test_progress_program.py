@@ -313,7 +313,9 @@ def test_only_requests_of_the_api_have_the_key(key: str, sent: str | None, kubel
 def test_pooling_models(path: str, kubelet: Kubelet) -> None:
     others = ("/v1/completions", "/v1/embeddings", "/pooling", "/classify", "/score")
     server = Server({each: (404, b"") for each in others if each != path})
-    assert kubelet.probe(server, silent=LONG_AGO).message == "it answers"
+    with_key = kubelet.probe(server, "http", "0", "KEY", silent=LONG_AGO, env={"KEY": "k"})
+    assert with_key.message == "it answers"
+    assert {key for _, _, key in server.canaries} == {"Bearer k"}
     server.answers[path] = None
     assert kubelet.probe(server, silent=LONG_AGO).status == FAILS
 
