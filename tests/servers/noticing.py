@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -89,6 +90,44 @@ def stopped(pids: list[int]) -> Iterator[None]:
         yield
     finally:
         _send(pids, signal.SIGCONT)
+
+
+@contextmanager
+def thread_stopped(tid: int) -> Iterator[None]:
+    """Stop one thread as a debugger does, while the others of its process go on."""
+    _ptrace(_SEIZE, tid)
+    try:
+        _ptrace(_INTERRUPT, tid)
+        os.waitpid(tid, _ANY_THREAD)
+        yield
+    finally:
+        _ptrace(_DETACH, tid)
+
+
+_SEIZE, _INTERRUPT, _DETACH, _ANY_THREAD = 0x4206, 0x4207, 17, 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _ptrace(request: int, tid: int) -> None:
+    if _libc.ptrace(request, tid, None, None):
+        raise OSError(ctypes.get_errno(), f"ptrace of thread {tid}")
+
+
+def busiest_thread(container: Container, work: Callable[[], int]) -> int:
+    """The thread that uses most of the processor during some work."""
+    before = _ticks(container)
+    assert work() == 200
+    after = _ticks(container)
+    return max(after, key=lambda tid: after[tid] - before.get(tid, 0))
+
+
+def _ticks(container: Container) -> dict[int, int]:
+    """How long each thread has computed."""
+    stats = [file for pid in container.pids() for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {
+        int(file.parent.name): sum(map(int, file.read_text().rpartition(")")[2].split()[11:13]))
+        for file in stats
+    }
 
 
 def kill(pids: list[int]) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.servers.kubelet import Answer, ask, hastened, run
 from tests.servers.sandbox import ADDRESS, HOSTS, INSIDE, Container, pod_network
-from tests.servers.server import SERVED, Server, injected
+from tests.servers.server import SERVED, Request, Server, injected
 from tests.venvs import built, installed
 
 START = 300
@@ -45,7 +45,7 @@ class Running:
 
     @property
     def weights(self) -> Path:
-        return self.folder / "weights"
+        return self.folder / self.server.weights
 
     @property
     def busy(self) -> Path:
@@ -88,9 +88,9 @@ class Running:
     def waits(self, ready: Callable[[], bool]) -> None:
         self.container.process.wait_until(ready, START, 0.2)
 
-    def request(self, timeout: float = START) -> int:
+    def request(self, timeout: float = START, asked: Request | None = None) -> int:
         """The status of a client's request; 0 where no answer came."""
-        asked = self.server.request
+        asked = asked or self.server.request
         connection = http.client.HTTPConnection(ADDRESS, asked.port, timeout=timeout)
         try:
             if asked.body is None:

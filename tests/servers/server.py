@@ -80,6 +80,10 @@ class Server(_Entry):
     """What it does not have, so that no experiment with that applies to it, and why not."""
     unnoticed: Mapping[str, str] = Field(default_factory=dict)
     """Why its liveness does not notice some experiments, by the head of their column."""
+    slow: Request | None = None
+    """A request for which its model computes for a second, if it runs its own model instead of the toy."""
+    weights: str = "weights"
+    """The file with its model's weights."""
     toy: bool = False
     """Whether it runs `served/toy.py`, so that the test decides how long loading and answering take."""
     queues: bool = False

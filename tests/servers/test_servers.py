@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from tests.e2e.processes import ProcessFailedError
-from tests.servers.noticing import CLIENTS, asking, keep_asking, kill, roles, stopped, watch
+from tests.servers.noticing import (
+    CLIENTS,
+    asking,
+    busiest_thread,
+    keep_asking,
+    kill,
+    roles,
+    stopped,
+    thread_stopped,
+    watch,
+)
 from tests.servers.running import START, Running, starting
 from tests.servers.server import NOTICED, Server, calls_toy, described, record, servers
 
@@ -132,15 +142,51 @@ def test_what_its_probes_notice_of_its_model(running: Running, request: pytest.F
             left.unlink()
 
     _keep(request, running.server, rows)
-    if "weights" in running.server.lacks:
-        return
+    if "weights" not in running.server.lacks:
+        _keep(request, running.server, {"the model fails to load": _fails_to_load(running, took)})
+
+
+@pytest.mark.parametrize(
+    "running",
+    [pytest.param(each, id=each[0]) for each in servers().items() if each[1].slow],
+    indirect=True,
+)
+def test_what_its_probes_notice_of_the_thread_of_its_model(
+    running: Running, request: pytest.FixtureRequest
+) -> None:
+    """The same for a server whose model is its own: the thread that computes is stopped."""
+    began = time.monotonic()
+    _not_before_it_is_ready(running)
+    took = time.monotonic() - began
+    rows: dict[str, dict[str, Any]] = {}
+
+    def slow() -> int:
+        return running.request(asked=running.server.slow)
+
+    with keep_asking(slow, CLIENTS):
+        time.sleep(2)
+        rows[f"{CLIENTS} clients at once, each answer takes 1 s"] = _watched(running, recovers=True)
+    running.restart()
+    running.waits(lambda: _serves(running))
+    for calls in (1, CLIENTS):
+        thread = busiest_thread(running.container, slow)
+        with thread_stopped(thread), asking(running.server.request, calls):
+            what = "1 call never returns" if calls == 1 else f"{calls} calls never return"
+            row = rows[what] = _watched(running, recovers=True)
+        row["restart"] = _serves_after_a_restart(running)
+    rows["the model fails to load"] = _fails_to_load(running, took)
+    _keep(request, running.server, rows)
+
+
+def _fails_to_load(running: Running, took: float) -> dict[str, Any]:
+    """What is noticed of weights that are no weights. `took`: how long loading takes."""
     running.weights.write_bytes(b"truncated")
     running.restart()
     time.sleep(1.5 * took)
-    row = rows["the model fails to load"] = _watched(running)
+    row = _watched(running)
     row["started"] = running.container.process.running and _asked_once(running, "startupProbe")
     row["ended"] = not running.container.process.running
-    _keep(request, running.server, rows)
+    return row
 
 
 def _watched(running: Running, *, recovers: bool = False) -> dict[str, Any]:
