@@ -106,9 +106,11 @@ _HANGS: Final = ("a hung engine", "100 calls never return", "1 call never return
 
 
 def _outcomes(server: Server) -> list[str]:
-    """What hangs of the server led to, by experiments or the source."""
-    first = noticed().get(server.name, ())[:1]
-    return [each.seen[hang] for each in first for hang in _HANGS if hang in each.seen]
+    """What hangs of the server led to, by experiments and by the source, with its defaults: the first row."""
+    first: dict[str, Noticed] = {}
+    for each in noticed().get(server.name, ()):
+        first.setdefault(each.how, each)
+    return [each.seen[hang] for each in first.values() for hang in _HANGS if hang in each.seen]
 
 
 def _replaces_its_workers(server: Server) -> bool:

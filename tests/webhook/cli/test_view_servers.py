@@ -182,7 +182,6 @@ HANGS: list[tuple[Json, dict[str, str], bool | None, str, str]] = [
         "checks for an open port",
         "Replace",
     ),
-    ({"image": "ghcr.io/ggml-org/llama.cpp:server-b9093"}, {}, False, "llama.cpp does not", "Replace"),
     ({"image": "pytorch/torchserve:0.12.0-cpu"}, {}, True, "itself replaces a worker", ""),
     (
         {"image": API, "command": ["trtllm-serve", "m", "--host=0.0.0.0", "--port=8000"]},
