@@ -10,11 +10,8 @@ from typing import Final, NamedTuple
 
 from policies.commands import CommandSummary, ScriptLoop
 from policies.containers.commands import exec_command
-from policies.core import data
 from policies.core.facts import Facts
-from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
-from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
 from policies.probes.recognition import release
@@ -95,43 +92,4 @@ def _only_sleeps(summary: CommandSummary, loop: ScriptLoop) -> bool:
             command.conditional or command.name in _EXITS or (command.timeout and command.name != "sleep")
             for command in summary.commands
         )
-    )
-
-
-# --- nodes that a cloud takes back ---------------------------------------------------------------
-
-
-class SpotNodes(Model):
-    """An entry of `spot_nodes.yaml`."""
-
-    label: str
-    values: tuple[str, ...]
-    seconds: int = Field(description="the time that pods have after the notice")
-    raised: str = Field("", description="how a cluster can have more, as half a sentence")
-    source: str
-
-
-@data.table
-def _spot_nodes() -> tuple[SpotNodes, ...]:
-    return data.load_list(SpotNodes, __package__, "spot_nodes.yaml")
-
-
-def spot_nodes_of(pod: PodSpec) -> SpotNodes | None:
-    """The nodes on which a pod must run, if a cloud may take all of them back."""
-    return next((each for each in _spot_nodes() if _requires(pod, each)), None)
-
-
-def _requires(pod: PodSpec, nodes: SpotNodes) -> bool:
-    if pod.node_selector.get(nodes.label) in nodes.values:
-        return True
-    required = pod.affinity.node_affinity.required
-    return required is not None and all(
-        any(
-            each.key == nodes.label
-            and each.operator == "In"
-            and bool(each.values)
-            and set(each.values) <= set(nodes.values)
-            for each in term.match_expressions
-        )
-        for term in required.node_selector_terms
     )

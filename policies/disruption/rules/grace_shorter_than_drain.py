@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.disruption.drains import DrainTime, SpotNodes, drain_of, pre_stop_sleep, spot_nodes_of
+from policies.core.spot_nodes import SpotNodes, spot_nodes_of
+from policies.disruption.drains import DrainTime, drain_of, pre_stop_sleep
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
 

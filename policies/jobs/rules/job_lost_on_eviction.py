@@ -9,6 +9,7 @@ from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Evictions, RetryAt, Run, known_lives, runs_in
 from policies.core.pod_view import PodView
+from policies.core.spot_nodes import spot_nodes_of
 from policies.jobs.jobs import (
     JobRetries,
     PlacedJobSpec,
@@ -161,11 +162,14 @@ def _remedy(each: RetryAt, run: Run) -> str:
 
 
 def _is_expensive(target: Target, each: RetryAt, run: Run, facts: Facts) -> bool:
-    """Whether a pod that the setting is about trains or has accelerators."""
+    """Whether a pod that the setting is about trains, has accelerators, or is on spot nodes."""
     above = each.steps[:-2] if each.steps[-1] == "retryPolicy" else each.steps[:-1]
     inside = [t for t in target.templates if t.steps[: len(above)] == above]
     return any(
-        run.life.trains or wants_accelerator(t.view, facts) or runs_training(t.view)
+        run.life.trains
+        or wants_accelerator(t.view, facts)
+        or runs_training(t.view)
+        or spot_nodes_of(t.typed.spec) is not None
         for t in inside or target.templates
     )
 

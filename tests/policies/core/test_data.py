@@ -69,7 +69,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/disruption/inits.yaml",
         "policies/disruption/quorums.yaml",
         "policies/disruption/single_state.yaml",
-        "policies/disruption/spot_nodes.yaml",
+        "policies/core/spot_nodes.yaml",
         "policies/jobs/hangs.yaml",
         "policies/jobs/rendezvous.yaml",
         "policies/jobs/shared_memory.yaml",
