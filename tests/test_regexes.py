@@ -47,6 +47,10 @@ MADE_AT_RUN_TIME: dict[tuple[str, str], list[str]] = {
         "policies.relations.rules.peers_need_unready_names",
         r"f'(?<![\\w.-]){re.escape(target.name)}-\\d{{1,9}}\\.{re.escape(service)}(?![\\w-])'",
     ): [r"(?<![\w.-])llm-\d{1,9}\.llm\-peers(?![\w-])"],
+    (
+        "policies.network.rules.host_network_without_cluster_dns",
+        r"f'(?<![\\w.-]){_LABEL}-\\d{{1,9}}\\.{re.escape(service)}(?![\\w-])'",
+    ): [r"(?<![\w.-])[a-z0-9-]{1,63}-\d{1,9}\.train(?![\w-])"],
 }
 """Patterns that a function puts together, by module and source: examples of what it makes."""
 

@@ -80,7 +80,7 @@ def _of_own_pods(target: Target, template: PodTemplate) -> re.Pattern[str] | Non
         service = target.read(StatefulSet).spec.service_name
     elif target.kind == JOB_SET:
         service = target.read(JobSet).spec.network.subdomain or target.name
-    return re.compile(rf"(?<![\w.-]){_LABEL}-\d+\.{re.escape(service)}(?![\w-])") if service else None
+    return re.compile(rf"(?<![\w.-]){_LABEL}-\d{{1,9}}\.{re.escape(service)}(?![\w-])") if service else None
 
 
 def _texts(container: Container) -> Iterator[tuple[str, str]]:
