@@ -24,7 +24,7 @@ from policies.kube.metadata import ARGO_HOOK, HELM_HOOK, written
 from policies.kube.objects.jobs import JobSet, ReplicatedJob
 from policies.kube.objects.jobs import JobSpec as TypedSpec
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.reading import read
+from policies.kube.objects.reading import read, readable
 from policies.kube.pods import Role, containers
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
@@ -173,8 +173,9 @@ class PlacedJobSpec(Struct, frozen=True):
 def jobs_in(obj: Json) -> Iterator[PlacedJobSpec]:
     """The Jobs of an object: itself, or those that it or its controller creates."""
     for run in runs_in(obj):
-        if run.life.gk == JOB:
-            yield PlacedJobSpec(run.spec, run.steps, read(run.spec, TypedSpec))
+        typed = readable(run.spec, TypedSpec) if run.life.gk == JOB else None
+        if typed is not None:
+            yield PlacedJobSpec(run.spec, run.steps, typed)
 
 
 def is_someone_elses(obj: Json) -> bool:
