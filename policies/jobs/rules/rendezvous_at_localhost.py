@@ -54,7 +54,10 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _of_command(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
-    launcher, options = launcher_of(words), ProgramOptions(words)
+    launcher = launcher_of(words)
+    if not launcher:
+        return
+    options = ProgramOptions(words)
     for known in _table():
         if launcher not in known.launchers:
             continue
@@ -88,8 +91,9 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
 
 def _of_mpi(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
     """More ranks than Open MPI has slots for in the operator's hostfile."""
-    run = next(runs_in(target.obj), None)
-    if run is None or run.life.slots is None or words[0] not in _MPI or container.typed.env_from:
+    starts_ranks = bool(words) and words[0] in _MPI  # a redirection may have no words
+    run = next(runs_in(target.obj), None) if starts_ranks else None
+    if run is None or run.life.slots is None or container.typed.env_from:
         return
     launcher, slots, role = rank_launcher(words[0], words), run.slots, run.role_of(template)
     if launcher is None or not slots or role is None or role.role.endless or _has_devices(container):
