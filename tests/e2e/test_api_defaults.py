@@ -81,6 +81,7 @@ def _stored(api: Api, obj: Json, namespace: str) -> Json | None:
     if "namespace" not in metadata:
         made["metadata"].pop("namespace", None)
     made["metadata"] |= given
+    made["metadata"].pop("uid", None)  # by which rules know what is in a cluster, unlike the rest of the case
     if "status" in obj:
         made["status"] = obj["status"]
     return made
