@@ -78,10 +78,7 @@ def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
 def named_metrics(target: Target) -> Iterator[tuple[str, list[str]]]:
     """The names in each metric or query of an autoscaler, with its path; those of functions, too."""
     if target.kind == AUTOSCALER:
-        for n, metric in enumerate(target.read(HorizontalPodAutoscaler).spec.metrics[:_MAX]):
-            source = metric.pods or metric.object or metric.external
-            if source is not None:
-                yield f"spec.metrics[{n}]", [source.metric.name]
+        yield from ((used.path, [used.name]) for used in used_metrics(target) if used.name)
     elif target.kind == SCALED_OBJECT:
         for n, trigger in enumerate(target.read(ScaledObject).spec.triggers[:_MAX]):
             yield f"spec.triggers[{n}]", _NAME.findall(query_of(trigger))

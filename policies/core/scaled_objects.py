@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscalers that KEDA creates for ScaledObjects, and the pods that they scale."""
+"""The HorizontalPodAutoscalers that KEDA creates for ScaledObjects, and what autoscalers scale."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from typing import Final
 from policies.core.facts import BY_NAME, Facts
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
+from policies.core.target import Target
+from policies.kube.group_kinds import AUTOSCALER
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.objects.metadata import ObjectReference
-from policies.kube.objects.scaling import KEDA_MOST
+from policies.kube.objects.scaling import KEDA_MOST, HorizontalPodAutoscaler, ScaledObject
 from policies.kube.quantities import whole_number
 
 _DIGITS: Final = 9
 _PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
+
+
+def scaled_by(target: Target) -> ObjectReference:
+    """What a HorizontalPodAutoscaler or a ScaledObject scales."""
+    if target.kind == AUTOSCALER:
+        return target.read(HorizontalPodAutoscaler).spec.scale_target_ref
+    return target.read(ScaledObject).spec.scale_target_ref
 
 
 def autoscaler_of_scaled_object(obj: Json) -> Json | None:

@@ -46,8 +46,10 @@ def volume_of(claim: PersistentVolumeClaim, facts: Facts) -> PersistentVolume | 
     """The volume to which a claim is bound, or that is reserved for it; None if there is none, or if it is
     unknown."""
     volumes, name = facts.cluster_objects(PersistentVolume), claim.spec.volume_name
-    if volumes is None or name:
-        return None if volumes is None else volumes.named(name)
+    if volumes is None:
+        return None
+    if name:
+        return volumes.named(name)
     reserved = [
         volume
         for volume in volumes.by(_BY_CLAIM, claim.name)

@@ -87,10 +87,7 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     if server.version_missing:
         return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
     if only_loopback(server):
-        flags = (*preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in preset.host_flags))
-        flag = "".join(f" ({flag})" for flag in flags[:1])
-        fix = f"Make it listen on all addresses{flag}, or add probes with a command"
-        return "it listens only on loopback", fix
+        return "it listens only on loopback", f"{listen_everywhere(preset)}, or add probes with a command"
     if has_own_config(container, preset):
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _endpoint_changed(server):
@@ -226,6 +223,12 @@ def has_own_config(container: Container, preset: Preset) -> bool:
     """Whether a volume is mounted where the server reads its configuration."""
     mounted = [text(mount, "mountPath").rstrip("/") for mount in maps(container.spec, "volumeMounts")]
     return any(f"{path}/".startswith(f"{place}/") for path in mounted for place in preset.config_mounts)
+
+
+def listen_everywhere(preset: Preset) -> str:
+    """What to do about a server that listens only on loopback, as a sentence without its full stop."""
+    flags = (*preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in preset.host_flags))
+    return f"Make it listen on all addresses{f' ({flags[0]})' if flags else ''}"
 
 
 def only_loopback(server: Server) -> bool:

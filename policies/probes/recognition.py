@@ -141,8 +141,9 @@ class Server:
         if self.may_have_option(*state.flags):
             return False
         value = self.configured(state.flags, state.env)
-        shared = value is not None and any(fnmatchcase(value, glob) for glob in state.shared)
-        return value is None or not (value == "" or "$" in value or shared)
+        if value is None:
+            return True
+        return bool(value) and "$" not in value and not any(fnmatchcase(value, glob) for glob in state.shared)
 
 
 class _Command(NamedTuple):

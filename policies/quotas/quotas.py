@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing
-from policies.core.lives import runs_in
+from policies.core.lives import run_of
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target, pod_templates
@@ -404,7 +404,7 @@ def used_by_other_groups(target: Target, quota: ResourceQuota, facts: Facts) -> 
 
 def _of_group(group: Target, quota: ResourceQuota, facts: Facts) -> Amounts:
     """What the quota counts of a group that starts at once; nothing if it counts only a part of the pods."""
-    run = next(runs_in(group.obj), None)
+    run = run_of(group.obj)
     if run is None or not run.creates_pods:
         return {}
     counts = pods_in_group(group)

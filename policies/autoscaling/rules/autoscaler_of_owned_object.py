@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.scaled_objects import scaled_by
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, GroupKind
 from policies.kube.json import Json, text
 from policies.kube.objects.metadata import ObjectReference
-from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledObject
 
 
 class OwnerKind(Model):
@@ -84,10 +84,7 @@ def _owners() -> tuple[OwnerKind, ...]:
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind == AUTOSCALER:
-        reference = target.read(HorizontalPodAutoscaler).spec.scale_target_ref
-    else:
-        reference = target.read(ScaledObject).spec.scale_target_ref
+    reference = scaled_by(target)
     owned = _owner_of(reference, facts)
     if owned is None:
         return

@@ -8,9 +8,8 @@ from typing import Final
 
 from policies.autoscaling.metrics import KnownMetric, MaximumOption, named_metrics, used_metrics
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.scaled_objects import pods_of
+from policies.core.scaled_objects import pods_of, scaled_by
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
-from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledObject
 from policies.kube.pods import Role
 from policies.kube.quantities import whole_number
 from policies.probes.recognition import Server, release
@@ -79,14 +78,9 @@ def _without_metrics(target: Target, facts: Facts) -> Findings:
 
 def _server(target: Target, facts: Facts) -> Server | None:
     """The only server of the scaled pods; None if there are several."""
-    reference = (
-        target.read(HorizontalPodAutoscaler).spec.scale_target_ref
-        if target.kind == AUTOSCALER
-        else target.read(ScaledObject).spec.scale_target_ref
-    )
     servers = [
         server
-        for view in pods_of(reference, facts)
+        for view in pods_of(scaled_by(target), facts)
         for container in view.containers
         if container.role is Role.MAIN and (server := recognised(container, facts)) is not None
     ]

@@ -46,9 +46,12 @@ def check(target: Target, facts: Facts) -> Findings:
     shortest = least if decided else min(least, LONG_ENOUGH)
     for run in runs:
         seconds = run.value(run.life.ttl) if run.life.ttl else None
-        if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds >= shortest:
-            seconds = None
-        if seconds is not None and (decided or not _is_seen_again(runs, seconds)):
+        if (
+            isinstance(seconds, int)
+            and not isinstance(seconds, bool)
+            and seconds < shortest
+            and (decided or not _is_seen_again(runs, seconds))
+        ):
             yield Finding(
                 run.at(run.life.ttl),
                 f"{_what(run, target)} is deleted {seconds} s after it ends, together with the logs of its "

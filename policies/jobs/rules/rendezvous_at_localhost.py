@@ -12,7 +12,7 @@ from policies.containers.commands import container_command
 from policies.containers.programs import Program, ProgramOptions, flags_and_values
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
-from policies.core.lives import runs_in
+from policies.core.lives import run_of
 from policies.core.settings import Field, Model
 from policies.jobs.training import launcher_of
 from policies.kube.group_kinds import JOB, JOB_SET, STATEFUL_SET
@@ -92,7 +92,7 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
 def _of_mpi(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
     """More ranks than Open MPI has slots for in the operator's hostfile."""
     starts_ranks = bool(words) and words[0] in _MPI  # a redirection may have no words
-    run = next(runs_in(target.obj), None) if starts_ranks else None
+    run = run_of(target.obj) if starts_ranks else None
     if run is None or run.life.slots is None or container.typed.env_from:
         return
     launcher, slots, role = rank_launcher(words[0], words), run.slots, run.role_of(template)
@@ -129,7 +129,7 @@ _HOSTFILE: Final = "/etc/mpi/hostfile"
 def _of_one_group(rank: str | None, address: str | None, target: Target) -> int:
     """The number of all pods of a workload that is known to be one group; 0 if others may join. A rank that
     is written belongs to one of several workloads."""
-    run = next(runs_in(target.obj), None)
+    run = run_of(target.obj)
     if run is None or run.is_elastic or (rank is not None and whole_number(rank, _DIGITS) is not None):
         return 0
     if not run.life.collective:
@@ -196,7 +196,7 @@ def _pods(target: Target, template: PodTemplate) -> int:
     """The number of pods of a template."""
     if target.kind == JOB:
         return target.read(Job).spec.at_once
-    run = next(runs_in(target.obj), None)
+    run = run_of(target.obj)
     role = run.role_of(template) if run is not None else None
     return target.replicas if role is None else role.pods
 

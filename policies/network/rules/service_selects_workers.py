@@ -93,12 +93,8 @@ def _has_earlier(target: Target, service: Service, facts: Facts) -> bool:
     if facts.whole is None or target.kind != CRON_JOB:
         return False
     others = (readable(obj, CronJob) for obj in facts.whole.every(CRON_JOB, facts.namespace))
-    for template in (
-        each.spec.job_template.spec.template for each in others if each and each.name < target.name
-    ):
-        if selects(service, template.metadata.labels) and not _serves(template):
-            return True
-    return False
+    earlier = (each.spec.job_template.spec.template for each in others if each and each.name < target.name)
+    return any(selects(service, each.metadata.labels) and not _serves(each) for each in earlier)
 
 
 def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:

@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives, runs_in
+from policies.core.lives import known_lives, run_of
 from policies.jobs.training import runs_training, trains_by_kind
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.queues import QUEUE_NAME, LocalQueue
@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if QUEUE_NAME in labels or _DEFAULT in names:
         return
     accelerated = [each for each in target.templates if wants_accelerator(each.view, facts)]
-    run = next(runs_in(target.obj), None)
+    run = run_of(target.obj)
     pods = sum(
         role.pods for each in accelerated if run is not None and (role := run.role_of(each)) is not None
     )

@@ -15,6 +15,7 @@ from policies.kube.json import text
 from policies.kube.names import listed
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container, Role
+from policies.probes.endpoints import listen_everywhere
 from policies.probes.health import listens_on_loopback, served_port
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
@@ -27,21 +28,25 @@ _INJECTED: Final = ("inject", "sidecar")
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if len(target.templates) == 1:
-        yield from _by_name(target, target.templates[0], facts)
-        yield from _by_number(target, target.templates[0], facts)
-        yield from _by_address(target, target.templates[0], facts)
-
-
-def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    if len(target.templates) != 1:
+        return
+    template = target.templates[0]
+    yield from _by_name(target, template, facts)
     containers = template.containers(Role.MAIN)
     server = recognised(containers[0], facts) if len(containers) == 1 else None
-    if server is None or _is_added_to(template):
-        return
-    container = containers[0]
+    if server is not None and not _is_added_to(template):
+        yield from _by_number(target, template, containers[0], server, facts)
+        yield from _by_address(target, template, containers[0], server, facts)
+
+
+def _by_number(
+    target: Target, template: PodTemplate, container: Container, server: Server, facts: Facts
+) -> Findings:
     listens = served_port(template.view, container, facts)
-    closed = frozenset() if listens is None else _closed_ports(server, container, listens)
-    for sender, port in islice(_senders(target, template, facts, closed), _MAX if closed else 0):
+    closed = None if listens is None else _closed_ports(server, container, listens)
+    if not closed:
+        return
+    for sender, port in islice(_senders(target, template, facts, closed), _MAX):
         own = port == server.preset.port
         but = f"the default of {server.name}, but this server" if own else f"but {server.name}"
         yield Finding(
@@ -52,23 +57,19 @@ def _by_number(target: Target, template: PodTemplate, facts: Facts) -> Findings:
         )
 
 
-def _by_address(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+def _by_address(
+    target: Target, template: PodTemplate, container: Container, server: Server, facts: Facts
+) -> Findings:
     """A finding about a Service of a server that listens only on loopback."""
-    containers = template.containers(Role.MAIN)
-    if len(containers) != 1 or _is_added_to(template):
+    if not listens_on_loopback(template.view, container, facts):
         return
-    container = containers[0]
-    server = recognised(container, facts)
-    if server is None or not listens_on_loopback(template.view, container, facts):
-        return
-    flags = (*server.preset.listen_flags, *(f"{flag} 0.0.0.0" for flag in server.preset.host_flags))
     for service in selecting(template.typed.metadata.labels, facts):
         if service.has_address and selects_only(service, target, facts) is not None:
             yield Finding(
                 template.at(container),
                 f"Service {service.name} sends requests to {server.name}, which listens only on loopback. "
                 "Connections from other pods are refused.",
-                f"Make it listen on all addresses{f' ({flags[0]})' if flags else ''}.",
+                f"{listen_everywhere(server.preset)}.",
                 Certainty.LIKELY,
             )
             return
@@ -96,12 +97,12 @@ def _senders(
 ) -> Iterator[tuple[str, int]]:
     """The Services and InferencePools that send requests for the pods to a closed port, and this port."""
     labels = template.typed.metadata.labels
-    for service in selecting(labels, facts) if closed else ():
+    for service in selecting(labels, facts):
         numbers = (each.port if each.target_port is None else each.target_port for each in service.spec.ports)
         port = next((each for each in numbers if isinstance(each, int) and each in closed), None)
         if port and service.has_address and selects_only(service, target, facts) is not None:
             yield f"Service {service.name}", port
-    for pool in pools_of(labels, facts) if closed else ():
+    for pool in pools_of(labels, facts):
         port = next((each for each in target_ports(pool) if each in closed), None)
         if port:
             yield f"InferencePool {text(pool, 'metadata', 'name')}", port
