@@ -1,4 +1,4 @@
-"""Labels, annotations and the controller of an object; label selectors."""
+"""Labels, annotations and the controller of an object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from policies.kube.json import Json, dig, mapping, maps, strings, text
+from policies.kube.json import Json, dig, mapping, maps
 
 HELM_HOOK: Final = "helm.sh/hook"
 ARGO_HOOK: Final = "argocd.argoproj.io/hook"
@@ -69,28 +69,3 @@ def written(obj: Json, *steps: str | int) -> Any:
     if applied is not None:
         return dig(applied, *steps)
     return None if managed else dig(obj, *steps)
-
-
-def matches(selector: Any, of: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector (`matchLabels`, `matchExpressions`) matches labels. An empty selector matches
-    all; None and unknown operators match none."""
-    if not isinstance(selector, dict):
-        return False
-    if any(of.get(key) != value for key, value in mapping(selector, "matchLabels").items()):
-        return False
-    return all(requirement_matches(term, of) for term in maps(selector, "matchExpressions"))
-
-
-def requirement_matches(term: Json, of: Mapping[str, str]) -> bool:
-    """Whether labels satisfy one requirement; an unknown operator matches none."""
-    key, values = text(term, "key"), strings(term, "values")
-    match term.get("operator"):
-        case "In":
-            return of.get(key) in values
-        case "NotIn":
-            return of.get(key) not in values
-        case "Exists":
-            return key in of
-        case "DoesNotExist":
-            return key not in of
-    return False

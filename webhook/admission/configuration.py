@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
@@ -19,7 +19,9 @@ from policies.core.settings import Field, Model, S, Settings, Thresholds, defaul
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
-from policies.kube.metadata import labels_of, matches
+from policies.kube.metadata import labels_of
+from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.reading import read
 
 REMEMBERED = 1024
 """Cached results for combinations of overrides, of which there are 2**n, and for namespaces."""
@@ -55,11 +57,9 @@ class Selector(Model):
     match_expressions: tuple[LabelTerm, ...] = Field((), description="further requirements")
 
     @cached_property
-    def _json(self) -> Json:
-        return fields_as_json(self)
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        return matches(self._json, labels)
+    def matches(self) -> Callable[[Mapping[str, str]], bool]:
+        """Whether labels match."""
+        return read(fields_as_json(self), LabelSelector).matches
 
 
 class Override(Model):

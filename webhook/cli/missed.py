@@ -14,8 +14,11 @@ from msgspec import Struct, field
 
 from policies.core.facts import Cluster
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, kind_of
-from policies.kube.json import Json, dig, maps, text
-from policies.kube.metadata import controller
+from policies.kube.json import Json, maps, text
+from policies.kube.objects.kinds import type_of
+from policies.kube.objects.metadata import Object, ObjectMeta
+from policies.kube.objects.reading import read
+from policies.kube.objects.workloads import DaemonSet, Deployment, StatefulSet
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config
 from webhook.admission.missed import Difference, Missed, excluded, missed, runs
@@ -94,12 +97,16 @@ class MissedWorkload(Struct):
     """Why the workload cannot be restarted now; empty if it can, or if nobody looked."""
 
     @property
+    def metadata(self) -> ObjectMeta:
+        return read(self.top, Object).metadata
+
+    @property
     def namespace(self) -> str:
-        return text(self.top, "metadata", "namespace")
+        return self.metadata.namespace
 
     @property
     def name(self) -> str:
-        return text(self.top, "metadata", "name")
+        return self.metadata.name
 
     @property
     def title(self) -> str:
@@ -111,7 +118,7 @@ class MissedWorkload(Struct):
         return self.difference is not Difference.EXEMPTED
 
     def add(self, pod: Json, found: Missed) -> None:
-        self.pods.append(text(pod, "metadata", "name"))
+        self.pods.append(read(pod, Object).name)
         for policy, fields in found.fields.items():
             self.fields[policy] = tuple(dict.fromkeys((*self.fields.get(policy, ()), *fields)))
 
@@ -125,13 +132,12 @@ class MissedWorkload(Struct):
     @property
     def listed_only(self) -> str:
         """Why `--repair` never restarts such a workload; empty if it does."""
-        top, kind = self.top, kind_of(self.top)
-        owner = controller(top)
-        if owner is not None and text(owner, "kind") in _OF_APPS and text(owner, "apiVersion") == "apps/v1":
-            named = f"{text(owner, 'kind')} {text(owner, 'name')}"
+        kind, owner = kind_of(self.top), self.metadata.controller
+        if owner is not None and owner.kind in _OF_APPS and owner.api_version == "apps/v1":
+            named = f"{owner.kind} {owner.name}"
             return f"listed only: it names {named} as its owner, which doesn't exist or doesn't own it"
         if owner is not None:
-            return f"listed only: restart it through its owner, {text(owner, 'kind')} {text(owner, 'name')}"
+            return f"listed only: restart it through its owner, {owner.kind} {owner.name}"
         if kind == POD:
             return "listed only: the pod has no controller; delete it and create it again"
         if kind.kind in ("Job", "CronJob"):
@@ -140,12 +146,13 @@ class MissedWorkload(Struct):
             return "listed only: delete its pods one by one, and it creates new ones"
         if kind not in RESTARTABLE:
             return f"listed only: restart it as its operator documents for {kind.kind}"
-        if dig(top, "metadata", "deletionTimestamp"):
+        if self.metadata.deletion_timestamp is not None:
             return "listed only: it is being deleted"
-        if dig(top, "spec", "paused") is True:
-            return "listed only: its rollout is paused"
-        if text(top, "spec", "updateStrategy", "type") == "OnDelete":
-            return "listed only: its updateStrategy is OnDelete; delete its pods one by one"
+        match read(self.top, type_of(kind)):
+            case Deployment(spec=spec) if spec.paused:
+                return "listed only: its rollout is paused"
+            case DaemonSet(spec=spec) | StatefulSet(spec=spec) if spec.update_strategy.type == "OnDelete":
+                return "listed only: its updateStrategy is OnDelete; delete its pods one by one"
         return ""
 
     def record(self) -> Json:
@@ -234,14 +241,15 @@ async def find_missed(
         if not runs(pod):
             continue
         if excluded(pod, config, cluster):
-            excluded_pods[text(pod, "metadata", "namespace")] += 1
+            excluded_pods[read(pod, Object).metadata.namespace] += 1
             continue
         compared += 1
         found = missed(pod, config, cluster)
         if found is not None:
             top = [pod, *await owners.above(pod)][-1]
             why = _why(pod, found, history)
-            key = text(top, "metadata", "uid") or text(top, "metadata", "name"), found.difference, why
+            known = read(top, Object).metadata
+            key = known.uid or known.name, found.difference, why
             rows.setdefault(key, MissedWorkload(top, found.difference, why)).add(pod, found)
     ordered = sorted(rows.values(), key=lambda row: (not row.missed, row.namespace, row.title))
     return MissedReport(ordered, compared, excluded_pods, history)
@@ -252,7 +260,7 @@ def _why(pod: Json, found: Missed, history: WebhookHistory) -> str:
         return "exempted by its annotation"
     if found.digest:
         return f"created under another policy ({found.digest})"
-    return history.why(seconds_of(text(pod, "metadata", "creationTimestamp")))
+    return history.why(seconds_of(read(pod, Object).metadata.creation_timestamp))
 
 
 async def history_of(api: ApiServer, where: str | None) -> WebhookHistory:
@@ -263,7 +271,7 @@ async def history_of(api: ApiServer, where: str | None) -> WebhookHistory:
     policy = where or INSTALLED
     namespace, name = config_map(policy if policy.startswith(CONFIG_MAP) else INSTALLED)
     registered = paths.one(ADMISSION_REGISTRATION, "mutatingwebhookconfigurations", REGISTRATION)
-    registration = await _get_if_allowed(api, registered, "when the webhook was installed")
+    registration = read(await _get_if_allowed(api, registered, "when the webhook was installed"), Object)
     lease = await _get_if_allowed(
         api, paths.one(LEASES, "leases", NAME, namespace), "when the webhook was down"
     )
@@ -282,9 +290,7 @@ async def history_of(api: ApiServer, where: str | None) -> WebhookHistory:
     if last is not None and api.now() - last > SILENT_SECONDS:
         print_note(f"no replica of the webhook has been ready since {moment_of(last)}")
         outages.append(Outage(last, api.now()))
-    return WebhookHistory(
-        seconds_of(text(registration, "metadata", "creationTimestamp")), outages, edited, last
-    )
+    return WebhookHistory(seconds_of(registration.metadata.creation_timestamp), outages, edited, last)
 
 
 async def _get_if_allowed(api: ApiServer, path: str, purpose: str) -> Json:

@@ -6,12 +6,14 @@ the selector of a workload matches the pod's labels, and controllers of that kin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, GroupKind, kind_of
-from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import controller, labels_of, matches
+from policies.kube.json import Json, text
+from policies.kube.metadata import controller, labels_of
+from policies.kube.objects.reading import readable
+from policies.kube.objects.workloads import PodController
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.discovery import Collection
@@ -39,7 +41,7 @@ class Owners:
                 break
             if kind_of(above) in _CREATES and kind_of(below) != _CREATES[kind_of(above)]:
                 break
-            if kind_of(above).group == DEPLOYMENT.group and not matches(_selector(above), labels_of(obj)):
+            if kind_of(above).group == DEPLOYMENT.group and not _selects(above, labels_of(obj)):
                 break
             found.append(above)
             below, owner = above, controller(above)
@@ -61,5 +63,6 @@ class Owners:
         return self._read[key]
 
 
-def _selector(workload: Json) -> Json:
-    return mapping(workload, "spec", "selector")
+def _selects(workload: Json, labels: Mapping[str, str]) -> bool:
+    found = readable(workload, PodController)
+    return found is not None and found.selects(labels)

@@ -16,9 +16,13 @@ from typing import Final
 
 from policies.core.facts import Cluster
 from policies.core.target import Target
-from policies.kube.group_kinds import POD, GroupKind, kind_of
-from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.metadata import labels_of, matches
+from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of
+from policies.kube.json import Json
+from policies.kube.objects.metadata import IntOrString, Object, Part
+from policies.kube.objects.pods import PodState
+from policies.kube.objects.reading import read
+from policies.kube.objects.scaling import PodDisruptionBudget
+from policies.kube.objects.workloads import PodController, PodControllerSpec, UpdateStrategy
 from policies.rollouts.rollouts import count_of, rolling_update
 from webhook.admission.configuration import Config
 from webhook.admission.missed import missed, runs
@@ -41,6 +45,61 @@ MAX_STILL_MISSED: Final = 2
 """After new pods in so many namespaces in a row were not changed either, no further workload is restarted."""
 MAX_ROLLOUT_SECONDS: Final = 2 * 3600.0
 """A rollout that takes longer has failed."""
+
+
+class _Condition(Part):
+    type: str = ""
+    reason: str = ""
+
+
+class _Status(Part):
+    """Of a Deployment or StatefulSet, and of a DaemonSet, whose numbers have other names."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    desired_number_scheduled: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _Spec(PodControllerSpec):
+    replicas: int = 1
+    update_strategy: UpdateStrategy = UpdateStrategy()
+
+
+class _Workload(PodController):
+    """A workload of one of the kinds that are restarted."""
+
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether its controller has seen the present spec."""
+        return self.status.observed_generation >= self.metadata.generation
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all pods have the present template and are ready, and no other pod is left."""
+        status, kind = self.status, self.group_kind
+        if not self.is_observed:
+            return False
+        if kind == DAEMON_SET:
+            return (
+                status.desired_number_scheduled == status.updated_number_scheduled == status.number_available
+            )
+        if kind == STATEFUL_SET and status.update_revision != status.current_revision:
+            return False
+        counts = [status.replicas, status.updated_replicas, status.ready_replicas]
+        if kind == DEPLOYMENT:
+            counts.append(status.available_replicas)
+        return all(count == self.spec.replicas for count in counts)
 
 
 class RestartError(Exception):
@@ -84,7 +143,7 @@ def _repair(
     """Restart the workloads; whether any restart began. UserError if there is no terminal for the
     question."""
     rows = [row for row in report.rows if row.missed and not row.listed_only]
-    workloads = {text(row.top, "metadata", "uid"): row for row in rows}
+    workloads = {row.metadata.uid: row for row in rows}
     if not workloads:
         print_note("none of the missed workloads can be restarted")
         return False
@@ -135,36 +194,45 @@ async def restart(api: ApiServer, config: Config, cluster: Cluster, top: Json) -
         RestartError: the workload does not become ready, or (StillMissedError) a new pod differs in the same
             way.
     """
-    kind, namespace, name = kind_of(top), text(top, "metadata", "namespace"), text(top, "metadata", "name")
-    path = paths.one("apps/v1", kind.resource, name, namespace)
-    now = await api.get(path)
-    if now is None or text(now, "metadata", "uid") != text(top, "metadata", "uid"):
+    kind, known = kind_of(top), read(top, Object).metadata
+    path = paths.one("apps/v1", kind.resource, known.name, known.namespace)
+    found = await _read(api, path, kind)
+    if found is None or found[1].metadata.uid != known.uid:
         return "it no longer exists"
-    now = {"apiVersion": "apps/v1", "kind": kind.kind, **now}
+    now, workload = found
     held_back = await _held_back(api, now)
     if held_back:
         return held_back
     template = {"metadata": {"annotations": {RESTARTED_AT: moment_of(time.time())}}}
-    version = {"resourceVersion": text(now, "metadata", "resourceVersion")}
+    version = {"resourceVersion": workload.metadata.resource_version}
     body = {"metadata": version, "spec": {"template": template}}
     if not await api.unless_conflict("PATCH", path, body, STRATEGIC_MERGE):
         return "it was changed at the same time"
     await _until_ready(api, path, kind)
-    await _verify(api, config, cluster, now)
+    await _verify(api, config, cluster, workload)
     return ""
+
+
+async def _read(api: ApiServer, path: str, kind: GroupKind) -> tuple[Json, _Workload] | None:
+    """A workload as JSON and as a type; None if it does not exist."""
+    found = await api.get(path)
+    if found is None:
+        return None
+    obj = {"kind": kind.kind, "apiVersion": "apps/v1", **found}
+    return obj, read(obj, _Workload)
 
 
 async def _until_ready(api: ApiServer, path: str, kind: GroupKind) -> None:
     deadline = time.monotonic() + MAX_ROLLOUT_SECONDS
     while True:
-        obj = await api.get(path)
-        if obj is None:
+        found = await _read(api, path, kind)
+        if found is None:
             raise RestartError("it was deleted while it was being restarted")
-        obj = {"kind": kind.kind, "apiVersion": "apps/v1", **obj}
-        if _complete(obj):
+        _, workload = found
+        if workload.is_complete:
             return
-        for condition in maps(obj, "status", "conditions"):
-            if condition.get("reason") == "ProgressDeadlineExceeded" and _observed(obj):
+        for condition in workload.status.conditions:
+            if condition.reason == "ProgressDeadlineExceeded" and workload.is_observed:
                 raise RestartError("its new pods didn't become ready in time (ProgressDeadlineExceeded)")
         if time.monotonic() > deadline:
             raise RestartError(f"its new pods aren't ready after {MAX_ROLLOUT_SECONDS / 60:.0f} min")
@@ -184,49 +252,25 @@ async def _find_held_back(api: ApiServer, report: MissedReport) -> None:
 
 async def _held_back(api: ApiServer, top: Json) -> str:
     """Why the workload cannot be restarted now; empty if it can."""
-    if not _complete(top):
+    if not read(top, _Workload).is_complete:
         return "it isn't ready now, or a rollout is in progress"
     return await _blocked(api, top)
 
 
-async def _verify(api: ApiServer, config: Config, cluster: Cluster, top: Json) -> None:
+async def _verify(api: ApiServer, config: Config, cluster: Cluster, workload: _Workload) -> None:
     """Raise StillMissedError if a new pod is missed too: then further restarts do not help."""
     owners = Owners(api, await served(api, (POD, *config.workloads)))
-    selector = mapping(top, "spec", "selector")
-    path = paths.collection("v1", "pods", text(top, "metadata", "namespace"))
+    path = paths.collection("v1", "pods", workload.metadata.namespace)
     async for item in api.objects(path):
         pod = {"apiVersion": "v1", "kind": "Pod", **item}
-        if not matches(selector, labels_of(pod)) or not runs(pod):
+        known = read(pod, PodState).metadata
+        if not workload.selects(known.labels) or not runs(pod):
             continue
         above = await owners.above(pod)
-        if not above or text(above[-1], "metadata", "uid") != text(top, "metadata", "uid"):
+        if not above or read(above[-1], Object).metadata.uid != workload.metadata.uid:
             continue  # anybody may create a pod with these labels
         if missed(pod, config, cluster) is not None:
-            name = text(pod, "metadata", "name")
-            raise StillMissedError(f"the webhook didn't change its new pod {name} either")
-
-
-def _observed(obj: Json) -> bool:
-    return integer(obj, "status", "observedGeneration", default=0) >= integer(
-        obj, "metadata", "generation", default=0
-    )
-
-
-def _complete(obj: Json) -> bool:
-    """Whether all pods have the present template and are ready, and no other pod is left."""
-    if not _observed(obj):
-        return False
-    status = mapping(obj, "status")
-    if kind_of(obj).kind == "DaemonSet":
-        names = ("desiredNumberScheduled", "updatedNumberScheduled", "numberAvailable")
-        return len({integer(status, name, default=0) for name in names}) == 1
-    wanted = integer(obj, "spec", "replicas", default=1)
-    counts = [integer(status, name, default=0) for name in ("replicas", "updatedReplicas", "readyReplicas")]
-    if kind_of(obj).kind == "Deployment":
-        counts.append(integer(status, "availableReplicas", default=0))
-    elif text(status, "updateRevision") != text(status, "currentRevision"):
-        return False
-    return all(count == wanted for count in counts)
+            raise StillMissedError(f"the webhook didn't change its new pod {known.name} either")
 
 
 # --- budgets ---------------------------------------------------------------------------------------
@@ -234,18 +278,15 @@ def _complete(obj: Json) -> bool:
 
 async def _blocked(api: ApiServer, top: Json) -> str:
     """Why a PodDisruptionBudget does not allow the restart; empty if all allow it."""
-    labels = mapping(top, "spec", "template", "metadata", "labels")
-    path = paths.collection("policy/v1", "poddisruptionbudgets", text(top, "metadata", "namespace"))
+    workload = read(top, _Workload)
+    path = paths.collection("policy/v1", "poddisruptionbudgets", workload.metadata.namespace)
     down = down_at_once(top)
-    async for budget in api.objects(path):
-        selector = dig(budget, "spec", "selector")
-        if selector is None or not matches(selector, labels):
-            continue
-        allowed = integer(budget, "status", "disruptionsAllowed", default=0)
-        if down > allowed:
-            name = text(budget, "metadata", "name")
+    async for found in api.objects(path):
+        budget = read(found, PodDisruptionBudget)
+        allowed = budget.status.disruptions_allowed
+        if budget.selects(workload.spec.template.metadata.labels) and down > allowed:
             return (
-                f"PodDisruptionBudget {name} allows {allowed} unavailable pods, but its rollout takes "
+                f"PodDisruptionBudget {budget.name} allows {allowed} unavailable pods, but its rollout takes "
                 f"{down} down"
             )
     return ""
@@ -253,13 +294,14 @@ async def _blocked(api: ApiServer, top: Json) -> str:
 
 def down_at_once(top: Json) -> int:
     """The most pods that a rollout of the workload takes down at the same time."""
-    target = Target(top, kind_of(top))
-    kind, replicas = target.kind.kind, target.replicas
-    if kind == "Deployment":
-        rolling = rolling_update(target, replicas)
+    workload = read(top, _Workload)
+    kind, replicas = workload.group_kind, workload.spec.replicas
+    if kind == DEPLOYMENT:
+        rolling = rolling_update(Target(top, kind), replicas)
         return replicas if rolling is None else rolling.unavailable
-    if kind == "DaemonSet":
-        replicas = integer(top, "status", "desiredNumberScheduled", default=0)
-    steps = mapping(top, "spec", "updateStrategy", "rollingUpdate")
-    most = count_of(steps.get("maxUnavailable", 1), replicas, up=kind == "DaemonSet")
-    return replicas if most is None else most if kind == "DaemonSet" else max(1, most)
+    if kind == DAEMON_SET:
+        replicas = workload.status.desired_number_scheduled
+    steps = workload.spec.update_strategy.rolling_update
+    unavailable: IntOrString = 1 if steps.max_unavailable is None else steps.max_unavailable
+    most = count_of(unavailable, replicas, up=kind == DAEMON_SET)
+    return replicas if most is None else most if kind == DAEMON_SET else max(1, most)

@@ -7,7 +7,7 @@ is asked for its version through the API server's proxy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
@@ -20,8 +20,12 @@ from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
 from policies.kube.images import image_matches, repository_and_tag
-from policies.kube.json import Json, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of, labels_of, matches
+from policies.kube.json import Json, text
+from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.pods import PodState
+from policies.kube.objects.reading import readable
+from policies.kube.objects.workloads import PodController
 from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.probes.endpoints import health_paths, server_port
@@ -80,7 +84,8 @@ class Serving(Struct, frozen=True):
     """From its start until the kubelet kills it if it never answers."""
     start_budget_from: str | None = None
     """The reason for the budget, if the policy set it."""
-    selector: Mapping[str, Any] = field(default_factory=dict)
+    selector: LabelSelector | None = None
+    """Of its pods."""
     version_path: str | None = None
 
     @property
@@ -135,6 +140,7 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
     lines = timelines([(template, facts)])
     timeline = next((each for each in lines if each.container == container.name), None)
     until = timeline.startup if timeline else None
+    controller = readable(review.document.obj, PodController)
     budget = budget_of(template.view, container, facts)
     ours = until is not None and 0 <= until - budget.seconds < ROUNDED_SECONDS
     found = Serving(
@@ -147,10 +153,10 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
         probes=_probes(timeline),
         hang=hang_of(template, container, facts),
         drain_seconds=drain.seconds if drain else None,
-        grace_seconds=integer(template.pod, "spec", "terminationGracePeriodSeconds", default=30),
+        grace_seconds=template.typed.spec.grace,
         start_budget_seconds=until,
         start_budget_from=(budget.why() or None) if ours else None,
-        selector=mapping(review.document.obj, "spec", "selector"),
+        selector=None if controller is None else controller.spec.selector,
     )
     if server is None:
         return found
@@ -221,18 +227,19 @@ async def _version(api: ApiServer, serving: Serving) -> str:
 async def _ready_pod(api: ApiServer, serving: Serving) -> Json | None:
     if serving.kind == "Pod":
         return await api.get(paths.one("v1", "pods", serving.name, serving.namespace))
-    if not serving.selector:
+    selector = serving.selector
+    if selector is None or selector == LabelSelector():  # a Service or ReplicationController has another form
         return None
     path = paths.collection("v1", "pods", serving.namespace)
     async for pod in api.objects(path):
-        if matches(serving.selector, labels_of(pod)) and runs(pod) and _ready(pod):
+        if selector.matches(labels_of(pod)) and runs(pod) and _ready(pod):
             return pod
     return None
 
 
 def _ready(pod: Json) -> bool:
-    conditions = maps(pod, "status", "conditions")
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    found = readable(pod, PodState)
+    return found is not None and found.status.condition("Ready") is not None
 
 
 # --- output ----------------------------------------------------------------------------------------

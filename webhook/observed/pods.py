@@ -9,7 +9,7 @@ come from one node's clock; a clock that jumped back gives a negative time, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -17,8 +17,10 @@ from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube import quantities as units
-from policies.kube.json import Json, dig, integer, mapping, maps, text
+from policies.kube.json import Json
 from policies.kube.metadata import labels_of
+from policies.kube.objects.pods import ContainerStatus, PodState, PodStatus, Probe, TerminatedState
+from policies.kube.objects.reading import readable
 from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import server_port
 from policies.probes.liveness_program import watched_start
@@ -87,71 +89,81 @@ class PodTracker:
     def observe(self, pod: Json) -> UnreadPod | None:
         """The starts and ends of a pod that were not yet recorded, if there are any. Only its status is
         read."""
-        uid, namespace = text(pod, "metadata", "uid"), text(pod, "metadata", "namespace")
+        found = readable(pod, PodState)
+        if found is None:
+            return None
+        uid, namespace = found.metadata.uid, found.metadata.namespace
         if not uid or not namespace or not self._config().webhook.namespaces.covers(namespace):
             return None
         first = uid not in self._pods
         known = self._pods.setdefault(uid, _Pod())
-        started: list[tuple[str, Json, float]] = []
-        ended: list[tuple[str, Json]] = []
-        disruption = _disruption(pod)
-        deleted = bool(dig(pod, "metadata", "deletionTimestamp"))
-        leaving = bool(disruption) or deleted
-        for status in maps(pod, "status", "containerStatuses"):
-            name = text(status, "name")
-            ended += [(name, each) for each in self._ends(known, first, status) if not leaving]
-            at = self._start(known, first, pod, status)
+        started: list[_Start] = []
+        ended: list[_End] = []
+        disruption = _disruption(found.status)
+        deleted = found.metadata.deletion_timestamp is not None
+        for status in found.status.container_statuses:
+            ends = list(self._ends(known, first, status))
+            if not disruption and not deleted:
+                ended += ends
+            at = self._start(known, first, found.status, status)
             if at is not None and not deleted:  # pods with a forged owner are deleted soon
-                started.append((name, status, at))
+                started.append(_Start(status, at))
         disrupted = bool(disruption) and not known.disrupted
         known.disrupted = known.disrupted or bool(disruption)
-        if first and disrupted and (_ended_at(pod) or 0) < self._since:
+        if first and disrupted and (_ended_at(found.status) or 0) < self._since:
             disrupted = False
         if not (started or ended or disrupted):
             return None
         reason = disruption if disrupted else ""
-        return UnreadPod(pod, namespace, self._config(), self._cluster, started, ended, reason)
+        return UnreadPod(pod, found, self._config(), self._cluster, started, ended, reason)
 
-    def _start(self, known: _Pod, first: bool, pod: Json, status: Json) -> float | None:
+    def _start(self, known: _Pod, first: bool, pod: PodStatus, status: ContainerStatus) -> float | None:
         """When a container became ready, if that start was not yet recorded."""
-        name = text(status, "name")
-        run = _run_id(status, mapping(status, "state", "running"))
-        began = seconds_of(text(status, "state", "running", "startedAt"))
-        if began is None or known.started.get(name) == run:
+        began = seconds_of(status.running_since)
+        if began is None or known.started.get(status.name) == status.run:
             return None
-        ready = status.get("ready") is True
-        if first and began < self._since and (ready or status.get("started") is True):
-            known.started[name] = run  # it may have been ready before
+        if first and began < self._since and (status.ready or status.started):
+            known.started[status.name] = status.run  # it may have been ready before
             return None
         at = _true_since(pod, _READY)
-        if not ready or at is None:
+        if not status.ready or at is None:
             return None
-        known.started[name] = run
+        known.started[status.name] = status.run
         return at if at >= began else None
 
-    def _ends(self, known: _Pod, first: bool, status: Json) -> Iterator[Json]:
+    def _ends(self, known: _Pod, first: bool, status: ContainerStatus) -> Iterator[_End]:
         """The ends of a container that were not yet recorded, the older one first."""
-        name = text(status, "name")
-        for state in ("lastState", "state"):
-            end = mapping(status, state, "terminated")
-            finished = text(end, "finishedAt")
-            at = seconds_of(finished)
-            if at is None or finished <= known.ended.get(name, ""):
+        for end in (status.last_state.terminated, status.state.terminated):
+            at = None if end is None else seconds_of(end.finished_at)
+            if end is None or at is None or end.finished_at <= known.ended.get(status.name, ""):
                 continue
-            known.ended[name] = finished
+            known.ended[status.name] = end.finished_at
             if not first or at >= self._since:
-                yield {**end, "wasReady": known.started.get(name) == _run_id(end, end)}
+                yield _End(status.name, end, known.started.get(status.name) == end.run)
+
+
+class _Start(NamedTuple):
+    status: ContainerStatus
+    at: float
+    """When the container became ready."""
+
+
+class _End(NamedTuple):
+    container: str
+    state: TerminatedState
+    was_ready: bool
+    """Whether the run that ended had become ready."""
 
 
 class UnreadPod(Struct, frozen=True):
     """New starts and ends of a pod whose containers were not read yet."""
 
     pod: Json
-    namespace: str
+    state: PodState
     config: Config
     cluster: Cluster
-    started: list[tuple[str, Json, float]]
-    ended: list[tuple[str, Json]]
+    started: list[_Start]
+    ended: list[_End]
     disruption: str
 
     def observations(self) -> list[Observation]:
@@ -161,39 +173,39 @@ class UnreadPod(Struct, frozen=True):
         if read is None:
             return []
         template, facts = read
-        found = _Observations(template.pod, self.namespace, facts)
+        found = _Observations(template.pod, self.state, facts)
         return list(found.all(self.started, self.ended, self.disruption))
 
 
 class _Observations:
-    def __init__(self, pod: Json, namespace: str, facts: Facts) -> None:
-        self._pod, self._namespace, self._facts = pod, namespace, facts
+    def __init__(self, pod: Json, state: PodState, facts: Facts) -> None:
+        self._pod, self._status, self._facts = pod, state.status, facts
+        self._namespace = state.metadata.namespace
         self._view = facts.view(pod)
-        self._node_type = node_type(text(pod, "spec", "nodeName"), facts.cluster)
+        self._node_type = node_type(self._view.typed.spec.node_name, facts.cluster)
 
-    def all(
-        self, started: list[tuple[str, Json, float]], ended: list[tuple[str, Json]], disruption: str
-    ) -> Iterator[Observation]:
+    def all(self, started: list[_Start], ended: list[_End], disruption: str) -> Iterator[Observation]:
         if self._facts.settings(StandardProbes).learning is Learning.OFF:
             return
         counted = {each.name: each for each in counted_containers(self._pod, self._facts)}
         mains = {each.name: each for each in self._view.containers if each.role is Role.MAIN}
-        for name, end in ended:
-            if name in counted:
-                yield self._ended(counted[name], end)
-        for name, status, at in started:
-            if name in mains and readiness_ends_start(mains[name]) and self._asks_itself(mains[name]):
-                yield self._started(mains[name], status, at)
+        for end in ended:
+            if end.container in counted:
+                yield self._ended(counted[end.container], end)
+        for start in started:
+            main = mains.get(start.status.name)
+            if main is not None and readiness_ends_start(main) and self._asks_itself(main):
+                yield self._started(main, start)
         if disruption and counted:
-            container, at = next(iter(counted.values())), int(_ended_at(self._pod) or 0)
+            container, at = next(iter(counted.values())), int(_ended_at(self._status) or 0)
             yield Ended(self._namespace, self._key(container), at, self._node_type, disruption)
 
     def _asks_itself(self, container: Container) -> bool:
         """Whether the probe that ends its start asks the container's own server, as far as ports show it: a
         probe may ask every port of the pod."""
         probe = start_probe(container)
-        action = next((mapping(probe, kind) for kind in ("httpGet", "grpc") if kind in (probe or {})), {})
-        port = port_number(container.typed, action.get("port"))
+        action = None if probe is None else probe.http_get or probe.grpc
+        port = None if action is None else port_number(container.typed, action.port)
         server = self._facts.settings(StandardProbes).recogniser.server(container)
         known = server_port(container, server) if server is not None else None
         others = (each.tcp_ports for each in self._view.containers if each.name != container.name)
@@ -204,11 +216,12 @@ class _Observations:
     def _key(self, container: Container) -> str:
         return record_key(self._pod, container, self._facts)
 
-    def _started(self, container: Container, status: Json, at: float) -> ObservedStart:
-        began = seconds_of(text(status, "state", "running", "startedAt")) or at
-        first = integer(status, "restartCount", default=0) == 0
-        initialised = _true_since(self._pod, "Initialized") if first else None
-        scheduled = _true_since(self._pod, "PodScheduled") if first else None
+    def _started(self, container: Container, start: _Start) -> ObservedStart:
+        status, at = start
+        began = seconds_of(status.running_since) or at
+        first = status.restart_count == 0
+        initialised = _true_since(self._status, "Initialized") if first else None
+        scheduled = _true_since(self._status, "PodScheduled") if first else None
         return ObservedStart(
             self._namespace,
             self._key(container),
@@ -221,19 +234,19 @@ class _Observations:
             place=place_of(self._pod, container),
         )
 
-    def _ended(self, container: Container, end: Json) -> Ended:
-        reason, code = text(end, "reason"), integer(end, "exitCode", default=-1)
-        began, finished = seconds_of(text(end, "startedAt")), seconds_of(text(end, "finishedAt"))
+    def _ended(self, container: Container, end: _End) -> Ended:
+        reason, code = end.state.reason, end.state.exit_code
+        began, finished = seconds_of(end.state.started_at), seconds_of(end.state.finished_at)
         lasted = (finished or 0) - (began or finished or 0)
         budget = start_limit(container)
         after = memory = 0
         if reason == "OOMKilled":
-            memory = units.bytes_or_zero(mapping(container.spec, "resources", "limits").get("memory"))
+            memory = units.bytes_or_zero(container.typed.resources.limits.get("memory"))
         elif reason not in ("Completed", "DeadlineExceeded") or code:
-            slack = _SLACK_SECONDS + integer(self._pod, "spec", "terminationGracePeriodSeconds", default=30)
-            if not end["wasReady"] and budget and budget <= lasted <= budget + slack:
+            slack = _SLACK_SECONDS + self._view.typed.spec.grace
+            if not end.was_ready and budget and budget <= lasted <= budget + slack:
                 reason, after = STARTUP_PROBE, round(lasted)
-            elif end["wasReady"] and code in _SIGNALS and not self._view.completes:
+            elif end.was_ready and code in _SIGNALS and not self._view.completes:
                 reason = KILLED
             else:
                 reason = f"Error {code}"
@@ -273,18 +286,18 @@ def readiness_ends_start(container: Container) -> bool:
     return needs_answer(start_probe(container))
 
 
-def start_probe(container: Container) -> Json | None:
+def start_probe(container: Container) -> Probe | None:
     """The probe that ends a container's start: the startupProbe, or readiness if liveness watches the
     start."""
-    probe = container.spec.get("startupProbe")
-    if probe is None and watched_start(container.spec.get("livenessProbe")):
-        probe = container.spec.get("readinessProbe")
-    return probe if isinstance(probe, dict) else None
+    startup = container.typed.startup_probe
+    if startup is None and watched_start(container.spec.get("livenessProbe")):
+        return container.typed.readiness_probe
+    return startup
 
 
-def needs_answer(probe: object) -> bool:
+def needs_answer(probe: Probe | None) -> bool:
     """Whether a probe succeeds only if the server answers a request."""
-    return isinstance(probe, dict) and bool({"httpGet", "grpc"} & probe.keys())
+    return probe is not None and (probe.http_get or probe.grpc) is not None
 
 
 def start_limit(container: Container) -> int:
@@ -300,51 +313,39 @@ def node_type(name: str, cluster: Cluster) -> str:
     return next((str(labels[key]) for key in NODE_TYPE_LABELS if labels.get(key)), "")
 
 
-def _run_id(named: Json, state: Json) -> str:
-    """An identifier of one run of a container."""
-    return text(named, "containerID") or text(state, "startedAt")
-
-
-def _true_since(pod: Json, condition: str) -> float | None:
+def _true_since(pod: PodStatus, condition: str) -> float | None:
     """The time since which a condition of the pod is true."""
-    for each in maps(pod, "status", "conditions"):
-        if each.get("type") == condition and each.get("status") == "True":
-            return seconds_of(text(each, "lastTransitionTime"))
-    return None
+    found = pod.condition(condition)
+    return None if found is None else seconds_of(found.last_transition_time)
 
 
 def _between(began: float | None, ended: float) -> int | None:
     return round(ended - began) if began is not None and ended >= began else None
 
 
-def _disruption(pod: Json) -> str:
+def _disruption(pod: PodStatus) -> str:
     """Why the pod was disrupted; empty if it was not."""
-    reason = text(pod, "status", "reason")
-    if reason in ("Evicted", "Preempted", "DeadlineExceeded"):
-        return reason
-    for each in maps(pod, "status", "conditions"):
-        if each.get("type") == DISRUPTION_TARGET and each.get("status") == "True":
-            return _DISRUPTIONS.get(text(each, "reason"), "Evicted")
-    return ""
+    if pod.reason in ("Evicted", "Preempted", "DeadlineExceeded"):
+        return pod.reason
+    target = pod.condition(DISRUPTION_TARGET)
+    return "" if target is None else _DISRUPTIONS.get(target.reason, "Evicted")
 
 
-def _ended_at(pod: Json) -> float | None:
+def _ended_at(pod: PodStatus) -> float | None:
     """When a pod was disrupted, or its last container ended."""
     disrupted = _true_since(pod, DISRUPTION_TARGET)
     if disrupted is not None:
         return disrupted
-    statuses = maps(pod, "status", "containerStatuses")
-    ends = [seconds_of(text(each, "state", "terminated", "finishedAt")) for each in statuses]
-    started = seconds_of(text(pod, "status", "startTime"))
-    return max((each for each in ends if each is not None), default=started)
+    terminated = [each.state.terminated for each in pod.container_statuses]
+    ends = [seconds_of(each.finished_at) for each in terminated if each is not None]
+    return max((each for each in ends if each is not None), default=seconds_of(pod.start_time))
 
 
-def first_ready(pod: Json, container: Container) -> int | None:
+def first_ready(pod: PodStatus, container: Container) -> int | None:
     """The maximum of the seconds from a container's first start until its pod was ready: the pod's condition
     contains the last change only. None for restarts, and if it is not ready."""
-    for status in maps(pod, "status", "containerStatuses"):
-        if text(status, "name") == container.name and not integer(status, "restartCount", default=0):
-            began = seconds_of(text(status, "state", "running", "startedAt"))
-            at = _true_since(pod, _READY)
-            return _between(began, at) if at is not None and status.get("ready") is True else None
+    for status in pod.container_statuses:
+        if status.name == container.name and not status.restart_count:
+            began, at = seconds_of(status.running_since), _true_since(pod, _READY)
+            return _between(began, at) if at is not None and status.ready else None
     return None

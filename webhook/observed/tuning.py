@@ -17,9 +17,12 @@ from msgspec import Struct, field
 from policies.core.annotations import CHECKPOINT, EXPECTED_START
 from policies.core.facts import Cluster
 from policies.core.reasons import in_words
-from policies.kube.json import Json, integer, mapping, maps, text
+from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import is_label_key
+from policies.kube.objects.metadata import Part
+from policies.kube.objects.pods import PodState, PodStatus
+from policies.kube.objects.reading import readable
 from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.probes.observed import MIN_STARTS, workload_of
@@ -139,6 +142,29 @@ class _Group(Struct):
     kills: Counter[str] = field(default_factory=Counter)
 
 
+class _Regarding(Part):
+    namespace: str = ""
+    name: str = ""
+
+
+class _Series(Part):
+    count: int = 1
+
+
+class _Event(Part):
+    """An Event about a pod."""
+
+    message: str = ""
+    involved_object: _Regarding = _Regarding()
+    count: int = 1
+    series: _Series = _Series()
+
+    @property
+    def times(self) -> int:
+        """How often it happened."""
+        return max(self.count, self.series.count)
+
+
 def rows(
     pods: Iterable[Json],
     events: Iterable[Json],
@@ -151,31 +177,31 @@ def rows(
     groups: dict[Key, _Group] = {}
     workloads: dict[tuple[str, str], str] = {}
     # The newest pod of a workload comes first: it has the budget in force.
-    for pod in sorted(pods, key=lambda each: text(each, "metadata", "creationTimestamp"), reverse=True):
-        namespace = text(pod, "metadata", "namespace")
+    for pod, state in sorted(_states(pods), key=_created, reverse=True):
+        namespace = state.metadata.namespace
         if not config.webhook.namespaces.covers(namespace):
             continue
-        workload = workloads[namespace, text(pod, "metadata", "name")] = workload_of(pod)
+        workload = workloads[namespace, state.name] = workload_of(pod)
         facts = Context.of(pod, namespace, config, cluster).facts
         for container in counted_containers(pod, facts):
             key = namespace, workload, container.name
             if key not in groups:
                 entry = record.namespaces.get(namespace, {}).get(record_key(pod, container, facts), Entry())
                 groups[key] = _Group(pod, container, entry, facts.view(pod).completes)
-            groups[key].starts += _has_started(pod, container)
-            if needs_answer(container.spec.get("readinessProbe")) or readiness_ends_start(container):
-                load = first_ready(pod, container)
+            groups[key].starts += _has_started(state.status, container)
+            if needs_answer(container.typed.readiness_probe) or readiness_ends_start(container):
+                load = first_ready(state.status, container)
                 if load is not None:
                     groups[key].loads.append(load)
     for event in events:
-        found = _FAILED.search(text(event, "message"))
-        regarding = mapping(event, "involvedObject")
-        namespace = text(regarding, "namespace")
-        workload = workloads.get((namespace, text(regarding, "name")), "")
-        group = groups.get((namespace, workload, found["name"])) if found else None
-        if found and group is not None:
-            count = max(integer(event, "count", default=1), integer(event, "series", "count", default=1))
-            group.kills[found["probe"]] += count
+        failure = readable(event, _Event)
+        found = None if failure is None else _FAILED.search(failure.message)
+        if failure is None or found is None:
+            continue
+        namespace = failure.involved_object.namespace
+        workload = workloads.get((namespace, failure.involved_object.name), "")
+        if (group := groups.get((namespace, workload, found["name"]))) is not None:
+            group.kills[found["probe"]] += failure.times
     made = [_row(key, group, history or ObservedHistory()) for key, group in groups.items()]
     return sorted(
         made,
@@ -233,7 +259,7 @@ class _Starts(Struct, frozen=True):
 
 def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
     entry, container = group.entry, group.container
-    starts = _Starts.of(group, history.starts.get((key, text(container.spec, "image")), []))
+    starts = _Starts.of(group, history.starts.get((key, container.image), []))
     liveness = history.liveness.get(key)
     wrong, wanted = starts.judged(entry.killed)
     verdicts = [wrong] if wrong else []
@@ -304,13 +330,21 @@ def _node_types(ends: Ends) -> str:
     return f" ({', '.join(f'{printable(name)} {count}' for name, count in found)})" if found else ""
 
 
-def _has_started(pod: Json, container: Container) -> bool:
+def _states(pods: Iterable[Json]) -> Iterator[tuple[Json, PodState]]:
+    """The pods that can be read, each with its state."""
+    for pod in pods:
+        state = readable(pod, PodState)
+        if state is not None:
+            yield pod, state
+
+
+def _created(pod: tuple[Json, PodState]) -> str:
+    return pod[1].metadata.creation_timestamp
+
+
+def _has_started(pod: PodStatus, container: Container) -> bool:
     """Whether the pod shows a run of the container."""
-    return any(
-        text(status, "name") == container.name
-        and ({"running", "terminated"} & mapping(status, "state").keys() or status.get("restartCount"))
-        for status in maps(pod, "status", "containerStatuses")
-    )
+    return any(status.has_run for status in pod.container_statuses if status.name == container.name)
 
 
 def _is_injected(pod: Json, container: Container) -> bool:

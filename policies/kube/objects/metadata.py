@@ -44,18 +44,14 @@ class OwnerReference(Part):
         return GroupKind(self.api_version.rpartition("/")[0], self.kind)
 
 
-class ManagedFields(Part):
-    manager: str = ""
-    operation: str = ""
-    time: str = ""
-
-
 class ObjectMeta(Part):
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str = ""
+    generation: int = 0
     labels: Mapping[str, str] = EMPTY
     annotations: Mapping[str, str] = EMPTY
     owner_references: tuple[OwnerReference, ...] = ()

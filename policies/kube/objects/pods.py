@@ -385,19 +385,78 @@ class PodCondition(Part):
     type: str = ""
     status: str = ""
     reason: str = ""
+    last_transition_time: str = ""
+
+
+class RunningState(Part):
+    started_at: str = ""
+
+
+class TerminatedState(Part):
+    reason: str = ""
+    exit_code: int = -1
+    started_at: str = ""
+    finished_at: str = ""
+    container_id: str = msgspec.field(default="", name="containerID")
+
+    @property
+    def run(self) -> str:
+        """See `ContainerStatus.run`."""
+        return self.container_id or self.started_at
+
+
+class ContainerState(Part):
+    running: RunningState | None = None
+    terminated: TerminatedState | None = None
+
+
+class ContainerStatus(Part):
+    name: str = ""
+    ready: bool = False
+    started: bool | None = None
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    container_id: str = msgspec.field(default="", name="containerID")
+
+    @property
+    def running_since(self) -> str:
+        """When the present run began; empty if it does not run."""
+        return self.state.running.started_at if self.state.running is not None else ""
+
+    @property
+    def run(self) -> str:
+        """An identifier of the run that the container is in."""
+        return self.container_id or self.running_since
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it runs or ran."""
+        return bool(self.state.running or self.state.terminated or self.restart_count)
 
 
 class PodStatus(Part):
     phase: str = ""
-    pod_ip: str = msgspec.field(default="", name="podIP")
+    reason: str = ""
+    start_time: str = ""
     conditions: tuple[PodCondition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+    def condition(self, kind: str) -> PodCondition | None:
+        """The condition of a type if it is true."""
+        for each in self.conditions:
+            if each.type == kind and each.status == "True":
+                return each
+        return None
 
 
 class PodState(Object):
-    """A pod without its spec."""
+    """A pod of the cluster without its spec."""
 
     status: PodStatus = PodStatus()
 
 
-class Pod(PodState):
+class Pod(Object):
+    """A pod without its status, which no review reads."""
+
     spec: PodSpec = NO_SPEC

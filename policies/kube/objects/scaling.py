@@ -25,8 +25,13 @@ class DisruptionBudgetSpec(Part):
     unhealthy_pod_eviction_policy: str = ""
 
 
+class DisruptionBudgetStatus(Part):
+    disruptions_allowed: int = 0
+
+
 class PodDisruptionBudget(Object):
     spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether it selects pods with these labels."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from policies.kube.objects.metadata import IntOrString, LabelSelector, Object, ObjectReference, Part
 from policies.kube.objects.pods import PodTemplateSpec
 from policies.kube.objects.storage import PersistentVolumeClaim
@@ -31,15 +33,28 @@ class WorkloadStatus(Part):
 NO_STATUS = WorkloadStatus()
 
 
-class ReplicatedSpec(Part):
-    """The fields that every workload with `replicas` and one template has."""
-
-    replicas: int | None = None
+class PodControllerSpec(Part):
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
 
 
-class Replicated(Object):
+class PodController(Object):
+    """A workload that owns the pods which its selector matches."""
+
+    spec: PodControllerSpec = PodControllerSpec()
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it selects pods with these labels."""
+        return self.spec.selector is not None and self.spec.selector.matches(labels)
+
+
+class ReplicatedSpec(PodControllerSpec):
+    """The fields that every workload with `replicas` and one template has."""
+
+    replicas: int | None = None
+
+
+class Replicated(PodController):
     """A Deployment, StatefulSet, ReplicaSet or Rollout, as far as they are alike."""
 
     spec: ReplicatedSpec = ReplicatedSpec()
@@ -97,13 +112,11 @@ class ReplicaSet(Replicated):
     pass
 
 
-class DaemonSetSpec(Part):
-    selector: LabelSelector | None = None
-    template: PodTemplateSpec = PodTemplateSpec()
+class DaemonSetSpec(PodControllerSpec):
     update_strategy: UpdateStrategy = UpdateStrategy()
 
 
-class DaemonSet(Object):
+class DaemonSet(PodController):
     spec: DaemonSetSpec = DaemonSetSpec()
 
 

@@ -50,7 +50,7 @@ class Cluster:
         name = top["metadata"]["name"]
         await self.fake.put(DEPLOYMENTS, top)
         owners = owned_by("apps/v1", "Deployment", name, top["metadata"]["uid"])
-        above = named(f"{name}-1", {}, ownerReferences=owners)
+        above = named(f"{name}-1", {"selector": top["spec"]["selector"]}, ownerReferences=owners)
         await self.fake.put("/apis/apps/v1/namespaces/ml/replicasets", above)
         for n in range(2):
             await self.fake.put(PODS, made_by(above, "ReplicaSet", f"{name}-1-{n}", name))

@@ -141,7 +141,7 @@ async def put_pod(fake: FakeApiServer, policy: dict[str, str]) -> Json:
     await fake.put(DEPLOYMENTS, above)
     template = above["spec"]["template"]
     owners = owned_by("apps/v1", "Deployment", "llm", "uid-llm")
-    await fake.put(SETS, named("llm-1", {"template": template}, ownerReferences=owners))
+    await fake.put(SETS, named("llm-1", above["spec"], ownerReferences=owners))
     owners = owned_by("apps/v1", "ReplicaSet", "llm-1", "uid-llm-1")
     metadata: Json = {"labels": {"app": "llm"}, "ownerReferences": owners}
     pod = {"apiVersion": "v1", "kind": "Pod", **named("llm-1-a", template["spec"], **metadata)}
