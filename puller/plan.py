@@ -134,8 +134,8 @@ def next_step(model: PlannedModel, health: ServerHealth, now: float) -> ModelSte
     return _fallback(model, health) if now >= model.fallback_at else None
 
 
-def wake_at(model: PlannedModel, health: ServerHealth) -> float:
-    """When the result of `next_step` changes only because time passed."""
+def wake_at(model: PlannedModel, health: ServerHealth, now: float) -> float:
+    """The next time at which the result of `next_step` changes only because time passed."""
     if model.in_flight is not None:
         return _cancel_at(model)
     step = _due_step(model, health)
@@ -144,7 +144,7 @@ def wake_at(model: PlannedModel, health: ServerHealth) -> float:
     times = [_blocked_until(model, step)]
     if _fallback(model, health) is not None:
         times.append(model.fallback_at)
-    return min(filter(None, times), default=NEVER)
+    return min((when for when in times if when > now), default=NEVER)
 
 
 def failure_obsolete(model: PlannedModel, health: ServerHealth) -> bool:

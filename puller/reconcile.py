@@ -193,12 +193,13 @@ class Reconciler:
             self._dirty.add(name)  # the present version may have to be loaded
         elif step is not None:
             self._queue.push(_SLOT[step], _priority(model), name)
-        elif now < (when := wake_at(model, self.health)) < NEVER:
+        if now < (when := wake_at(model, self.health, now)) < NEVER:
             self._timers.arm(name, when)
         self.status.report(model, now)
 
     def _start_steps(self, now: float) -> None:
-        """Start queued steps while slots are free. The step is decided again: the state may have changed."""
+        """Start queued steps while slots are free. The step is decided again: the state may have changed. A
+        model whose step does not start is planned again, since nothing else may wake it up."""
         used: int | None = None
         for slot, name in self._queue.startable():
             if slot == "downloads" and name in self._without_slot:
@@ -208,25 +209,31 @@ class Reconciler:
             model = self.models.get(name)
             step = next_step(model, self.health, now) if model else None
             if model is None or step is None or _SLOT.get(step) != slot:
+                self._plan_again(name)
                 continue
+            others = 0
             if step is ModelStep.LOAD and self.options.max_memory:
                 used = sum(each.memory for each in self.models.values()) if used is None else used
                 others = used - model.memory
                 failure = plan.over_memory(model, others, self.options.max_memory)
-                if failure is not None and model.failure is not None and not model.current:
-                    self._fallback_failed(model, failure)
-                    continue
                 if failure is not None:
-                    model.failure = failure
-                    self.status.report(model, now)
+                    if model.failure is not None and not model.current:
+                        self._fallback_failed(model, failure)
+                    else:
+                        model.failure = failure
+                    self._plan_again(name)
                     continue
-                model.in_flight = InFlight(step)
-                used = others + model.memory
             model.in_flight = InFlight(step, model.desired if step is ModelStep.DOWNLOAD else None)
+            if used is not None and step is ModelStep.LOAD:
+                used = others + model.memory
             self._queue.take(slot)
             task = self._tasks[name] = asyncio.create_task(self._run_step(step, model))
             task.add_done_callback(partial(self._step_ended, step, model, model.loaded, now))
             self.status.report(model, now)
+
+    def _plan_again(self, name: str) -> None:
+        self._dirty.add(name)
+        self._wake.set()
 
     async def _yield_slot(self, name: str, seconds: float) -> None:
         """Give a download's slot to other models for some seconds, then queue for a slot again."""

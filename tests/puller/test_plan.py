@@ -82,7 +82,7 @@ def test_a_step_in_flight_is_waited_for(act: ModelStep) -> None:
     for model, health in EVERY:
         model.in_flight = InFlight(act)
         assert next_step(model, health, 0) is None
-        assert wake_at(model, health) == INF
+        assert wake_at(model, health, 0) == INF
         model.in_flight = None
 
 
@@ -96,13 +96,13 @@ def test_the_download_of_a_removed_model_is_cancelled_at_once() -> None:
 def test_an_outdated_download_is_cancelled_after_its_grace() -> None:
     model = PlannedModel("m", desired=B, in_flight=InFlight(ModelStep.DOWNLOAD, A, superseded_at=100.0))
     assert next_step(model, ServerHealth.UP, 100.0) is None
-    assert wake_at(model, ServerHealth.UP) == 100.0 + plan.SUPERSEDED_GRACE
+    assert wake_at(model, ServerHealth.UP, 0) == 100.0 + plan.SUPERSEDED_GRACE
     assert next_step(model, ServerHealth.UP, 100.0 + plan.SUPERSEDED_GRACE) is ModelStep.CANCEL
 
 
 def test_a_download_continues_after_an_edit_is_reverted() -> None:
     model = PlannedModel("m", desired=A, in_flight=InFlight(ModelStep.DOWNLOAD, A))
-    assert next_step(model, ServerHealth.UP, INF) is None or wake_at(model, ServerHealth.UP) == INF
+    assert next_step(model, ServerHealth.UP, INF) is None or wake_at(model, ServerHealth.UP, 0) == INF
 
 
 def failed(act: ModelStep, spec: ModelSpec, retry_at: float = 50.0) -> Failure:
@@ -112,7 +112,7 @@ def failed(act: ModelStep, spec: ModelSpec, retry_at: float = 50.0) -> Failure:
 def test_a_failed_step_waits_out_its_backoff() -> None:
     model = PlannedModel("m", desired=A, failure=failed(ModelStep.DOWNLOAD, A))
     assert next_step(model, ServerHealth.UP, 49.9) is None
-    assert wake_at(model, ServerHealth.UP) == 50.0
+    assert wake_at(model, ServerHealth.UP, 0) == 50.0
     assert next_step(model, ServerHealth.UP, 50.0) is ModelStep.DOWNLOAD
     assert state(model) is ModelState.FAILED
 

@@ -24,6 +24,7 @@ from puller.plan import ModelState
 from puller.reasons import StatusReason
 from puller.servers.base import ServerHealth
 from puller.store import ModelStore
+from puller.workqueue import Timers
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing
@@ -536,6 +537,50 @@ async def test_max_memory_refuses_a_load_until_another_model_is_removed(world: W
     assert world.on_disk("b") == b"B"
     world.config.write({"b": b})
     await world.serves({"b": "B"})
+
+
+async def test_a_download_is_tried_again_although_the_present_version_does_not_fit(world: World) -> None:
+    world.set(max_memory=3 * MB, resync=3600)
+    await world.serve(m="1")
+    world.config.write({"m": {"storageUri": "s3://bucket/update", "memory": "4Mi"}})
+    await world.reports("m", "NotFound")
+    assert world.puller is not None
+    model = world.puller.models["m"]
+    del world.server.serving["m"]
+    for _ in range(2):  # the first time a timer of the download is left
+        tried = model.fallback_at
+        await until(lambda: model.fallback_at > tried)  # noqa: B023
+    world.put("update", "2")
+    await until(lambda: world.on_disk("m") == b"2")
+    await world.reports("m", "OverMaxMemory")
+
+
+@pytest.mark.parametrize("waits", ["for a time", "for the slot"])
+async def test_a_download_is_tried_again_while_the_present_version_waits_for_a_slot(
+    world: World, waits: str
+) -> None:
+    world.set(load_workers=1, resync=3600)
+    await world.serve(m="1")
+    world.server.hang_loads = asyncio.Event()
+    world.config.write({"m": "s3://bucket/update", "a": world.put("a", "A")})
+    await world.reports("m", "NotFound")
+    assert world.puller is not None
+    models = world.puller.models
+    await until(lambda: models["a"].loading)
+    del world.server.serving["m"]
+    await until(lambda: not models["m"].available)
+    failure = models["m"].failure
+    assert failure is not None
+    if waits == "for the slot":
+        world.puller._timers = Timers()  # as if none had been armed
+        await until(lambda: time.monotonic() > failure.retry_at)
+        world.put("update", "2")
+    else:
+        await until(lambda: models["m"].failure not in (None, failure))
+        world.put("update", "2")
+        await until(lambda: world.on_disk("m") == b"2")
+    world.server.hang_loads.set()
+    await world.serves({"m": "2", "a": "A"})
 
 
 async def test_models_over_the_memory_limit_are_logged_once(world: World) -> None:
