@@ -13,8 +13,8 @@ import orjson
 from benchmarks._timing import best, table
 from policies.containers import commands as _commands
 from policies.core.contracts import Rule
+from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
-from policies.core.target import pod_templates
 from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.admission.projection import project

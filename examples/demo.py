@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.text import Text
 
 from policies.core.annotations import CHANGED
-from policies.core.target import pod_templates
+from policies.core.pod_templates import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json

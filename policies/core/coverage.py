@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from policies.core import data
 from policies.core.completing import reference_of
+from policies.core.pod_templates import MAX_EMBEDDED, pod_templates
 from policies.core.settings import Field, Model
 from policies.core.shapes import Shapes
-from policies.core.target import MAX_EMBEDDED, PodTemplate, pod_templates
+from policies.core.target import PodTemplate
 from policies.core.workloads import Workload, is_builtin, known_without_pods, known_workloads
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
-from policies.core.composing import OTHER_OBJECT, Origins, composed_pod, origin_of, patched_pod
-from policies.core.groups import leader_of
+from policies.core.completing import Base
+from policies.core.composing import OTHER_OBJECT, Origins, origin_of
 from policies.core.pod_view import PodView
-from policies.core.seldon import Graphs
-from policies.core.workloads import (
-    KSERVE_CONTAINER,
-    ClaimUri,
-    Completion,
-    Composed,
-    Shape,
-    TemplatePatch,
-    Workload,
-)
+from policies.core.workloads import Shape, Workload
 from policies.kube.cache import Cache, lazy
-from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
-from policies.kube.group_kinds import LEADER_WORKER_SET, POD, SELDON_DEPLOYMENT, GroupKind, kind_of
-from policies.kube.json import Json, appended, integer, mapping, maps, replaced, strings, text
+from policies.kube.field_paths import Steps
+from policies.kube.group_kinds import POD, GroupKind
+from policies.kube.json import Json, integer, mapping, strings, text
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.reading import read
-from policies.kube.pods import Container, Role, containers, with_container
+from policies.kube.pods import Container, Role
 
 T = TypeVar("T", bound=Object)
 
@@ -65,7 +54,7 @@ class PodTemplate:
     rewritten: bool = False
     """Whether an operator writes its own containers over the template's."""
     unprojected: Json = field(default_factory=dict)
-    """The pod before the pod-level mutators."""
+    """The pod before the mutators, and without the fields that its operator adds to the object's."""
     pod: Json = field(init=False)
     spec: Json = field(init=False)
     cache: Cache = field(init=False)
@@ -206,258 +195,3 @@ class Target:
     @property
     def name(self) -> str:
         return text(self.obj, "metadata", "name") or text(self.obj, "metadata", "generateName")
-
-
-MAX_EMBEDDED: Final = 4
-"""The deepest nesting of objects in objects."""
-
-
-def pod_templates(
-    obj: Json, workloads: Mapping[GroupKind, Workload], find: Find | None = None, namespace: str = ""
-) -> tuple[PodTemplate, ...]:
-    """Every pod template of an object; a Pod is its own. `find` looks up referenced objects."""
-    kind = kind_of(obj)
-    if kind == POD:
-        return (PodTemplate(PodView(obj), "", "spec", None),)
-    workload = workloads.get(kind)
-    if workload is None:
-        return ()
-    found = tuple(_templates(obj, (), workload, workloads, MAX_EMBEDDED))
-    if find is not None and workload.completed_by is not None:
-        base = base_of(obj, workload, namespace, find)
-        pods = completed(obj, workload, base) if base is not None else []
-        replaced_at = {path for each in pods for path in each.replaces}
-        rest = (each for each in found if each.path not in replaced_at)
-        found = (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
-    for entry in workload.claims:
-        found = tuple(_with_claims(obj, found, entry))
-    if not workload.accepts_all(obj):
-        graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
-        found = tuple(_with_given_fields(each, graphs) for each in found)
-    if workload.completed_by is Completion.SERVING_RUNTIME:
-        found = tuple(_with_own_readiness(obj, each) for each in found)
-    return found
-
-
-def _with_claims(obj: Json, templates: tuple[PodTemplate, ...], entry: ClaimUri) -> Iterator[PodTemplate]:
-    """The templates with the claims that their operator mounts because of a URI."""
-    named: dict[Steps, tuple[str, str]] = {}
-    for steps, node in maps_at(obj, entry.at):
-        uri = tuple(entry.uri.split("."))
-        claim = _CLAIM_URI.match(text(node, *uri))
-        if claim is None:
-            continue
-        for pod in entry.pods:
-            named[(*steps, *filter(None, pod.split(".")))] = claim[1], field_path((*steps, *uri))
-    for each in templates:
-        name, at = named.get(each.steps, ("", ""))
-        yield _with_claim(each, name, at) if name else each
-
-
-def _with_claim(template: PodTemplate, claim: str, uri: str) -> PodTemplate:
-    """The template with the volume of a claim that the URI at a field path names."""
-    volumes = maps(template.spec, "volumes")
-    if any(text(each, "persistentVolumeClaim", "claimName") == claim for each in volumes):
-        return template
-    volume = {"name": f"{_CLAIM}{claim}", "persistentVolumeClaim": {"claimName": claim}}
-    pod = appended(template.pod, ("spec", "volumes"), volume)
-    at = f"spec.volumes[{len(volumes)}]"
-    fields = ("", ".persistentVolumeClaim", ".persistentVolumeClaim.claimName")
-    origins = {f"{at}{each}": uri for each in fields}
-    if template.origins is not None:
-        return replace(template, view=PodView(pod), unprojected=pod, origins={**template.origins, **origins})
-    return replace(template, view=PodView(pod), unprojected=pod, claims=origins)
-
-
-def _without_claims(pod: Json) -> Json:
-    """A pod without the claims that `_with_claim` adds."""
-    spec = mapping(pod, "spec")
-    volumes = [each for each in maps(spec, "volumes") if not text(each, "name").startswith(_CLAIM)]
-    rest = {key: value for key, value in spec.items() if key != "volumes"}
-    return {**pod, "spec": {**rest, "volumes": volumes} if volumes else rest}
-
-
-_CLAIM: Final = "claim-of-uri-"
-"""The beginning of the names of such volumes."""
-_CLAIM_URI: Final = re.compile(r"pvc://([^/]+)")
-
-
-def _with_own_readiness(obj: Json, template: PodTemplate) -> PodTemplate:
-    spec = with_own_readiness(obj, template.spec)
-    if spec is template.spec or template.container_path:  # a runtime may have the probe
-        return template
-    return replace(template, view=PodView({**template.pod, "spec": spec}), unprojected=template.pod)
-
-
-def _with_given_fields(template: PodTemplate, graphs: Graphs | None) -> PodTemplate:
-    """The template with the fields that its operator gives to the main containers of the pods."""
-    pod, gives = template.pod, template.workload.gives if template.workload is not None else {}
-    predictor = template.entry if graphs is not None and template.is_exact else None
-    for container in template.containers(Role.MAIN) if gives or predictor is not None else ():
-        given = gives if graphs is None or predictor is None else graphs.given_to(predictor, container)
-        unset = {key: value for key, value in given.items() if container.spec.get(key) is None}
-        pod = with_container(pod, container, {**container.spec, **unset}) if unset else pod
-    return template if pod is template.pod else replace(template, view=PodView(pod), unprojected=template.pod)
-
-
-def _completed_template(obj: Json, workload: Workload, each: Completed, base: Base | None) -> PodTemplate:
-    view = PodView(_pod(obj, workload, each.metadata, each.spec))
-    template = PodTemplate(
-        view, each.path, each.path, workload, tuple(each.path.split(".")), shape=Shape.SPEC
-    )
-    return replace(template, origins=each.origins, base=base, reads=each.reads)
-
-
-def _element(steps: Steps) -> Steps:
-    """The steps to the first list element on a path; none without one: then it is the whole object."""
-    first = next((number for number, step in enumerate(steps, 1) if isinstance(step, int)), 0)
-    return steps[:first]
-
-
-def _templates(
-    obj: Json, above: Steps, workload: Workload, workloads: Mapping[GroupKind, Workload], depth: int
-) -> Iterator[PodTemplate]:
-    """The templates of an object at the steps `above` in the whole object."""
-    patched = {
-        (*steps, *override.base.split("."))
-        for override in workload.overrides
-        for steps, node in maps_at(obj, override.at)
-        if mapping(node, *override.patch.split("."))
-    }
-    rewritten = {_element(steps) for path in workload.rewritten_if for steps, _ in every_value_at(obj, path)}
-    for path in workload.templates:
-        for steps, node in maps_at(obj, path):
-            made = _template(obj, workload, (*above, *steps), node, workload.shape, patched=steps in patched)
-            yield replace(made, rewritten=True) if _element(steps) in rewritten else made
-    for path in workload.specs:
-        for steps, node in maps_at(obj, path):
-            made = _template(obj, workload, (*above, *steps), node, Shape.SPEC)
-            yield replace(made, rewritten=True) if _element(steps) in rewritten else made
-    for path in workload.containers:
-        for steps, node in maps_at(obj, path):
-            yield _runtime_template(obj, workload, above, steps, node)
-    for entry in workload.composed:
-        for steps, node in maps_at(obj, entry.at):
-            for made in _composed_template(obj, workload, (*above, *steps), node, entry):
-                yield replace(made, rewritten=True) if _element(steps) in rewritten else made
-    for override in workload.overrides:
-        for steps, node in maps_at(obj, override.at):
-            yield from _patched_template(obj, workload, (*above, *steps), node, override)
-    for path in workload.objects if depth else ():
-        for steps, node in maps_at(obj, path):
-            kind = kind_of(node)
-            inner = workloads.get(kind)
-            steps = (*above, *steps)
-            if kind == POD:
-                path = field_path(steps)
-                yield PodTemplate(PodView(node), path, f"{path}.spec", workload, steps, shape=workload.shape)
-            elif inner is not None:
-                yield from _templates(node, steps, inner, workloads, depth - 1)
-
-
-def _template(
-    obj: Json, workload: Workload, steps: Steps, node: Json, shape: Shape, *, patched: bool = False
-) -> PodTemplate:
-    path = field_path(steps)
-    if shape is Shape.SPEC:
-        pod = _pod(obj, workload, _inherited(obj), node)
-        return PodTemplate(PodView(pod), path, path, workload, steps, shape=shape)
-    pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
-    if workload.gk == LEADER_WORKER_SET:
-        pod["metadata"]["ownerReferences"][0] |= leader_of(obj, path)
-    origins = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
-    return PodTemplate(PodView(pod), path, f"{path}.spec", workload, steps, shape=shape, origins=origins)
-
-
-def _composed_template(
-    obj: Json, workload: Workload, steps: Steps, node: Json, entry: Composed
-) -> Iterator[PodTemplate]:
-    path = field_path(steps)
-    spec, metadata, origins = composed_pod(node, path, entry, mapping(obj, *steps[:-1]), obj)
-    if "containers" in spec:
-        pod = _pod(obj, workload, metadata if entry.metadata else _inherited(obj), spec, entry.owner)
-        yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, origins=origins)
-
-
-def _patched_template(
-    obj: Json, workload: Workload, steps: Steps, node: Json, override: TemplatePatch
-) -> Iterator[PodTemplate]:
-    base, patch = (mapping(node, *each.split(".")) for each in (override.base, override.patch))
-    if not base or not patch:
-        return
-    path = field_path(steps)
-    at, patch_at = f"{path}.{override.base}", f"{path}.{override.patch}"
-    merged, origins = patched_pod(base, at, patch, patch_at)
-    pod = _pod(obj, workload, mapping(merged, "metadata"), mapping(merged, "spec"))
-    yield PodTemplate(
-        PodView(pod), patch_at, f"{patch_at}.spec", workload, steps, shape=workload.shape, origins=origins
-    )
-
-
-def _runtime_template(
-    obj: Json, workload: Workload, above: Steps, steps: Steps, container: Json
-) -> PodTemplate:
-    """The pod of a single container, whose siblings are the pod's other fields."""
-    siblings = mapping(obj, *steps[:-1])
-    spec = {key: value for key, value in siblings.items() if key not in ("containers", "initContainers")}
-    spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
-    steps = (*above, *steps)
-    path, spec_path = field_path(steps), field_path(steps[:-1])
-    pod = _pod(obj, workload, _inherited(obj), spec)
-    return PodTemplate(PodView(pod), path, spec_path, workload, steps, path, workload.shape)
-
-
-def _inherited(obj: Json) -> Json:
-    """The labels and annotations of the object, which pods without a pod template have."""
-    metadata = mapping(obj, "metadata")
-    return {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
-
-
-def _pod(obj: Json, workload: Workload, metadata: Json, spec: Json, owner_kind: str = "") -> Json:
-    owner = {
-        "apiVersion": text(obj, "apiVersion"),
-        "kind": owner_kind or workload.owner or workload.kind,
-        "name": text(obj, "metadata", "name"),
-        "controller": True,
-    }
-    metadata = {**metadata, "ownerReferences": [owner]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-def with_template(obj: Json, template: PodTemplate, pod: Json) -> Json:
-    """The object with one template's pod replaced by the projected pod."""
-    if template.workload is None:
-        return pod
-    if not template.is_exact:
-        return obj
-    pod = _without_given_fields(template, pod)
-    if template.claims:
-        pod = _without_claims(pod)
-    if template.shape is Shape.SPEC:
-        return replaced(obj, template.steps, pod["spec"])
-    node = mapping(obj, *template.steps)
-    metadata = {key: value for key, value in mapping(pod, "metadata").items() if key != "ownerReferences"}
-    if metadata != mapping(node, "metadata") and isinstance(node.get("metadata"), dict | None):
-        node = {**node, "metadata": metadata}
-    if pod["spec"] is not node.get("spec"):
-        node = {**node, "spec": pod["spec"]}
-    return replaced(obj, template.steps, node)
-
-
-def _without_given_fields(template: PodTemplate, pod: Json) -> Json:
-    """The pod without the fields that the operator gives to its main containers: they belong to the pods, not
-    to the object."""
-    if template.unprojected is template.pod:
-        return pod
-    written = {each.name: each.spec for each in containers(template.unprojected, Role.MAIN)}
-    made = {each.name: each.spec for each in template.containers(Role.MAIN)}
-    for container in containers(pod, Role.MAIN):
-        own, given = written.get(container.name, {}), made.get(container.name, {})
-        spec = {
-            key: value
-            for key, value in container.spec.items()
-            if value is None or own.get(key) is not None or value != given.get(key)
-        }
-        if len(spec) < len(container.spec):
-            pod = with_container(pod, container, spec)
-    return pod

@@ -17,9 +17,10 @@ from msgspec import Struct
 from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.lives import run_of
+from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
-from policies.core.target import PodTemplate, Target, pod_templates
+from policies.core.target import PodTemplate, Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
 from policies.kube.json import mapping

@@ -17,9 +17,10 @@ from msgspec import Struct
 from policies.core.dns import resolve
 from policies.core.facts import Cluster
 from policies.core.finding import Certainty
+from policies.core.pod_templates import pod_templates
 from policies.core.resources import Resource
 from policies.core.services import selects
-from policies.core.target import PodTemplate, Target, pod_templates
+from policies.core.target import PodTemplate, Target
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text

@@ -20,9 +20,10 @@ from policies.core.dns import ResolvedService, resolve
 from policies.core.facts import BY_NAME, NO_OBJECTS, Cluster
 from policies.core.finding import Certainty
 from policies.core.listing import Listing, is_manifest
+from policies.core.pod_templates import pod_templates
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads, selects
-from policies.core.target import Target, pod_templates
+from policies.core.target import Target
 from policies.core.workloads import known_workloads
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import kind_of

@@ -13,7 +13,8 @@ from pathlib import Path
 import yaml
 
 from policies.core.facts import Facts
-from policies.core.target import PodTemplate, pod_templates
+from policies.core.pod_templates import pod_templates
+from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, text
 from policies.kube.objects.pods import Probe
 from policies.kube.objects.reading import read as read_as

@@ -17,7 +17,7 @@ import pytest
 
 from policies.core import registry
 from policies.core.facts import Cluster
-from policies.core.target import pod_templates
+from policies.core.pod_templates import pod_templates
 from policies.kube.group_kinds import kind_of
 from tests.e2e import strange, workloads
 from tests.e2e.api import JSON, Api, ApiError

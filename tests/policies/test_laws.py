@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from policies.core import registry
 from policies.core.facts import Facts
-from policies.core.target import pod_templates
+from policies.core.pod_templates import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced

@@ -26,7 +26,8 @@ from policies.core.annotations import POLICY_LABEL
 from policies.core.contracts import Rule
 from policies.core.facts import Cluster, Facts
 from policies.core.finding import Certainty, Finding, Mode, Profile
-from policies.core.target import Target, pod_templates
+from policies.core.pod_templates import pod_templates
+from policies.core.target import Target
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
 from webhook.admission.projection import project

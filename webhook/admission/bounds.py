@@ -20,8 +20,9 @@ from policies.core.annotations import DOMAIN, EXEMPT
 from policies.core.completing import Find
 from policies.core.coverage import Coverage, coverage, has_no_pods
 from policies.core.finding import Finding
+from policies.core.pod_templates import pod_templates
 from policies.core.shapes import Shapes, found_by_shape
-from policies.core.target import PodTemplate, pod_templates
+from policies.core.target import PodTemplate
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import MAX_LEVELS, Json

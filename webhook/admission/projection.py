@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from policies.core.pod_templates import with_template
 from policies.core.pod_view import PodView
 from policies.core.ray_pods import pod_of_kuberay
-from policies.core.target import PodTemplate, Target, with_template
+from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json

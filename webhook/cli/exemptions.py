@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from typing import Final
 
-from policies.core.target import pod_templates
+from policies.core.pod_templates import pod_templates
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Config

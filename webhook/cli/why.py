@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from policies.core import registry
 from policies.core.facts import Cluster
 from policies.core.finding import Mode
+from policies.core.pod_templates import pod_templates
 from policies.core.settings import fields_as_json
-from policies.core.target import PodTemplate, pod_templates
+from policies.core.target import PodTemplate
 from policies.jobs.jobs import jobs_in
 from policies.kube.field_paths import named_path, value_at, without
 from policies.kube.group_kinds import JOB, POD, kind_of

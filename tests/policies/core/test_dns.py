@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from policies.core.dns import ClusterHost, cluster_host, resolve
-from policies.core.target import PodTemplate, pod_templates
+from policies.core.pod_templates import pod_templates
+from policies.core.target import PodTemplate
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.tables import table

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from policies.core.coverage import Reading
-from policies.core.target import Target, pod_templates
+from policies.core.pod_templates import pod_templates
+from policies.core.target import Target
 from policies.core.workloads import Composed, Shape, Workload, is_builtin, known_without_pods, known_workloads
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import GroupKind, kind_of

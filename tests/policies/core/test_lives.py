@@ -8,9 +8,9 @@ import pytest
 from policies.core import lives
 from policies.core.data import parsed
 from policies.core.lives import Evictions, Life, Unit, known_lives, runs_in
+from policies.core.pod_templates import pod_templates
 from policies.core.pydantic_models import validated
 from policies.core.settings import Invalid
-from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 

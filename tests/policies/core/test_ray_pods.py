@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from policies.core.pod_templates import pod_templates
 from policies.core.ray_pods import pod_of_kuberay
-from policies.core.target import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.engine import decide

@@ -19,7 +19,7 @@ from tests.tables import table
 READ_BY_NO_RULE_OF_OTHERS = {
     # Only the rule about the object itself reads these.
     "Service": {"spec.ports[].name", "spec.ports[].port"},
-    "PodDisruptionBudget": {"spec.unhealthyPodEvictionPolicy"},
+    "PodDisruptionBudget": {"spec.unhealthyPodEvictionPolicy", "status"},  # `scan --missed` reads that
     "HorizontalPodAutoscaler": {"spec.targetCPUUtilizationPercentage"},
     "PriorityClass": {"value", "globalDefault", "preemptionPolicy"},
     # Rules about the rollout or the pods of a workload read its own object, and of others only how many pods

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.core.target import pod_templates, with_template
+from policies.core.pod_templates import pod_templates, with_template
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json, dig, maps, replaced
 

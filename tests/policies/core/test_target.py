@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.core.target import PodTemplate, pod_templates, with_template
+from policies.core.pod_templates import pod_templates, with_template
+from policies.core.target import PodTemplate
 from policies.core.workloads import known_workloads
 from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import GroupKind

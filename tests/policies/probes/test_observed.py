@@ -8,10 +8,11 @@ import pytest
 
 from policies.core.facts import Facts
 from policies.core.listing import Listing
+from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.settings import Model, default_settings
-from policies.core.target import Target, pod_templates
+from policies.core.target import Target
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from policies.kube.pods import Container, containers

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from policies.core.facts import Cluster, Facts
 from policies.core.listing import Listing
+from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
-from policies.core.target import Target, pod_templates
+from policies.core.target import Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json

@@ -9,7 +9,8 @@ import pytest
 from policies.accelerators.node_affinity import REQUIRED
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.target import Target, pod_templates
+from policies.core.pod_templates import pod_templates
+from policies.core.target import Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced

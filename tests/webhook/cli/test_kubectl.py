@@ -7,7 +7,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from policies.core.target import pod_templates
+from policies.core.pod_templates import pod_templates
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from tests.manifests import manifest

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from policies.core.facts import Cluster
-from policies.core.target import Target, pod_templates
+from policies.core.pod_templates import pod_templates
+from policies.core.target import Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 
 from policies.core.coverage import is_fragment
-from policies.core.target import pod_templates
+from policies.core.pod_templates import pod_templates
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.cli.reviewing import Reviewed, Subject
