@@ -31,10 +31,10 @@ STEPS: Final = (
     "webhook.admission.engine:mutate",
     "webhook.admission.engine:validate",
     "webhook.admission.bounds:bounded",
-    "webhook.admission.mutation:fold",
+    "webhook.admission.mutators:fold",
     "webhook.admission.projection:project",
     "webhook.admission.json_patch:diff",
-    "webhook.admission.validation:findings",
+    "webhook.admission.rules:findings",
     "webhook.admission.ratcheting:ratchet",
     "webhook.admission.messages:respond",
 )

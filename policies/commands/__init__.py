@@ -5,12 +5,18 @@ knows is undecidable: rules may warn about it and never deny. All the commands o
 `StepBudget`. For a command that exceeds it, the summary is empty and not `complete`, and no decision may rest
 on it.
 
-Other packages import only the names below; the modules are internal. Each question has its modules:
+Other packages import only the names below; the modules are internal.
 
-- which program runs: `reader`, with the tables of `programs` and `wrappers`; `walk` goes through scripts
-- which hosts it reaches: `reach`, with the table `clients.yaml`; `interpreters` for code
-- whether it ends: `ends`
-- how long it takes: `durations`
+| question | module |
+|---|---|
+| how a script is parsed | `shell`, to the tree of `syntax`; variables and quotes: `expansion`, `values` |
+| in which order it runs (`&&`, loops, functions) | `walk` |
+| which program runs | `reader`; shells: `programs`; `exec`, `env`, `timeout` and the like: `wrappers` |
+| which options it has | `options` |
+| which hosts it reaches | `reach`, `hosts`, with the clients of `clients.yaml`; code: `interpreters` |
+| whether it ends, and after how long | `ends`, `durations` |
+| which programs get no signals (`trap`) | `children` |
+| what is returned, and the limit on the work | `model` |
 
 Imports: no other package of this repository.
 """

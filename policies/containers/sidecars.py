@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from typing import Final
 
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
 from policies.kube.images import image_matches
+from policies.kube.pods import Container
 
 
 class SidecarProgram(Model):
@@ -19,6 +21,16 @@ class SidecarProgram(Model):
     images: tuple[str, ...] = Field((), description="its images, by the end of their path; they never end")
     names: tuple[str, ...] = Field((), description="container names that only this program has")
     also_called: tuple[str, ...] = Field((), description="further images and names; `*` is anything but `/`")
+
+
+PULLER: Final = "chassis-puller"
+"""The program of this project's own sidecar."""
+
+
+def is_puller(container: Container) -> bool:
+    """Whether a container runs the puller of this project."""
+    command = container.typed.command
+    return bool(command) and command[0].rpartition("/")[2] == PULLER
 
 
 @table

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import to_builtins
 
 from policies.containers.programs import option
+from policies.containers.sidecars import PULLER, is_puller
 from policies.core.annotations import MODEL_CONFIG, MODEL_DIR, MODEL_SERVER
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
@@ -38,7 +39,7 @@ from policies.models.volumes import (
     with_models_volume,
 )
 from policies.probes.life import PullerOption
-from policies.probes.recognition import PULLER, Server, is_puller
+from policies.probes.recognition import Server
 from policies.probes.serving import istio_came_first, recognised
 from policies.probes.startup_budget import models_of
 from puller.model_config import ModelSpec

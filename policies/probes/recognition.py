@@ -19,14 +19,12 @@ from msgspec.structs import replace
 
 from policies.containers.programs import Launch, Program, ProgramOptions, has_option, launch_of, started
 from policies.containers.sidecars import infrastructure as known_infrastructure
+from policies.containers.sidecars import is_puller
 from policies.kube.cache import BoundedCache, lazy
 from policies.kube.images import Globs, glob_matches, repository_and_tag
-from policies.kube.json import strings
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset, Unversioned
 
-PULLER: Final = "chassis-puller"
-"""The program of the sidecar, which is never a model server."""
 _MODEL: Final = re.compile(r"\$[({]?\w*MODEL(?:_(?:NAME|ID|PATH|DIR|REPO))?[)}]?")
 """A variable that names a model, and so contains no options."""
 
@@ -454,23 +452,17 @@ def _joined(programs: tuple[Program, ...]) -> Program:
 _OTHER_PROGRAMS: Final = frozenset(
     {"sh", "bash", "sleep", "tail", "cat", "true", "python", "python3", "jupyter", "pip", "env", "ls"}
 )
-_IDLE: Final = frozenset({"sleep", "tail", "cat"})
+_KEEP_ALIVE: Final = frozenset({"sleep", "tail", "cat"})
 """Programs that only keep a container alive."""
-_WAITING: Final = _IDLE | {"wait", "echo", "true", "exit", "sh", "bash", "ray"}
+_WAITING: Final = _KEEP_ALIVE | {"wait", "echo", "true", "exit", "sh", "bash", "ray"}
 """Programs that may follow a worker that was started in the background."""
 _SCRIPTS: Final = (".sh", ".bash", ".py")
-
-
-def is_puller(container: Container) -> bool:
-    """Whether a container runs the puller of this project."""
-    command = strings(container.spec, "command")
-    return bool(command) and command[0].rpartition("/")[2] == PULLER
 
 
 def is_idle(container: Container) -> bool:
     """Whether a container only runs programs such as `sleep infinity` and serves nothing."""
     programs, _, complete = started(container)
-    return complete and bool(programs) and all(program[0] in _IDLE for program in programs)
+    return complete and bool(programs) and all(program[0] in _KEEP_ALIVE for program in programs)
 
 
 @lru_cache(maxsize=1024)

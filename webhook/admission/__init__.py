@@ -8,11 +8,11 @@
 | which requests are reviewed | `scope` |
 | how much of an object is read | `bounds` |
 | which policy is in force | `configuration` |
-| how fields are added, and how workloads' pods will look | `mutation`, `projection` |
-| how rules run | `validation` |
+| which mutators run, and how workloads' pods will look | `mutators`, `projection` |
+| which rules run, and what they found | `rules` |
 | which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
-| whose pods are never refused | `replacements` |
+| who sent the request: whose pods are never refused, who reads no warnings | `replacements` |
 | what the result is | `decision` |
 | how it is said | `messages`, in bytes `answer_encoding` |
 | how a patch and the annotation on the pod are made | `json_patch`, `changed_annotation` |

@@ -68,7 +68,7 @@ class Bounds(Struct, frozen=True):
     """The pod templates that can be decided."""
     undecided: tuple[str, ...] = ()
     """A sentence for each undecided part."""
-    whole: bool = True
+    any_decided: bool = True
     """False if no part of the object can be decided."""
     shapes: Shapes | None = None
     """Pod specs found by their structure if the kind is unknown."""
@@ -96,16 +96,16 @@ def bounded(
     kind = kind_of(obj)
     try:
         if problem := _measured(obj, budget):
-            return Bounds((), (_sentence("", problem),), whole=False)
+            return Bounds((), (_sentence("", problem),), any_decided=False)
         if kind != POD:  # the type of a Pod is that of its template
             read(obj, type_of(kind))
         shapes = None if _is_known(kind, workloads) else found_by_shape(obj)
         templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
         budget.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
-        return Bounds((), (_sentence("", "it is too large for a review to read"),), whole=False)
+        return Bounds((), (_sentence("", "it is too large for a review to read"),), any_decided=False)
     except WrongTypeError as error:
-        return Bounds((), (_sentence("", str(error)),), whole=False)
+        return Bounds((), (_sentence("", str(error)),), any_decided=False)
     decided, undecided = [], []
     for template in templates:
         if problem := _wrong_type(template) or _unnameable(template):
@@ -114,7 +114,7 @@ def bounded(
             decided.append(template)
         else:
             undecided.append(_sentence(template.path, "its commands take too long to read in a review"))
-    return Bounds(tuple(decided), _few(undecided), whole=bool(decided) or not undecided, shapes=shapes)
+    return Bounds(tuple(decided), _few(undecided), any_decided=bool(decided) or not undecided, shapes=shapes)
 
 
 def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:

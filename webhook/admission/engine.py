@@ -6,9 +6,9 @@ The steps of a review in their order:
 |---|---|
 | is the object reviewed? | `scope` |
 | which parts of it are read, on which budget? | `bounds` |
-| which fields are added? (`mutate`) | `mutation`, `changed_annotation`, `json_patch` |
+| which fields are added? (`mutate`) | `mutators`, `changed_annotation`, `json_patch` |
 | how will a workload's pods look? (`validate`) | `projection` |
-| what is wrong with them, and who has exempted it? | `validation`, `exemptions` |
+| what is wrong with them, and who has exempted it? | `rules`, `exemptions` |
 | what was there before, or must not be refused? | `ratcheting`, `replacements` |
 | the answer | `decision`, from which `messages` and `answer_encoding` make texts and bytes |
 """
@@ -23,12 +23,12 @@ from webhook.admission.bounds import most_important
 from webhook.admission.changed_annotation import annotated
 from webhook.admission.decision import Decision
 from webhook.admission.json_patch import diff
-from webhook.admission.mutation import fold, mutators_of
+from webhook.admission.mutators import fold, mutators_of
 from webhook.admission.projection import project
 from webhook.admission.ratcheting import OldObject, known_changes, ratchet
 from webhook.admission.review import Review
+from webhook.admission.rules import judge, notes_about_annotations
 from webhook.admission.scope import in_scope, left_alone
-from webhook.admission.validation import judge, notes_about_annotations
 
 
 def decide(review: Review) -> Decision:
@@ -79,7 +79,7 @@ def validate(review: Review) -> Decision:
     bounds = review.bounds
     covered = bounds.coverage(obj, config.workloads)
     decision = Decision(obj, owned=review.owned, docs_url=config.webhook.docs_url, coverage=covered)
-    if not bounds.whole:
+    if not bounds.any_decided:
         return replace(decision, notes=bounds.undecided)
     projection = project(obj, bounds.templates, review.context, review.fold)
     verdict = judge(projection, review)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from policies.core.annotations import ADMISSION, CHANGED, EXEMPT
+from policies.core.annotations import CHANGED, EXEMPT
 from policies.core.facts import Cluster, Facts
 from policies.core.finding import Mode
 from policies.kube.field_paths import value_at, without
@@ -24,7 +24,7 @@ from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
-from webhook.admission.scope import MIRROR
+from webhook.admission.scope import MIRROR, is_disabled
 
 Fields = Mapping[str, tuple[str, ...]]
 """Field paths by the id of the policy that adds them."""
@@ -62,8 +62,7 @@ def excluded(pod: Json, config: Config, cluster: Cluster) -> bool:
     """Whether admission skips the pod because of its namespace or its own label."""
     namespace = text(pod, "metadata", "namespace")
     above = Facts(namespace, cluster).namespace_labels() or {}
-    disabled = "disabled" in (above.get(ADMISSION), labels_of(pod).get(ADMISSION))
-    return disabled or not config.webhook.namespaces.covers(namespace)
+    return is_disabled(above, labels_of(pod)) or not config.webhook.namespaces.covers(namespace)
 
 
 def is_current(pod: Json, config: Config) -> bool:

@@ -16,7 +16,7 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from webhook.admission.decision import Change, Crash, Decision, Result
-from webhook.admission.mutation import fold, mutators_of
+from webhook.admission.mutators import fold, mutators_of
 from webhook.admission.review import Context, Fold
 
 

@@ -22,7 +22,7 @@ from webhook.admission.json_patch import same
 from webhook.admission.projection import Projection, project
 from webhook.admission.replacements import owner_behind
 from webhook.admission.review import Review
-from webhook.admission.validation import findings
+from webhook.admission.rules import findings
 
 
 def never_refused(request: Request, config: Config) -> str:

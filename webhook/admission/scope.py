@@ -1,10 +1,15 @@
-"""Which requests are reviewed."""
+"""Which requests are reviewed.
+
+The API server leaves out objects and namespaces with the label `mlchassis.dev/admission: disabled` before
+that, by the selectors of the webhook configurations. `is_disabled` is for readers of a cluster.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from policies.core.annotations import OVERRIDE, POLICY_LABEL
+from policies.core.annotations import ADMISSION, OVERRIDE, POLICY_LABEL
 from policies.core.coverage import Coverage, not_reviewed
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import dig
@@ -29,6 +34,11 @@ def in_scope(request: Request, config: Config) -> bool:
         return False
     own_policy = labels_of(request.object).get(POLICY_LABEL) in ("true", OVERRIDE)
     return own_policy or config.webhook.namespaces.covers(request.namespace)
+
+
+def is_disabled(*labels: Mapping[str, str]) -> bool:
+    """Whether the labels of an object or of its namespace keep the API server from calling the webhook."""
+    return any(each.get(ADMISSION) == "disabled" for each in labels)
 
 
 def is_mirror_pod(request: Request) -> bool:

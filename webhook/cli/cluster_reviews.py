@@ -14,7 +14,7 @@ import orjson
 from msgspec import Struct
 
 from policies.core import registry
-from policies.core.annotations import ADMISSION, EXEMPT, MODEL_CONFIG, POLICY_LABEL
+from policies.core.annotations import EXEMPT, MODEL_CONFIG, POLICY_LABEL
 from policies.core.completing import COMPLETING, reference_of
 from policies.core.facts import Facts
 from policies.core.workloads import Workload
@@ -24,7 +24,7 @@ from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
-from webhook.admission.scope import in_scope
+from webhook.admission.scope import in_scope, is_disabled
 from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
 from webhook.cli.reviewing import Reviewed
@@ -120,8 +120,7 @@ class Scan(Struct, frozen=True):
         return covered and not self._disabled(namespace)
 
     def _disabled(self, namespace: str) -> bool:
-        labels = Facts(namespace, self.cluster).namespace_labels() or {}
-        return labels.get(ADMISSION) == "disabled"
+        return is_disabled(Facts(namespace, self.cluster).namespace_labels() or {})
 
     async def _pages(self) -> AsyncIterator[list[Json]]:
         for listed in self.resources:

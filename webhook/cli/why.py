@@ -252,7 +252,7 @@ def _manifest_of(pod: Json, top: Json, config: Config) -> Json:
 def _workload(document: Document, config: Config, cluster: Cluster, template: PodTemplate) -> WhyAnswer:
     obj = document.obj
     bounds = bounded(obj, config.workloads, allowance())
-    if not bounds.whole:
+    if not bounds.any_decided:
         raise UserError(f"{document.source}: {bounds.undecided[0]}")
     written = obj
     if document.runs and kind_of(obj) == JOB:

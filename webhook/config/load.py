@@ -1,4 +1,6 @@
-"""Parses a policy: files, or the keys of a ConfigMap, to a `Config`, or errors with paths. No I/O.
+"""Converts a policy, the files or the keys of a ConfigMap, to a `Config`, or errors with paths. No I/O.
+
+`webhook.manifests.documents` reads the YAML itself, and its errors have lines.
 
 A valid policy must stay valid after an upgrade: settings and rules of earlier releases are removed before
 validation, and one sentence reports each.

@@ -55,7 +55,7 @@ def judge(projection: Projection, review: Review) -> Verdict:
             family=rule.document.family,
             by_shape=by_shape,
         )
-        for rule, finding in _that_count(found, target.obj)
+        for rule, finding in _without_room(found, target.obj)
         if (mode := context.effective.rule_mode(rule, finding.certainty)) is not Mode.OFF
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
@@ -121,8 +121,8 @@ def findings(
     return found, crashes
 
 
-def _that_count(found: Sequence[tuple[Rule, Finding]], obj: Json) -> Sequence[tuple[Rule, Finding]]:
-    """Without what the room in the cluster means for pods that are created later, or elsewhere.
+def _without_room(found: Sequence[tuple[Rule, Finding]], obj: Json) -> Sequence[tuple[Rule, Finding]]:
+    """Without findings about the room in the cluster for pods that are created later, or elsewhere.
 
     Until a suspended workload starts, it may be changed, and so may the cluster: nothing is decided. The
     ratchet compares with all findings, so an update that starts the workload is not refused for them.
