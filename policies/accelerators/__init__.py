@@ -3,10 +3,10 @@
 | question | module |
 |---|---|
 | what pods request and nodes offer | `requests`, `inventory`, `vendors` |
-| which nodes can take a pod | `placement`, `node_affinity` |
+| which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
 | what the annotations mean, and MIG | `annotations` |
-| which fields are added | `gpu_affinity` |
+| which fields are added | `gpu_affinity`, with `node_affinity` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`,
 `policies.rollouts`.

@@ -23,13 +23,9 @@ from policies.accelerators.node_affinity import (
     REQUIRED,
     Alternative,
     Expression,
-    admits,
     can_append,
-    is_within_limits,
     prefer,
     require,
-    required_keys,
-    tolerates,
 )
 from policies.accelerators.placement import kept_apart
 from policies.accelerators.requests import (
@@ -55,6 +51,7 @@ from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.nodes import HOSTNAME, Node
 from policies.kube.objects.placement import Toleration
 from policies.kube.objects.pods import Pod, PodSpec
+from policies.kube.scheduling import admits, is_within_limits, required_keys, tolerates
 
 _TOPOLOGY_KEYS: Final = {"same-node": HOSTNAME, "same-zone": "topology.kubernetes.io/zone"}
 TOLERATIONS: Final = ("spec", "tolerations")

@@ -1,8 +1,7 @@
-"""Evaluating node affinity and tolerations, and adding requirements and preferences.
+"""Adding requirements and preferences to a pod's node affinity.
 
 The terms of `nodeSelectorTerms` are alternatives, and a term requires all its expressions, so a requirement
-is added to every term. A term without expressions and fields matches no node and stays as it is. Semantics:
-`k8s.io/component-helpers/scheduling/corev1/nodeaffinity` and `.../corev1/helpers.go`.
+is added to every term. A term without expressions and fields matches no node and stays as it is.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from msgspec import Struct
 
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, text
 from policies.kube.objects.metadata import Requirement
-from policies.kube.objects.nodes import Taint
-from policies.kube.objects.placement import NodeSelectorTerm, Toleration
-from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.reading import read
+from policies.kube.scheduling import matches
 
 Expression: TypeAlias = Json
 """A node selector requirement to be added: key, operator, and values."""
@@ -26,102 +23,6 @@ NODE_AFFINITY: Final = ("spec", "affinity", "nodeAffinity")
 REQUIRED: Final = (*NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")
 TERMS: Final = (*REQUIRED, "nodeSelectorTerms")
 PREFERRED: Final = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
-NAME_FIELD: Final = "metadata.name"
-
-MAX_TERMS: Final = 64
-MAX_EXPRESSIONS: Final = 512
-MAX_VALUES: Final = 4096
-MAX_LABELS: Final = 128
-MAX_TOLERATIONS: Final = 256
-"""Limits for a pod's own conditions, which are compared with every node and multiplied by added labels."""
-
-
-def is_within_limits(pod: PodSpec) -> bool:
-    """Whether a pod's node conditions are few enough. Thousands of terms, compared with thousands of nodes,
-    would take seconds and megabytes."""
-    if len(pod.tolerations) > MAX_TOLERATIONS or len(pod.node_selector) > MAX_LABELS:
-        return False
-    terms = (*required_terms(pod), *(each.preference for each in pod.affinity.node_affinity.preferred))
-    if len(terms) > MAX_TERMS:
-        return False
-    requested = [each for term in terms for each in (*term.match_expressions, *term.match_fields)]
-    values = sum(len(each.values) for each in requested)
-    return len(requested) <= MAX_EXPRESSIONS and values <= MAX_VALUES
-
-
-def required_terms(pod: PodSpec) -> tuple[NodeSelectorTerm, ...]:
-    """The alternatives of the required node affinity."""
-    required = pod.affinity.node_affinity.required
-    return () if required is None else required.node_selector_terms
-
-
-# --- reading -----------------------------------------------------------------------------------
-
-
-def admits(pod: PodSpec, name: str, labels: Mapping[str, str], *, partial: bool = False) -> bool:
-    """Whether the pod's node selector and required node affinity admit a node. `partial`: the node may have
-    further labels."""
-    if any(
-        labels.get(key) != value
-        for key, value in pod.node_selector.items()
-        if not (partial and key not in labels)
-    ):
-        return False
-    if pod.affinity.node_affinity.required is None:
-        return True
-    return any(_term_admits(term, name, labels, partial) for term in required_terms(pod))
-
-
-def _term_admits(term: NodeSelectorTerm, name: str, labels: Mapping[str, str], partial: bool) -> bool:
-    expressions, fields = term.match_expressions, term.match_fields
-    if not expressions and not fields:
-        return False
-    return all(matches(expression, labels, partial=partial) for expression in expressions) and all(
-        field.key == NAME_FIELD and (partial or matches(field, {NAME_FIELD: name})) for field in fields
-    )
-
-
-def matches(expression: Requirement, labels: Mapping[str, str], *, partial: bool = False) -> bool:
-    """Whether labels fulfil one node selector requirement."""
-    if partial and expression.key not in labels:
-        return True
-    if expression.operator not in ("Gt", "Lt"):
-        return expression.matches(labels)
-    values = expression.values
-    number, bound = _whole(labels.get(expression.key)), _whole(values[0] if len(values) == 1 else None)
-    if number is None or bound is None:
-        return False
-    return number > bound if expression.operator == "Gt" else number < bound
-
-
-def _whole(value: str | None) -> int | None:
-    try:
-        return None if value is None else int(value)
-    except ValueError:
-        return None
-
-
-def tolerates(pod: PodSpec, taint: Taint) -> bool:
-    """Whether one of the pod's tolerations tolerates a taint."""
-    return any(_tolerates(toleration, taint) for toleration in pod.tolerations)
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
-        return False
-    if toleration.operator in ("", "Equal"):
-        return bool(toleration.key) and toleration.value == taint.value
-    return True  # Exists; Gt and Lt are not evaluated, so they tolerate all
-
-
-def required_keys(pod: PodSpec) -> set[str]:
-    """The label keys in the pod's node selector and required node affinity."""
-    keys = set(pod.node_selector)
-    return keys.union(each.key for term in required_terms(pod) for each in term.match_expressions)
-
-
-def _keys(term: Json) -> set[str]:
-    return {text(expression, "key") for expression in maps(term, "matchExpressions")}
 
 
 def can_append(pod: Json, path: Sequence[str]) -> bool:
@@ -134,9 +35,6 @@ def can_append(pod: Json, path: Sequence[str]) -> bool:
         if value is None:
             return True
     return isinstance(value, list)
-
-
-# --- narrowing ---------------------------------------------------------------------------------
 
 
 class Alternative(Struct, frozen=True):
@@ -192,3 +90,7 @@ def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
         return pod
     term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}
     return appended(pod, PREFERRED, term)
+
+
+def _keys(term: Json) -> set[str]:
+    return {text(expression, "key") for expression in maps(term, "matchExpressions")}

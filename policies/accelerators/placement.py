@@ -22,14 +22,6 @@ from policies.accelerators.annotations import (
     resolve_product,
 )
 from policies.accelerators.inventory import AcceleratorNode, Fleet
-from policies.accelerators.node_affinity import (
-    admits,
-    is_within_limits,
-    matches,
-    required_keys,
-    required_terms,
-    tolerates,
-)
 from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
@@ -39,6 +31,14 @@ from policies.kube.names import listed
 from policies.kube.objects.devices import DeviceClass
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.pods import Pod, PodSpec
+from policies.kube.scheduling import (
+    admits,
+    is_within_limits,
+    matches,
+    required_keys,
+    required_terms,
+    tolerates,
+)
 
 _MAX_CACHED: Final = 1024
 """Placements that are kept until a node changes."""

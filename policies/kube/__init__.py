@@ -5,6 +5,7 @@
 | which fields an object has | `objects` |
 | how JSON is read and edited | `json`, `metadata`, `group_kinds`, `field_paths` |
 | which containers a pod has | `pods` |
+| which nodes a pod admits (selector, affinity, tolerations) | `scheduling` |
 | how texts are parsed | `quantities`, `images`, `names` |
 | how user text is printed | `printable` |
 | what is computed once | `cache` |

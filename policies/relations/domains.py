@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 
 from policies.accelerators.inventory import lasting
-from policies.accelerators.node_affinity import admits, required_terms, tolerates
 from policies.accelerators.placement import Placement, apart_in
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
@@ -24,6 +23,7 @@ from policies.kube.names import listed
 from policies.kube.objects.nodes import HOSTNAME, Node, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Role
+from policies.kube.scheduling import admits, required_terms, tolerates
 from policies.rollouts.rollouts import host_ports
 
 V = TypeVar("V")

@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.accelerators.inventory import lasting
-from policies.accelerators.node_affinity import admits, is_within_limits, matches, required_terms, tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -28,6 +27,7 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.placement import NodeSelectorTerm, Toleration
 from policies.kube.objects.pods import PodSpec
 from policies.kube.quantities import parse_quantity
+from policies.kube.scheduling import admits, is_within_limits, matches, required_terms, tolerates
 from policies.quotas.limit_ranges import Amounts, amounts, formatted, written_requests
 from policies.relations.domains import MAX_NODES
 

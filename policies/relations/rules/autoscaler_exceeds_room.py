@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.accelerators.node_affinity import is_within_limits
 from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
@@ -22,6 +21,7 @@ from policies.kube.group_kinds import (
 from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import KEDA_MOST
+from policies.kube.scheduling import is_within_limits
 from policies.quotas.quotas import quota_matches
 from policies.relations.domains import MAX_NODES, DomainCause, domains, limits_of
 from policies.relations.node_pools import bound_of

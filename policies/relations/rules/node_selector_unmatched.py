@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.node_affinity import is_within_limits, required_keys, tolerates
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -14,6 +13,7 @@ from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import mapping
 from policies.kube.objects.nodes import HOSTNAME, NodePool, Taint
 from policies.kube.objects.pods import PodSpec
+from policies.kube.scheduling import is_within_limits, required_keys, tolerates
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
 from policies.relations.node_pools import MAX_POOLS, obstacle
 

@@ -10,7 +10,6 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import Final
 
-from policies.accelerators.node_affinity import tolerates
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import role_of, runs_in
@@ -22,6 +21,7 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
+from policies.kube.scheduling import tolerates
 from policies.quotas.limit_ranges import NO_DEFAULTS, defaults_in, formatted, written_requests
 from policies.relations.cohorts import greatest_quota
 from policies.relations.domains import MAX_NODES

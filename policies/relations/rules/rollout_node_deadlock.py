@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.node_affinity import is_within_limits
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.objects.nodes import HOSTNAME, pinned_to_one_node
+from policies.kube.scheduling import is_within_limits
 from policies.relations.domains import (
     MAX_NODES,
     DomainCause,

@@ -7,13 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.accelerators.inventory import AcceleratorNode, lasting
-from policies.accelerators.node_affinity import (
-    admits,
-    is_within_limits,
-    required_keys,
-    required_terms,
-    tolerates,
-)
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -28,6 +21,7 @@ from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import StatefulSet
+from policies.kube.scheduling import admits, is_within_limits, required_keys, required_terms, tolerates
 from policies.relations.domains import MAX_NODES
 from policies.rollouts.held_claims import is_together, server_elsewhere, users_elsewhere
 from policies.rollouts.rollouts import (

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from policies.accelerators.annotations import MemoryBound, requested_memory
 from policies.accelerators.gpu_affinity import mutate
-from policies.accelerators.node_affinity import admits, matches, tolerates
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import MIB, GpuAffinity, standard
 from policies.accelerators.vendors import Pool, Vendor, VendorTaint
@@ -24,6 +23,7 @@ from policies.kube.objects.metadata import Requirement
 from policies.kube.objects.nodes import Taint as NodeTaint
 from policies.kube.objects.pods import Pod, PodSpec, ResourceRequirements
 from policies.kube.objects.reading import read
+from policies.kube.scheduling import admits, matches, tolerates
 from tests.policies.accelerators.nodes import GPU, affinity, expression, facts, labelled, named, node, pod
 from tests.policies.test_laws import damaged, lost, places, reaches_policies
 from tests.tables import table
