@@ -6,6 +6,7 @@ matches a container with a preset, and `standard_probes` injects the probes.
 | question | module |
 |---|---|
 | which settings are there | `standard_probes_settings` |
+| how the reason of a probe is said | `probe_fields` |
 | which containers of a pod serve | `serving` |
 | on which port and paths a recognised server answers | `endpoints` |
 | which handlers liveness and readiness get | `health`: from annotations, the preset, or the readinessProbe |

@@ -1,74 +1,55 @@
 """The mutator standard-probes: which probes it injects, with which timing, and why.
 
-standard-probes.md documents it; `policies.probes.advice` has its warnings.
+standard-probes.md documents it; `policies.probes.probe_fields` has its reasons, and `policies.probes.advice`
+its warnings.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
-from policies.core.annotations import (
-    CANARY,
-    CANARY_BODY,
-    EXPECTED_START,
-    HEALTH_PATH,
-    HEALTH_PORT,
-    LIVE_PATH,
-    LIVENESS,
-    READY_PATH,
-    TRAINING_PROGRESS,
-)
+from policies.core.annotations import CANARY_BODY, TRAINING_PROGRESS
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.pod_view import PodView
-from policies.core.reasons import UNREAD, Lazy, Reasons, in_words, times
+from policies.core.reasons import UNREAD, Reasons, in_words, times
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, dig, maps, text
-from policies.kube.names import is_label_key
+from policies.kube.json import Json, maps
 from policies.kube.objects.pods import Probe
-from policies.kube.pods import Container, Role, every, timed, with_container
+from policies.kube.pods import Container, Role, every, with_container
 from policies.kube.quantities import whole_number
 from policies.probes.advice import advise
 from policies.probes.canary import annotated_progress, body_variable
 from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
-from policies.probes.health import ANNOTATION, FALLBACK, MIRRORED, AnnotationError, health_to_inject
+from policies.probes.health import MIRRORED, AnnotationError, health_to_inject
 from policies.probes.liveness_program import (
-    ProgressCheck,
-    asked_by,
     can_watch_start,
-    patience_of,
     progress_check,
 )
+from policies.probes.probe import LIVENESS, STARTUP
+from policies.probes.probe_fields import (
+    LONG_BUDGET,
+    MAX_FAILURES,
+    AddedField,
+    asked,
+    container_key,
+    probe_field,
+    startup_field,
+    written_annotation,
+)
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
-from policies.probes.standard_probes_settings import Liveness, StandardProbes
+from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import MAX_START, StartupBudget, budget_of
 from policies.probes.training_progress import progress_of
 
 _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
-_LONG_TIMEOUT: Final = 60
-_LONG_BUDGET: Final = 2 * 3600
-"""Seconds. From this startup budget on, progress detects a hung start, or the reason names the cost."""
-_MAX_FAILURES: Final = 2**31 - 1
-"""The API's failureThreshold is an int32, and users write the largest one for "never"."""
-
-
-class _Field(NamedTuple):
-    """A field that a container gets, with the reason; the last three are those of `Reason`."""
-
-    name: str
-    value: Any
-    why: Lazy
-    setting: str = ""
-    annotation: Lazy = ""
-    element: str = ""
-    """The name of the list element that is added; empty if the field has no list."""
 
 
 def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
@@ -92,23 +73,23 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
     return changed
 
 
-def _training_liveness(pod: PodView, container: Container, facts: Facts) -> Iterator[_Field]:
+def _training_liveness(pod: PodView, container: Container, facts: Facts) -> Iterator[AddedField]:
     """The livenessProbe of a training by the progress that its annotation names."""
     progress = progress_of(pod, container, facts)
     if progress is None or container.spec.get("livenessProbe") is not None:
         return
-    yield _Field(
+    yield AddedField(
         "livenessProbe",
         progress.probe,
         f"ends the container if nothing was written to {progress.path} for "
         f"{in_words(progress.silence)}, so that the Job retries",
-        annotation=_container_key(TRAINING_PROGRESS, container),
+        annotation=container_key(TRAINING_PROGRESS, container),
     )
 
 
 def _missing_probes(
     pod: PodView, container: Container, settings: StandardProbes, facts: Facts
-) -> Iterator[_Field]:
+) -> Iterator[AddedField]:
     """The probes of a serving container that its author left out."""
     live, ready = container.typed.liveness_probe, container.typed.readiness_probe
     if live is not None and (ready is not None or is_kuberay_container(pod, container, facts)):
@@ -120,7 +101,7 @@ def _missing_probes(
     readiness, waits = None, waits_for(pod, container, facts) is not Waits.NO
     if ready is None and found.ready is not None and not waits:
         ready = _readiness(settings, _timeout(container, settings), live)
-        readiness = _probe(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
+        readiness = probe_field(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
     if live is None and found.live is not None:
         source = found.live_source
         yield from _missing_liveness(
@@ -140,7 +121,7 @@ def _missing_liveness(
     facts: Facts,
     *,
     group_waits: bool,
-) -> Iterator[_Field]:
+) -> Iterator[AddedField]:
     """The livenessProbe, and the field that gives the start its time: a startupProbe or a delay, unless the
     program does.
 
@@ -148,41 +129,41 @@ def _missing_liveness(
     `group_waits`: whether the other pods of its group may wait until this one is Ready.
     """
     grouped = group_waits or in_leader_worker_set(pod.typed.metadata)
-    budget, starts = _budget(pod, container, ready, settings, facts), container.typed.startup_probe is None
-    watches_start = (
-        starts and not group_waits and ready is not None and _may_watch_start(pod, container, budget, facts)
-    )
+    budget = _budget(pod, container, ready, settings, facts)
+    has_startup, delay = container.typed.startup_probe is not None, 0
+    if not has_startup and group_waits:
+        delay = budget.seconds * GROUP_FACTOR
+    elif not has_startup and (source == MIRRORED or container.role is Role.SIDECAR):
+        delay = budget.seconds
+    watched = 0
+    if not (has_startup or delay) and ready is not None and _may_watch_start(pod, container, budget, facts):
+        watched = budget.seconds
     known = source.startswith("preset ") or annotated_progress(pod, container, facts)
-    watched = budget.seconds if watches_start else 0
     check = progress_check(pod, container, endpoint if known else None, facts, watched)
     program = check.handler if check else None
-    timing, delay = _liveness(settings, _timeout(container, settings), ready, grouped=grouped), 0
-    if starts and group_waits:
-        delay = budget.seconds * GROUP_FACTOR
-    elif starts and (source == MIRRORED or container.role is Role.SIDECAR):
-        delay = budget.seconds
-    elif starts and not (watches_start and program):
-        yield _startup(container, endpoint, timing, budget, settings)
+    timing = _liveness(settings, _timeout(container, settings), ready, grouped=grouped)
+    if not (has_startup or delay or (watched and program)):
+        yield startup_field(container, endpoint, timing, budget, settings)
     if check and program:
         timing = _liveness(settings, check.timeout, ready, grouped=grouped)
     else:
         timing = _with_patience(timing, endpoint, container, settings)
     timing = replace(timing, initial_delay_seconds=delay)
-    yield _probe(pod, container, "livenessProbe", endpoint, timing, source, check)
+    yield probe_field(pod, container, "livenessProbe", endpoint, timing, source, check)
     variable = body_variable(pod, container, facts) if program else None
     if variable is not None:
-        yield _Field(
+        yield AddedField(
             "env",
             [*maps(container.spec, "env"), variable],
             "the body of its canary, from the ConfigMap that an annotation names",
-            annotation=lambda: _written(pod, container, CANARY_BODY),
+            annotation=lambda: written_annotation(pod, container, CANARY_BODY),
             element=variable["name"],
         )
 
 
 def _startup_of_own_liveness(
     pod: PodView, container: Container, settings: StandardProbes, facts: Facts
-) -> Iterator[_Field]:
+) -> Iterator[AddedField]:
     """A startupProbe, if the author's livenessProbe would end a start of the expected length."""
     live, expected = container.typed.liveness_probe, killed_start(pod, container, facts)
     if live is None or expected is None:
@@ -192,14 +173,14 @@ def _startup_of_own_liveness(
         return
     because = f"; without it, your livenessProbe kills the container during its start of {in_words(expected)}"
     if why_not:
-        because = f"; {_asked(handler)} instead of its livenessProbe, since {why_not}"
-    yield _startup(container, handler, live, budget_of(pod, container, facts), settings, because)
+        because = f"; {asked(handler)} instead of its livenessProbe, since {why_not}"
+    yield startup_field(container, handler, live, budget_of(pod, container, facts), settings, because)
 
 
 def _may_watch_start(pod: PodView, container: Container, budget: StartupBudget, facts: Facts) -> bool:
     """Whether a program may replace the startupProbe, to distinguish a hung start from a slow one."""
     return (
-        budget.seconds >= _LONG_BUDGET
+        budget.seconds >= LONG_BUDGET
         and not budget.annotated
         and container.role is Role.MAIN
         and can_watch_start(pod, container, facts)
@@ -230,7 +211,7 @@ def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, gr
     timeout = max(timeout, known.timeout)
     period = max(settings.liveness_period, timeout, known.period)
     failures = max(settings.liveness_failures, shortest // period + 1)
-    return every(period, timeout, min(failures * (GROUP_FACTOR if grouped else 1), _MAX_FAILURES))
+    return every(period, timeout, min(failures * (GROUP_FACTOR if grouped else 1), MAX_FAILURES))
 
 
 def _with_patience(timing: Probe, endpoint: Json, container: Container, settings: StandardProbes) -> Probe:
@@ -261,137 +242,9 @@ def _budget(
     )
 
 
-# --- each field with its reason ----------------------------------------------------------------------
-
-_PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
-_ACTIONS: Final = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}
-
-
-def _probe(
-    pod: PodView,
-    container: Container,
-    name: str,
-    endpoint: Json,
-    timing: Probe,
-    source: str,
-    check: ProgressCheck | None = None,
-) -> _Field:
-    """A liveness or readiness probe, which runs the program of `check` if that has one."""
-    program = check if check and check.handler else None
-
-    def why() -> str:
-        who = "by its annotation" if source == ANNOTATION else source
-        if program:
-            limit = ""
-            if program.start:
-                start = in_words(program.start)
-                limit = f"; no startupProbe, because this check allows a start of up to {start} "
-                limit += "while the processes work"
-            patience = patience_of(program.plan, timing)
-            return f"{asked_by(program.plan)} ({who}); a restart after {patience} without progress{limit}"
-        asked, effect = _asked(endpoint), f"{_ACTIONS[name]} after {in_words(timing.give_up)} of failures"
-        if source == MIRRORED:
-            return f"{asked}, like readiness, since that path shows that the server is alive; {effect}"
-        if source == FALLBACK:
-            return f"{asked}, since its health endpoint is unknown; {effect}"
-        blind = ""
-        if check is not None:
-            blind = f"; it passes even if the server hangs, since progress is not checked: {check.why_not}"
-        waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in endpoint else ""
-        if name == "livenessProbe" and timing.timeout >= _LONG_TIMEOUT:
-            waits = f", which may take {in_words(timing.timeout)}, since it waits behind inferences"
-        return f"{asked}{waits} ({who}); {effect}{blind}"
-
-    def annotation() -> str:
-        if source in (MIRRORED, FALLBACK):
-            return ""  # an annotation would also add a startupProbe
-        if program:
-            progress = f"{_container_key(LIVENESS, container)}={Liveness.PROGRESS}"
-            return _written(pod, container, CANARY) or progress
-        if source == ANNOTATION and (own := _written(pod, container, _PATHS[name], HEALTH_PATH, HEALTH_PORT)):
-            return own
-        if container.spec.get("livenessProbe") is not None:
-            return ""  # the rules would compare the user's own livenessProbe with the annotation
-        path = text(endpoint, "httpGet", "path")
-        return f"{_container_key(_PATHS[name], container)}={path}" if path else ""
-
-    setting = "liveness" if program else {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
-    handler = (check.handler if check else None) or endpoint
-    return _Field(name, timed(handler, timing), why, setting, annotation)
-
-
-def _startup(
-    container: Container,
-    handler: Json,
-    live: Probe,
-    budget: StartupBudget,
-    settings: StandardProbes,
-    because: str = "",
-) -> _Field:
-    """A startupProbe that lasts for the startup budget, and at least until `live` would fail."""
-    timeout = max(settings.timeout, live.timeout)
-    period = max(settings.startup_period, timeout)
-    failures = min(-(-max(budget.seconds, live.startup_deadline) // period), _MAX_FAILURES)
-    timing = every(period, timeout, failures)
-    seconds = timing.give_up
-
-    def annotation() -> str:
-        expected = int(seconds / settings.startup_factor)
-        return f"{_container_key(EXPECTED_START, container)}={expected}s" if expected <= MAX_START else ""
-
-    return _Field(
-        "startupProbe",
-        timed(handler, timing),
-        lambda: f"{in_words(seconds)}: {budget.why()}{because}{_cost(seconds, budget)}",
-        budget.setting,
-        annotation,
-    )
-
-
-def _written(pod: PodView, container: Container, *keys: str) -> str:
-    """The first of the annotations that the pod has for a container, with its value; empty without one."""
-    written = pod.typed.metadata.annotations
-    named = (own for key in keys for own in (f"{key}.{container.name}", key) if own in written)
-    return next((f"{own}={written[own]}" for own in named), "")
-
-
-def _cost(seconds: int, budget: StartupBudget) -> str:
-    """The cost of a long budget, and how to make it shorter."""
-    if seconds < _LONG_BUDGET or budget.annotated:
-        return ""
-    volume = "A volume that keeps the download halves this; the" if budget.fetches else "The"
-    return (
-        f". If a start hangs, the kubelet restarts it only after {in_words(seconds)}. "
-        f"{volume} annotation {EXPECTED_START} sets the budget"
-    )
-
-
-def _asked(handler: Json) -> str:
-    """A handler as a phrase."""
-    (kind, action), *_ = handler.items()
-    match kind:
-        case "httpGet":
-            return f"GET {text(action, 'path')} on port {dig(action, 'port')}"
-        case "grpc":
-            return f"the gRPC health check on port {dig(action, 'port')}"
-        case "tcpSocket":
-            return f"whether port {dig(action, 'port')} is open"
-    return "its command"
-
-
-def _container_key(key: str, container: Container) -> str:
-    """The annotation's key for one container; the plain key if that would be too long for the API server."""
-    own = f"{key}.{container.name}"
-    return own if is_label_key(own) else key
-
-
 MUTATOR: Final = Mutator(
     "standard-probes", StandardProbes, mutate=mutate, advise=advise, kinds=(POD,), after=("model-puller",)
 )
-
-
-_LIVENESS: Final = "livenessProbe"
-_STARTUP: Final = "startupProbe"
 
 
 def looks_injected(pod: PodView, container: Container, field: str, facts: Facts) -> bool:
@@ -407,7 +260,7 @@ def looks_injected(pod: PodView, container: Container, field: str, facts: Facts)
 
 def _looks_injected(pod: PodView, container: Container, field: str, facts: Facts) -> bool:
     # A startupProbe follows from liveness, which may be injected with it.
-    missing = ((field,), (_STARTUP, _LIVENESS)) if field == _STARTUP else ((field,),)
+    missing = ((field,), (STARTUP, LIVENESS)) if field == STARTUP else ((field,),)
     return any(_added_again(pod, container, field, fields, facts) for fields in missing)
 
 
