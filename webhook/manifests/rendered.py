@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -140,15 +140,25 @@ def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]
 
 
 def _charts(directory: Path, flags: Iterable[str]) -> Iterator[RenderedSource]:
-    last: Path | None = None
-    for root in sorted(file.parent for file in _visible(directory, (CHART,))):
-        if last is not None and root.is_relative_to(last):  # in this order it follows the chart around it
-            continue
-        last = root
-        files = frozenset(file for file in root.rglob("*") if file.is_file())
+    roots = {file.parent for file in _visible(directory, (CHART,))}
+    roots -= {root for root in roots if _is_subchart(root, roots)}
+    for root in sorted(roots):
+        files = frozenset(
+            file for file in root.rglob("*") if file.is_file() and _chart_of(file, roots) == root
+        )
         command = ("helm", "template", "release", str(root), *flags)
         library = text(_loaded(root / CHART), "type") == "library"
         yield RenderedSource(root / CHART, () if library else (command,), files, files)
+
+
+def _is_subchart(root: Path, charts: Container[Path]) -> bool:
+    """Whether Helm renders a chart with the one around it: it is in `charts` of that one."""
+    return any(parent.name == "charts" and parent.parent in charts for parent in root.parents)
+
+
+def _chart_of(file: Path, charts: Container[Path]) -> Path | None:
+    """The innermost chart that contains a file."""
+    return next((parent for parent in file.parents if parent in charts), None)
 
 
 # --- kustomize -------------------------------------------------------------------------------------

@@ -132,13 +132,14 @@ def test_what_a_kustomization_changes_is_not_judged_as_it_is_written(
     assert names(root, build=True)[0] == read
 
 
-def test_a_chart_in_another_one_is_a_part_of_it(tmp_path: Path) -> None:
+def test_the_charts_of_a_chart_are_a_part_of_it(tmp_path: Path) -> None:
     chart = "name: a\nversion: 0.1.0\n"
-    inside = ("a/charts/b/charts/c", "a/charts/d", "a/x")
-    outside = ("a", "a-b", "a.b/charts/e", "b/a", "ab")
+    inside = ("a/charts/b/charts/c", "a/charts/d", "a/x/charts/y")
+    outside = ("a", "a-b", "a.b/charts/e", "b/a", "ab", "a/x", "a/x/z")
     put(tmp_path, {f"{folder}/Chart.yaml": chart for folder in (*inside, *outside)})
-    found = [str(source.file.parent.relative_to(tmp_path)) for source in sources(tmp_path)]
+    found = {str(source.file.parent.relative_to(tmp_path)): source.files for source in sources(tmp_path)}
     assert sorted(found) == sorted(outside)
+    assert found["a/x"] == {tmp_path / folder / "Chart.yaml" for folder in ("a/x", "a/x/charts/y")}
 
 
 def test_kustomizations_that_contain_each_other_are_named(tmp_path: Path, tools: Path) -> None:
