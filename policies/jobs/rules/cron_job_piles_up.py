@@ -1,4 +1,4 @@
-"""cron-job-piles-up: CronJobs whose runs overlap, come late, or are kept in large numbers.
+"""cron-job-piles-up: CronJobs whose runs overlap, never start, or are kept in large numbers.
 
 Of other kinds with a schedule, only runs that overlap or block the next ones are reported."""
 
@@ -45,7 +45,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield from _blocked(target, outer, run, facts)
     if target.kind == CRON_JOB:
         spec = target.read(CronJob).spec
-        yield from _deadlines(spec, period)
+        yield from _deadlines(spec)
         yield from _history(spec)
 
 
@@ -114,7 +114,7 @@ def _time_of_retries(job: PlacedJobSpec) -> int:
     return sum(min(_BACKOFF * 2**n, _LONGEST_BACKOFF) for n in range(min(job.backoff_limit, 20)))
 
 
-def _deadlines(spec: CronJobSpec, period: int | None) -> Iterator[Finding]:
+def _deadlines(spec: CronJobSpec) -> Iterator[Finding]:
     given = spec.starting_deadline_seconds
     if given is not None and 0 <= given < _TOO_SHORT:
         yield Finding(
@@ -122,13 +122,6 @@ def _deadlines(spec: CronJobSpec, period: int | None) -> Iterator[Finding]:
             f"The controller skips a run that it doesn't start within {given} s, but it may check only "
             "every 10 s. Most runs never start.",
             f"Set startingDeadlineSeconds to at least {_TOO_SHORT}, or better, to a fraction of the period.",
-        )
-    elif given is None and spec.suspend:
-        yield Finding(
-            "spec.startingDeadlineSeconds",
-            "When suspend becomes false, a missed run starts immediately, at a time that isn't in the "
-            "schedule.",
-            "Set startingDeadlineSeconds, so that the controller skips runs that are later than that.",
         )
 
 

@@ -55,6 +55,8 @@ def _asking_others(field: str, target: Target, facts: Facts) -> Iterator[Finding
         finding = _handler_finding(probe) or _exec_finding(probe, target, facts)
         if finding is None or _is_own_service(probe, target, facts):
             continue
+        if field == LIVENESS and idles(container_command(probe.template, probe.container)):
+            continue  # a restart interrupts nothing
         if field != LIVENESS and finding.certainty is Certainty.CERTAIN and facts.is_unread(Service):
             finding = replace(finding, certainty=Certainty.LIKELY)  # it may be the pods' own Service
         yield finding

@@ -90,18 +90,21 @@ def _refused(
     template: PodTemplate, found: tuple[ContainerResources, ...], limit_range: LimitRange
 ) -> Findings:
     name = limit_range.name
+    if not found:
+        return
+    written = not template.container_path  # else its serving runtime has the missing values
     for item in bounds(limit_range, CONTAINER):
         for each in found:
             who = f"container {each.container.name}"
             path = template.at(each.container, "resources")
-            for why, resource, certain in _violations(item, each.requests, each.limits):
+            for why, resource, certain in _violations(item, each.requests, each.limits, written=written):
                 if resource not in each.ambiguous:
                     yield _finding(path, name, f"{who} {why}", certain)
     for item in bounds(limit_range, POD):
         requests = total((each.container, each.requests) for each in found)
         limits = total((each.container, each.limits) for each in found)
         ambiguous = frozenset[str]().union(*(each.ambiguous for each in found))
-        for why, resource, certain in _violations(item, requests, limits, pod=True):
+        for why, resource, certain in _violations(item, requests, limits, written=written, pod=True):
             if resource not in ambiguous:
                 yield _finding(template.spec_path, name, f"the pod {why}", certain)
 
@@ -116,17 +119,18 @@ def _finding(path: str, name: str, why: str, certain: bool) -> Finding:
 
 
 def _violations(
-    item: LimitRangeItem, requests: Amounts, limits: Amounts, *, pod: bool = False
+    item: LimitRangeItem, requests: Amounts, limits: Amounts, *, written: bool, pod: bool = False
 ) -> Iterator[tuple[str, str, bool]]:
     """Sentences about values outside the bounds of an item, each with its resource and whether it is certain.
 
-    Other webhooks may add missing values, and containers to a pod.
+    Other webhooks may add missing values, and containers to a pod. `written`: whether missing values count.
     """
     minimum, maximum, ratios = map(amounts, (item.min, item.max, item.max_limit_request_ratio))
     for name, bound in minimum.items():
         limit = f"the minimum is {formatted(name, bound)}"
         if name not in requests:
-            yield f"requests no {name}, and {limit}", name, False
+            if written:
+                yield f"requests no {name}, and {limit}", name, False
         elif requests[name] < bound:
             yield f"requests {formatted(name, requests[name])} {name}, and {limit}", name, not pod
         elif limits.get(name, bound) < bound:
@@ -134,7 +138,8 @@ def _violations(
     for name, bound in maximum.items():
         limit = f"the maximum is {formatted(name, bound)}"
         if name not in limits:
-            yield f"has no {name} limit, and {limit}", name, False
+            if written:
+                yield f"has no {name} limit, and {limit}", name, False
         elif limits[name] > bound:
             yield f"has a limit of {formatted(name, limits[name])} {name}, and {limit}", name, True
         elif requests.get(name, bound) > bound:
@@ -143,7 +148,8 @@ def _violations(
         request, most = requests.get(name), limits.get(name)
         if not request or not most:
             missing = "limit" if request else "request"
-            yield f"has no {name} {missing}, and maxLimitRequestRatio needs both", name, False
+            if written:
+                yield f"has no {name} {missing}, and maxLimitRequestRatio needs both", name, False
         elif most / request > bound:
             yield (
                 f"has a {name} limit of {formatted(name, most)} and a request of "

@@ -166,7 +166,8 @@ def _shared(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         in_turn = template.completes and not group  # the steps of a workflow may follow one another
         apart = not in_turn and not pinned_to_one_node(spec) and not is_together(spec)
-        for path, claim in _claims_of(template, facts) if apart else ():
+        mounted = list(_claims_of(template, facts)) if apart else []
+        for path, claim in {claim.name: (path, claim) for path, claim in reversed(mounted)}.values():
             if claim.spec.access_modes != (_ONE_NODE,) or not keeps_others_waiting(claim, facts):
                 continue
             pods = made.get(template.path, group.get(template.path, count) * replicas)
