@@ -62,6 +62,12 @@ MAX_COMPARED: Final = 5_000_000
 """Comparisons of versions and files, or of selectors and workloads (about 8 s); with more, all count."""
 
 
+_SCALING: Final = (AUTOSCALER, SCALED_OBJECT)
+_NAMING: Final = (LOCAL_QUEUE, *_SCALING)
+"""Kinds that belong to workloads by name: no other ones are meant, even in the same directory."""
+_SCALED: Final = "scaleTargetRef"
+
+
 class _Selected(Struct, frozen=True):
     """The workloads that an object selects."""
 
@@ -72,7 +78,7 @@ class _Selected(Struct, frozen=True):
 
 
 class _Selectors(Struct, frozen=True):
-    """The Services, budgets and queues that workloads of other files may be nearer to."""
+    """The Services, budgets, autoscalers and queues that workloads of other files may be nearer to."""
 
     selected: dict[int, _Selected]
     """What each of them selects, by its index."""
@@ -99,7 +105,8 @@ class Nearest:
         If several files contain versions of an object, as for several environments, only the nearest version
         counts. A Service or budget that selects a workload nearer to it than this file belongs to that one.
         It counts for this file only if it is in the same directory, or one above or below, and selects no
-        workload of this file. A queue belongs to the nearest workload that names it. What restricts or scales
+        workload of this file. A queue belongs to the nearest workload that names it, and an autoscaler to the
+        nearest version of its target. What restricts or scales
         pods, and is in a file that a kustomization of its directory leaves out, doesn't count for its result.
         """
         own = Path(source).parts
@@ -130,9 +137,8 @@ class Nearest:
             kind = kind_of(obj)
             if _ESSENTIAL.get(kind, "") in mapping(obj, "spec"):
                 key = (kind, namespace_of(obj), text(obj, "metadata", "name"))
-                if kind in (AUTOSCALER, SCALED_OBJECT):  # in several files, they are alternatives
-                    scaled = mapping(obj, "spec", "scaleTargetRef")
-                    key = AUTOSCALER, key[1], f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
+                if kind in _SCALING:  # in several files, they are alternatives
+                    key = AUTOSCALER, key[1], _scaled_by(obj)
                 found.setdefault(key, []).append(index)
         several = [versions for versions in found.values() if len(versions) > 1]
         compared = len(set(self._files)) * sum(map(len, several))
@@ -151,13 +157,13 @@ class Nearest:
                 nearest.append(obj)
 
     def _shared(self, own: Parts) -> Iterator[int]:
-        """The Services, budgets and queues that count for a file."""
+        """The Services, budgets, autoscalers and queues that count for a file."""
         known = self._selectors
         for length in range(len(own) + 1):
             yield from known.as_near.get(own[:length], ())
         around = [known.within.get(own[:length], ()) for length in range(len(own))]
         for index in (*known.below.get(own[:-1], ()), *(each for found in around for each in found)):
-            if own not in known.selected[index].by and kind_of(self._objects[index]) != LOCAL_QUEUE:
+            if own not in known.selected[index].by and kind_of(self._objects[index]) not in _NAMING:
                 yield index
 
     @cached_property
@@ -172,13 +178,17 @@ class Nearest:
         return found
 
     def _select(self) -> dict[int, _Selected]:
-        """What each Service and budget selects, and what names each queue, by its index."""
+        """What each Service and budget selects, what each autoscaler scales, and what names each queue, by
+        its index."""
+        scaled = {_scaled_by(obj) for obj in self._objects if kind_of(obj) in _SCALING}
         by_label: dict[tuple[str, object, object], list[tuple[Parts, Json]]] = {}
         selectors: list[tuple[int, Parts, Json]] = []
         for index, (obj, file) in enumerate(zip(self._objects, self._files, strict=False)):
             labels = mapping(obj, *(_LABELS[-2:] if kind_of(obj) == POD else _LABELS))
             if queue := labels_of(obj).get(QUEUE_NAME):
                 labels = {**labels, QUEUE_NAME: queue}
+            if scaled and (own := _scalable(obj)) in scaled:
+                labels = {**labels, _SCALED: own}
             for key, value in labels.items():
                 by_label.setdefault((namespace_of(obj), key, str(value)), []).append((file, labels))
             if selector := _selector(obj):
@@ -194,7 +204,7 @@ class Nearest:
             if compared > MAX_COMPARED:
                 return {}
             files = frozenset(of for of, labels in candidates if selector.items() <= labels.items())
-            if files:
+            if len(files) > 1 or (files and _SCALED not in selector):  # the only version is meant everywhere
                 found[index] = _Selected(max(_nearness(file, each) for each in files), files)
         return found
 
@@ -204,10 +214,27 @@ def namespace_of(obj: Json) -> str:
 
 
 def _selector(obj: Json) -> Json:
-    """The labels by which a Service or a budget selects pods, or workloads name a queue; else empty."""
+    """The labels by which a Service or a budget selects pods, or workloads name a queue; of an autoscaler
+    its target; else empty."""
     if kind_of(obj) == LOCAL_QUEUE:
         return {QUEUE_NAME: text(obj, "metadata", "name")}
+    if kind_of(obj) in _SCALING:
+        return {_SCALED: _scaled_by(obj)}
     return mapping(obj, *_SELECTORS.get(kind_of(obj), ("none",)))
+
+
+def _scaled_by(autoscaler: Json) -> str:
+    """The kind and name of what an autoscaler scales."""
+    scaled = mapping(autoscaler, "spec", "scaleTargetRef")
+    return f"{scaled.get('kind') or 'Deployment'}/{scaled.get('name')}"
+
+
+def _scalable(obj: Json) -> str:
+    """The kind and name of an object, as an autoscaler writes them; empty for a patch of it."""
+    field = _ESSENTIAL.get(kind_of(obj))
+    if field is not None and field not in mapping(obj, "spec"):
+        return ""
+    return f"{text(obj, 'kind')}/{text(obj, 'metadata', 'name')}"
 
 
 def _nearness(one: Parts, other: Parts) -> int:

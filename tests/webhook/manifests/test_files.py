@@ -355,3 +355,27 @@ def test_files_of_a_directory_that_are_certainly_no_manifests_are_skipped(tmp_pa
     ]
     _, problems = read_all([str(tmp_path / "events.json")])
     assert len(problems) == 1, "a file that is named must hold objects"
+
+
+def test_an_autoscaler_belongs_to_the_nearest_version_of_its_target() -> None:
+    spec = {"selector": {"matchLabels": {"app": "web"}}}
+    workload = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    patch = {**workload, "spec": {"replicas": 2}}
+    target = {"spec": {"scaleTargetRef": {"kind": "Deployment", "name": "web"}}}
+    autoscaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", **target}
+    scaled_object = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", **target}
+
+    def counts(scales: Json, source: str, **files: Json) -> bool:
+        named = {**scales, "metadata": {"name": "web"}}
+        sources = {f"{name.replace('_', '/')}/kustomization.yaml": each for name, each in files.items()}
+        cluster = ManifestCluster(
+            [named, *sources.values()], sources=["one/scaled/kustomization.yaml", *sources]
+        )
+        return bool(cluster.near(f"{source}/kustomization.yaml").listing(Resource.AUTOSCALERS))
+
+    for each in (autoscaler, scaled_object):
+        assert counts(each, "one/scaled", one_scaled=workload, two=workload)
+        assert not counts(each, "two", one_scaled=workload, two=workload), "of another exercise"
+        assert counts(each, "one", one=workload, two=workload), "the nearest one"
+        assert counts(each, "base", base=workload), "the only one"
+        assert counts(each, "base", base=workload, one_scaled=patch), "a patch is no version"
