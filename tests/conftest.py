@@ -22,6 +22,8 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+gc.disable()  # until all tests are collected: no module or test is garbage
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`make golden` and `make corpus` give it."""
@@ -33,7 +35,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
-LANE = re.compile(r"^pytestmark = .*\bpytest\.mark\.(lint|e2e|realnode|servers|vllm|fips)\b", re.MULTILINE)
+LANES = "lint|e2e|realnode|servers|overload|vllm|fips"
+LANE = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({LANES})\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -46,5 +49,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """The collected tests stay to the end: the garbage collector need not go through them again and again."""
+    """The collected tests stay to the end: the garbage collector need not go through them again and again.
+
+    It runs less often than by default, since most of what the tests make is freed without it."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
