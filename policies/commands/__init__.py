@@ -25,7 +25,7 @@ from policies.commands.children import children
 from policies.commands.hosts import reach_of
 from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
-from policies.commands.programs import SHELLS, is_python
+from policies.commands.programs import SHELLS, is_python, shell_operands
 from policies.commands.reader import read
 
 __all__ = [
@@ -42,5 +42,6 @@ __all__ = [
     "parse_options",
     "reach_of",
     "read",
+    "shell_operands",
     "valued",
 ]

@@ -1,0 +1,82 @@
+"""shell-ignores-words: words after the script of `sh -c` that the script does not use."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from policies.commands import SHELLS, shell_operands
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.pods import Container
+
+_PARAMETERS: Final = re.compile(
+    r"\$\{?[!#]?[0-9@*#]|\b(?:shift|getopts|source|eval)\b|(?:^|[\s;&|(])\.\s|\bfor\s+\w+\s*(?:;|do\b|$)",
+    re.MULTILINE,
+)
+"""Signs that a script uses its parameters, or hands them to another script."""
+_NAMES: Final = SHELLS | {"", "-", "--", "_"}
+"""Words that people write for `$0`, the name of the script in its messages."""
+_MAX_SHOWN: Final = 60
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        for container in template.containers():
+            for path, words in _commands(template, container):
+                ignored = _ignored(words)
+                if ignored:
+                    script, further = ignored
+                    yield Finding(
+                        path,
+                        f"The shell runs only the script {_shown(script)}. The words after it "
+                        f"({_shown(' '.join(further))}) are its parameters, which it doesn't use.",
+                        "Write the whole script as one word, or leave out the shell.",
+                    )
+
+
+def _commands(template: PodTemplate, container: Container) -> Iterator[tuple[str, Sequence[str]]]:
+    typed = container.typed
+    if typed.command:
+        yield template.command_path(container), typed.argv
+    for name, probe in (("liveness", typed.liveness_probe), ("readiness", typed.readiness_probe)):
+        # probe-always-passes reports the script exec.
+        if probe is not None and probe.exec is not None and probe.exec.command[2:3] != ("exec",):
+            yield template.at(container, f"{name}Probe.exec.command"), probe.exec.command
+    if typed.startup_probe is not None and typed.startup_probe.exec is not None:
+        yield template.at(container, "startupProbe.exec.command"), typed.startup_probe.exec.command
+    hooks = typed.lifecycle
+    if hooks is None:
+        return
+    for name, hook in (("postStart", hooks.post_start), ("preStop", hooks.pre_stop)):
+        if hook is not None and hook.exec is not None:
+            yield template.at(container, f"lifecycle.{name}.exec.command"), hook.exec.command
+
+
+def _ignored(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The script of a shell and the words after it, if it does not use these."""
+    if len(words) < 4 or posixpath.basename(words[0]) not in SHELLS:
+        return None
+    has_script, operands = shell_operands(words[1:])
+    if not has_script or len(operands) < 2:
+        return None
+    script, *further = operands
+    if (len(further) == 1 and _is_name(script, further[0])) or _PARAMETERS.search(script):
+        return None
+    return script, further
+
+
+def _is_name(script: str, word: str) -> bool:
+    """Whether a single word may be meant as the name of its script."""
+    if posixpath.basename(word) in _NAMES:
+        return True
+    return len(script.split()) > 1 and not word.startswith("-") and not any(map(str.isspace, word))
+
+
+def _shown(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}…"
+
+
+RULE = rule(__name__, check)
