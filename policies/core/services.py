@@ -19,7 +19,8 @@ from policies.kube.group_kinds import POD, SERVICE, GroupKind, kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
-from policies.kube.objects.services import Service
+from policies.kube.objects.reading import readable
+from policies.kube.objects.services import Ingress, Route, Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
 
@@ -251,3 +252,64 @@ def target_ports(pool: Json) -> tuple[int, ...]:
     old = integer(pool, "spec", "targetPortNumber", default=0)
     numbers = (integer(each, "number", default=0) for each in maps(pool, "spec", "targetPorts"))
     return tuple(filter(None, (old, *numbers)))
+
+
+_INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
+_BY_ANNOTATION: Final = "use-annotation"
+"""The port of backends that an annotation defines, for the AWS Load Balancer Controller (its documentation:
+guide/ingress/annotations)."""
+_ROUTES: Final = (
+    GroupKind("gateway.networking.k8s.io", "HTTPRoute"),
+    GroupKind("gateway.networking.k8s.io", "GRPCRoute"),
+)
+
+
+def asked_ports(service: str, facts: Facts) -> list[tuple[str, int | str]]:
+    """The ports of a Service, by number or name, that known Ingresses, routes and InferencePools of the
+    namespace send to, each with the sender."""
+    cluster = facts.whole
+    if cluster is None:
+        return []
+    return cluster.cache.once_for(facts.namespace, _asked_ports, cluster, facts.namespace).get(service, [])
+
+
+def _asked_ports(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[str, int | str]]]:
+    found: dict[str, list[tuple[str, int | str]]] = {}
+    for sender, service, port in chain(
+        _of_ingresses(cluster, namespace), _of_routes(cluster, namespace), _of_pickers(cluster, namespace)
+    ):
+        if service and port and (sender, port) not in found.setdefault(service, []):
+            found[service].append((sender, port))
+    return found
+
+
+def _of_ingresses(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int | str]]:
+    for obj in cluster.every(_INGRESS, namespace):
+        ingress = readable(obj, Ingress)
+        if ingress is None:
+            continue
+        paths = (path.backend for rule in ingress.spec.rules for path in rule.http.paths)
+        for backend in (ingress.spec.default_backend, *paths):
+            port = backend.service.port
+            if port.name != _BY_ANNOTATION:
+                yield f"Ingress {ingress.name}", backend.service.name, port.number or port.name
+
+
+def _of_routes(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:
+    for kind in _ROUTES:
+        for obj in cluster.every(kind, namespace):
+            route = readable(obj, Route)
+            for rule in () if route is None else route.spec.rules:
+                for each in rule.backend_refs:
+                    if each.kind in ("", SERVICE.kind) and each.namespace in ("", namespace):
+                        yield f"{kind.kind} {text(obj, 'metadata', 'name')}", each.name, each.port or 0
+
+
+def _of_pickers(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:
+    """The Services that InferencePools ask which pod gets a request."""
+    for kind in _KINDS:
+        for pool in cluster.every(kind, namespace):
+            picker = mapping(pool, "spec", "endpointPickerRef") or mapping(pool, "spec", "extensionRef")
+            old = integer(picker, "portNumber", default=0)
+            port = integer(picker, "port", "number", default=old)
+            yield f"InferencePool {text(pool, 'metadata', 'name')}", text(picker, "name"), port

@@ -34,8 +34,14 @@ class Service(Object):
         return self.spec.cluster_ip != "None" and self.spec.type != "ExternalName"
 
 
+class NamedPort(Part):
+    name: str = ""
+    number: int | None = None
+
+
 class NamedService(Part):
     name: str = ""
+    port: NamedPort = NamedPort()
 
 
 class IngressBackend(Part):
@@ -68,6 +74,7 @@ class BackendReference(Part):
     kind: str = ""
     name: str = ""
     namespace: str = ""
+    port: int | None = None
 
 
 class RouteTimeouts(Part):

@@ -1,5 +1,6 @@
-"""service-port-unknown: Services whose targetPort is a name that no container of their pods has, and those
-and InferencePools that send to a port or an address on which the server doesn't listen."""
+"""service-port-unknown: Services whose targetPort is a name that no container of their pods has, those and
+InferencePools that send to a port or an address on which the server doesn't listen, and routes to a port that
+a Service doesn't have."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import table
-from policies.core.services import named_ports, pools_of, selecting, selects_only, target_ports
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only, target_ports
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SERVICE, STATEFUL_SET
 from policies.kube.json import text
 from policies.kube.names import listed
+from policies.kube.objects.reading import readable
+from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container, Role
 from policies.probes.endpoints import listen_everywhere
@@ -32,6 +35,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     template = target.templates[0]
     yield from _by_name(target, template, facts)
+    yield from _by_route(target, template, facts)
     containers = template.containers(Role.MAIN)
     server = recognised(containers[0], facts) if len(containers) == 1 else None
     if server is not None and not _is_added_to(template):
@@ -73,6 +77,30 @@ def _by_address(
                 Certainty.LIKELY,
             )
             return
+
+
+def _by_route(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """Findings about Ingresses, routes and InferencePools that ask a Service for a port that it lacks."""
+    for service in selecting(template.typed.metadata.labels, facts):
+        lacking = (each for each in asked_ports(service.name, facts) if not _has_port(service, each[1]))
+        for sender, port in islice(lacking, _MAX):
+            if facts.whole is None or selects_only(service, target, facts) is None:
+                break
+            named = (readable(obj, Service) for obj in facts.whole.every(SERVICE, facts.namespace))
+            if any(each is None or (each.name == service.name and _has_port(each, port)) for each in named):
+                continue  # another variant of the Service has it
+            known = listed([f"{it.port}{f' ({it.name})' if it.name else ''}" for it in service.spec.ports])
+            yield Finding(
+                template.at(template.containers()[0]),
+                f"{sender} sends to port {port} of Service {service.name}, in front of these pods, but the "
+                f"Service has only {known or 'no port'}. The requests fail.",
+                f"Set a port of the Service in {sender}.",
+                Certainty.LIKELY,
+            )
+
+
+def _has_port(service: Service, port: int | str) -> bool:
+    return any(port in (each.port, each.name) for each in service.spec.ports)
 
 
 def _closed_ports(server: Server, container: Container, listens: int) -> frozenset[int]:
