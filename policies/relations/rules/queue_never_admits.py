@@ -1,6 +1,7 @@
 """queue-never-admits: workloads in a queue of Kueue or Volcano that cannot admit them.
 
-Semantics: `pkg/scheduler/flavorassigner` and `pkg/controller/jobs/job` of Kueue 0.14.
+Semantics: `pkg/scheduler/flavorassigner`, `pkg/controller/jobs/job`, `pkg/controller/jobs/raycluster`
+(`validateCreate`) and `pkg/cache` (`missingFlavors`) of Kueue 0.14.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from policies.relations.domains import MAX_NODES
 from policies.relations.volcano_queues import beyond_capability
 
 _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
+_ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 _DIGITS: Final = 10
 _SHOWN: Final = 4
@@ -47,6 +49,7 @@ def _of_kueue(target: Target, facts: Facts) -> Findings:
     all_queues = facts.cluster_objects(LocalQueue)
     if not name or not all_queues:
         return
+    yield from _resized(target)
     queues = facts.objects(LocalQueue)
     queue = None if queues is None else queues.named(name)
     if queue is None:
@@ -60,7 +63,12 @@ def _of_kueue(target: Target, facts: Facts) -> Findings:
     cluster_queue = None if cluster_queues is None else cluster_queues.named(cluster_name)
     if cluster_queue is not None:
         yield from islice(
-            chain(_not_served(target, cluster_queue, facts), _not_admitted(target, cluster_queue, facts)), 1
+            chain(
+                _not_served(target, cluster_queue, facts),
+                _not_active(target, cluster_queue, facts),
+                _not_admitted(target, cluster_queue, facts),
+            ),
+            1,
         )
     elif cluster_queues and not next(iter(cluster_queues)).is_manifest:
         yield Finding(
@@ -70,6 +78,22 @@ def _of_kueue(target: Target, facts: Facts) -> Findings:
             "Create the ClusterQueue, or use another queue.",
             Certainty.LIKELY,
         )
+
+
+def _resized(target: Target) -> Findings:
+    """A size that the workload's own autoscaler changes, while Kueue counts the pods."""
+    if target.read(Object).metadata.annotations.get(_ELASTIC) == "true":
+        return
+    for run in runs_in(target.obj):
+        for path in filter(run.value, run.life.unqueued):
+            yield Finding(
+                run.at(path),
+                f"Kueue refuses a {run.life.kind} with {path} in a queue, since its size changes after it is "
+                "admitted. No pod is created, or the cluster stays suspended.",
+                f"Remove {path}. From Kueue 0.14 on, the annotation {_ELASTIC}: \"true\" admits it if the "
+                "feature gate ElasticJobsViaWorkloadSlices is on.",
+                Certainty.LIKELY,
+            )
 
 
 def _no_queue(target: Target, name: str, known: Iterable[str], namespace: str) -> Finding:
@@ -103,6 +127,29 @@ def _not_served(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Fi
             f"{facts.namespace}. Kueue never admits this {target.kind.kind}.",
             "Label the namespace as the selector requires, or use another queue.",
             Certainty.CERTAIN,
+        )
+
+
+def _not_active(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Findings:
+    """A ClusterQueue that names a flavor which does not exist, and so admits nothing (`FlavorNotFound`)."""
+    flavors = facts.cluster_objects(ResourceFlavor)
+    if flavors is None:
+        return
+    named = {each.name for group in cluster_queue.spec.resource_groups for each in group.flavors}
+    missing = sorted(name for name in named if flavors.named(name) is None)
+    others = sorted({each.name for each in flavors} - named)
+    if cluster_queue.is_manifest:
+        # The flavor may be in files that are not here, unless its name is part of one that nothing names.
+        missing = [name for name in missing if any(name in other.split("-") for other in others)]
+    if missing:
+        exist = f" ({listed(others[:_SHOWN])} exists)" if others else ""
+        yield Finding(
+            _PATH,
+            f"There is no ResourceFlavor {listed(missing[:_SHOWN])}{exist}, but ClusterQueue "
+            f"{cluster_queue.name} names it. The queue stays inactive, and Kueue never admits this "
+            f"{target.kind.kind}.",
+            "Name existing ResourceFlavors in the ClusterQueue, or create them.",
+            Certainty.LIKELY,
         )
 
 
