@@ -16,6 +16,9 @@ from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 
+_AS_SIDECAR: Final = "restartPolicy: Always"
+"""Makes a sidecar only of an init container. An ordinary container with it is refused before Kubernetes 1.34, and
+later restarted whenever it ends (`validateContainerRestartPolicy` in pkg/apis/core/validation)."""
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
@@ -63,7 +66,9 @@ def _findings(
                     template.at(each),
                     f"Container {each.name} {why(known[each.name], kind)}",
                     "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
-                    Certainty.LIKELY if stopped or _may_end(each) else Certainty.CERTAIN,
+                    Certainty.LIKELY
+                    if stopped or known[each.name] == _AS_SIDECAR or _may_end(each)
+                    else Certainty.CERTAIN,
                 )
 
 
@@ -92,7 +97,11 @@ def sidecars(target: Target, facts: Facts) -> Findings:
     further = facts.settings(Thresholds).endless_sidecars
     return _findings(
         target,
-        lambda container: never_ending(container.image, container.name, further) or _follows(container),
+        lambda container: (
+            never_ending(container.image, container.name, further)
+            or _follows(container)
+            or (_AS_SIDECAR if container.typed.restart_policy == "Always" else None)
+        ),
         lambda name, kind: (
             f"({name}) runs until something stops it, but the {kind} completes only when all its containers "
             "have ended."

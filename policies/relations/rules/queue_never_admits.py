@@ -90,7 +90,7 @@ def _resized(target: Target) -> Findings:
                 run.at(path),
                 f"Kueue refuses a {run.life.kind} with {path} in a queue, since its size changes after it is "
                 "admitted. No pod is created, or the cluster stays suspended.",
-                f"Remove {path}. From Kueue 0.14 on, the annotation {_ELASTIC}: \"true\" admits it if the "
+                f'Remove {path}. From Kueue 0.14 on, the annotation {_ELASTIC}: "true" admits it if the '
                 "feature gate ElasticJobsViaWorkloadSlices is on.",
                 Certainty.LIKELY,
             )
