@@ -17,8 +17,8 @@ from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 
 _AS_SIDECAR: Final = "restartPolicy: Always"
-"""Makes a sidecar only of an init container. An ordinary container with it is refused before Kubernetes 1.34, and
-later restarted whenever it ends (`validateContainerRestartPolicy` in pkg/apis/core/validation)."""
+"""Makes a sidecar only of an init container. An ordinary container with it is refused by default before
+Kubernetes 1.35, and later restarted whenever it ends (`ContainerRestartRules` in pkg/features)."""
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )

@@ -26,6 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _useless(run)
         yield from _broken(run)
         yield from _without_their_number(run)
+        yield from _empty(run)
 
 
 def _refused(run: Run) -> Findings:
@@ -81,6 +82,20 @@ def _without_their_number(run: Run) -> Findings:
                 f"Without {each.retry.limit}, {run.life.kind} retries nothing with {each.steps[-1]} "
                 f"{each.value}: the first failure ends it.",
                 f"Set {run.at(each.retry.limit)}.",
+            )
+
+
+def _empty(run: Run) -> Findings:
+    """Roles with no pods, which the controller does not leave out."""
+    if not run.life.empty:
+        return
+    for each in run.roles():
+        if not each.pods:
+            yield Finding(
+                field_path((*each.steps, *each.role.count[0].field.split("."))),
+                f"{run.life.versions[0]} does not leave out a role with 0 pods: {run.life.empty}, as long as "
+                "the job runs.",
+                f"Remove {field_path(each.steps)}.",
             )
 
 
