@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.target import PodTemplate
 from policies.kube.objects.pods import Volume
 from policies.kube.pods import Container
-from policies.kube.quantities import parse_quantity
+from policies.kube.quantities import bytes_or_zero, parse_quantity
 
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
 """The size of /dev/shm in containerd and CRI-O: `size=65536k`."""
@@ -29,14 +29,31 @@ def has_default_shm(template: PodTemplate) -> bool:
 
 def is_small(template: PodTemplate, container: Container) -> bool:
     """Whether /dev/shm has no more than the default size."""
+    volumes = _volumes(template, container)
+    return volumes is None or (bool(volumes) and all(map(_is_limited, volumes)))
+
+
+def greatest_size(template: PodTemplate, container: Container, default: int) -> int:
+    """The bytes of /dev/shm, which has the default size without a volume; 0 if unknown."""
+    volumes = _volumes(template, container)
+    if volumes is None:
+        return default
+    places = [each.empty_dir for each in volumes]
+    return max(
+        (bytes_or_zero(each.size_limit) if each and each.medium == "Memory" else 0 for each in places),
+        default=0,
+    )
+
+
+def _volumes(template: PodTemplate, container: Container) -> list[Volume] | None:
+    """The known volumes at /dev/shm; None if nothing is mounted there."""
     mounted = [
         mount for mount in container.typed.volume_mounts if posixpath.normpath(mount.mount_path) in _PLACES
     ]
     if not mounted:
-        return True
+        return None
     names = {mount.name for mount in mounted}
-    volumes = [volume for volume in template.typed.spec.volumes if volume.name in names]
-    return bool(volumes) and all(map(_is_limited, volumes))
+    return [volume for volume in template.typed.spec.volumes if volume.name in names]
 
 
 def _is_limited(volume: Volume) -> bool:

@@ -66,9 +66,8 @@ def pod_of_kuberay(obj: Json, template: PodTemplate) -> Json | None:
 
 def _probes(container: Json, template: PodTemplate, cluster: RayClusterSpec, *, serves: bool) -> Json:
     """The probes that KubeRay adds to the Ray container."""
-    index = template.entry
-    is_head = index is None
-    parameters = _parameters(cluster, index)
+    is_head = template.entry is None
+    parameters = start_parameters(cluster, template)
     checks = list(_checks(parameters, is_head=is_head))
     handler: Json = _command(checks)
     if _has_one_endpoint(cluster.ray_version):
@@ -89,8 +88,9 @@ def serve_port(container: Json) -> int:
     return next((integer(each, "containerPort", default=SERVE_PORT) for each in named), SERVE_PORT)
 
 
-def _parameters(cluster: RayClusterSpec, index: int | None) -> Mapping[str, str]:
-    """The rayStartParams of the head, or of a worker group."""
+def start_parameters(cluster: RayClusterSpec, template: PodTemplate) -> Mapping[str, str]:
+    """The rayStartParams of the group whose pods a template describes."""
+    index = template.entry
     if index is None:
         return cluster.head_group_spec.ray_start_params
     groups = cluster.worker_group_specs

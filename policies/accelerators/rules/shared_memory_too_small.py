@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.parallelism import devices, on_this_node, per_copy
-from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, has_default_shm, is_small
+from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, greatest_size, has_default_shm, is_small
 from policies.containers.programs import launch_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.ray_pods import start_parameters
+from policies.kube.field_paths import field_path
+from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.images import image_matches
+from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, whole_number
 from policies.probes.recognition import Server
@@ -16,9 +20,18 @@ from policies.probes.serving import recognised
 from policies.rollouts.rollouts import pods_per_replica
 
 _DISABLED_BY: Final = "NCCL_SHM_DISABLE"
+_STORE: Final = "object-store-memory"
+_SLOW: Final = "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"
+_REQUIRED_ABOVE: Final = 10**10
+"""Ray stores less on disk if /dev/shm is too small (`REQUIRE_SHM_SIZE_THRESHOLD`)."""
+_GB: Final = 10**9
+_DIGITS: Final = 15
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in RAY_KINDS:
+        yield from _object_stores(target)
+        return
     for template in target.templates:
         if not template.has_own_volumes or template.is_ray or not has_default_shm(template):
             continue
@@ -45,6 +58,36 @@ def check(target: Target, facts: Facts) -> Findings:
                     "space left on device' when it starts or later.",
                     HINT,
                 )
+
+
+def _object_stores(target: Target) -> Findings:
+    """Object stores of Ray that do not fit into the memory that it finds (`determine_plasma_store_config` in
+    ray/_private/services.py of Ray 2.40)."""
+    cluster = target.read(RayObject).cluster
+    for template in target.templates:
+        store = whole_number(start_parameters(cluster, template).get(_STORE), _DIGITS)
+        # KubeRay starts Ray in the first container.
+        container = next(iter(template.containers(Role.MAIN)), None)
+        if not store or container is None:
+            continue
+        memory = container.typed.resources
+        limit = bytes_or_zero(memory.limits.get("memory"))
+        # KubeRay makes /dev/shm as large (`findMemoryReqOrLimit` in controllers/ray/common/pod.go of 1.6).
+        default = limit or bytes_or_zero(memory.requests.get("memory"))
+        shared = greatest_size(template, container, default)
+        slow = container.typed.env_from or any(each.name == _SLOW for each in container.typed.env)
+        if limit and store > limit:
+            size, what = limit, "the memory limit"
+        elif shared and store > max(shared, _REQUIRED_ABOVE) and not slow:
+            size, what = shared, "/dev/shm"  # noqa: S108 a path in the container
+        else:
+            continue
+        yield Finding(
+            field_path((*template.steps[:-1], "rayStartParams", _STORE)),
+            f"Ray's object store ({_STORE}) is {store / _GB:.3g} GB, but {what} of container "
+            f"{container.name} is {size / _GB:.3g} GB. Ray exits with an error when it starts.",
+            f"Lower {_STORE}, by default 30 % of the memory, or raise the memory limit.",
+        )
 
 
 def _exchanges(server: Server, container: Container) -> bool:
