@@ -10,8 +10,13 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.core.data_directories import version_of
+from policies.core.ray_pods import start_parameters
+from policies.kube.group_kinds import DEPLOYMENT, RAY_KINDS, ROLLOUT, STATEFUL_SET
+from policies.kube.images import repository_and_tag
+from policies.kube.json import dig
 from policies.kube.names import listed
+from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, Metric, MetricTarget, ResourceMetric
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
@@ -30,6 +35,10 @@ _DEFAULT_TARGET: Final = 80
 _TOLERANCE: Final = Decimal("0.1")
 _MORE_METRICS: Final = "autoscaling.alpha.kubernetes.io/metrics"
 """The annotation of autoscaling/v1 with all metrics except CPU utilization."""
+_CPUS: Final = "num-cpus"
+_RAY_IMAGES: Final = ("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")
+_READS_REQUESTS: Final = (2, 41)
+"""The first version of Ray whose autoscaler falls back to the requests."""
 _MAX: Final = 4
 """Findings for one autoscaler."""
 
@@ -56,6 +65,9 @@ class _Obstacle(Struct, frozen=True):
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in RAY_KINDS:
+        yield from _of_ray(target)
+        return
     if not target.replicas or len(target.templates) != 1:
         return
     [template] = target.templates
@@ -79,6 +91,37 @@ def check(target: Target, facts: Facts) -> Findings:
             f"HorizontalPodAutoscaler {name} {found.why}. {_effect(found, len(metrics))}.",
             found.hint,
             Certainty.CERTAIN if found.sure else Certainty.LIKELY,
+        )
+
+
+def _of_ray(target: Target) -> Findings:
+    """Groups of a Ray cluster whose number of CPUs its autoscaler does not find (`_get_num_cpus` in
+    ray/autoscaler/_private/kuberay/autoscaling_config.py of Ray 2.40 and 2.41)."""
+    cluster = target.read(RayObject).cluster
+    if not cluster.enable_in_tree_autoscaling:
+        return
+    name, tag = repository_and_tag(
+        next((each.image for each in cluster.head_group_spec.template.spec.containers), "")
+    )
+    version = version_of(tag) if name in _RAY_IMAGES else ()
+    for template in target.templates:
+        container = next(iter(template.containers(Role.MAIN)), None)
+        above = template.steps[:-1]
+        if container is None or dig(target.obj, *above, "resources"):  # KubeRay 1.5 prefers the group's own
+            continue
+        resources = container.typed.resources
+        if "cpu" in resources.limits or _CPUS in start_parameters(cluster, template):
+            continue
+        requested = "cpu" in resources.requests
+        if requested and not () < version < _READS_REQUESTS:
+            continue
+        before = ", and Ray before 2.41 doesn't read requests" if requested else ""
+        yield Finding(
+            template.at(container, "resources"),
+            f"Ray's autoscaler doesn't find the number of CPUs of container {container.name}, which has no "
+            f"CPU {'limit' if requested else 'limit or request'}{before}. The autoscaler exits with an error "
+            "each time it starts.",
+            f"Set a CPU limit, or {_CPUS} in rayStartParams.",
         )
 
 
@@ -187,4 +230,4 @@ def _utilization(metric: Metric) -> _Utilization | None:
     return _Utilization(source.name, source.container, percent)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT), unowned=True)
+RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, *RAY_KINDS), unowned=True)
