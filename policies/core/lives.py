@@ -178,6 +178,21 @@ def _holds(node: Json, condition: str) -> bool:
     return value == wanted if equals else bool(value)
 
 
+class Limited(Model):
+    """A time after which all of a workload ends, so that longer times of its parts have no effect."""
+
+    by: str = Field(description="path of the time")
+    parts: tuple[str, ...] = Field(min_length=1, description="paths of the times of parts")
+
+
+class Named(Model):
+    """A container that the pods of a workload in the spec must have."""
+
+    field: str = Field(description="path of its name")
+    unless: tuple[str, ...] = Field((), description="`path=value` with which no pod needs it")
+    otherwise: str = Field(description="what happens without it, as half a sentence")
+
+
 class PerPod(Model):
     """Where a workload says how many processes torchrun starts in each pod."""
 
@@ -266,6 +281,8 @@ class Life(Model):
     schedule: Schedule | None = None
     embeds: tuple[Embedded, ...] = Field((), description="specs of other kinds in its spec")
     refused: tuple[Refused, ...] = ()
+    limited: tuple[Limited, ...] = ()
+    named: Named | None = None
     misplaced: Mapping[str, str] = Field(
         default_factory=dict,
         description="paths at which people write a field that the API server drops there, with the right "
@@ -408,6 +425,12 @@ class Run(Struct, frozen=True):
             for steps, node in _maps(self.spec, each.at):
                 if each.applies(node):
                     yield (*self.steps, *steps), each
+
+    @property
+    def named(self) -> Named | None:
+        """The container that its pods must have."""
+        known = self.life.named
+        return None if known is None or any(_holds(self.spec, each) for each in known.unless) else known
 
     def roles(self) -> Iterator[RoleAt]:
         for role in self.life.roles:

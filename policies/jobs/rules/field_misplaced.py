@@ -3,9 +3,14 @@ that it refuses together."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
 from policies.kube.field_paths import every_value_at, field_path
+from policies.kube.names import listed
+from policies.kube.pods import Role
+from policies.kube.quantities import parse_duration
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -27,6 +32,8 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _broken(run)
         yield from _without_their_number(run)
         yield from _empty(run)
+        yield from _limited(run)
+        yield from _without_container(target, run)
 
 
 def _refused(run: Run) -> Findings:
@@ -98,5 +105,48 @@ def _empty(run: Run) -> Findings:
                 f"Remove {field_path(each.steps)}.",
             )
 
+
+def _limited(run: Run) -> Findings:
+    """Times of parts that are longer than that of the whole."""
+    found = set()
+    for each in run.life.limited:
+        most = _seconds(run.value(each.by))
+        for part in each.parts if most else ():
+            for steps, value in every_value_at(run.spec, part):
+                if most and _seconds(value) > most and steps not in found:
+                    found.add(steps)
+                    yield Finding(
+                        field_path((*run.steps, *steps)),
+                        f"The {steps[-1]} of {value} has no effect: {each.by} ends all of the "
+                        f"{run.life.kind} after {run.value(each.by)}.",
+                        f"Raise {run.at(each.by)} above the sum of what runs one after the other.",
+                    )
+
+
+def _seconds(value: object) -> int:
+    """0 for none, and for what is no duration."""
+    try:
+        return parse_duration(value)
+    except ValueError:
+        return 0
+
+
+def _without_container(target: Target, run: Run) -> Findings:
+    """A container that is named, and that no pod has."""
+    named = run.named
+    name = run.value(named.field) if named else None
+    if named is None or not isinstance(name, str) or not all(each.is_exact for each in target.templates):
+        return
+    have = [each.name for template in target.templates for each in template.containers(Role.MAIN)]
+    if have and name not in have and not any("$" in each for each in (*have, name)):
+        yield Finding(
+            run.at(named.field),
+            f"No pod of this {run.life.kind} has a container {name} ({listed(have[:_SHOWN])}). "
+            f"{named.otherwise}.",
+            f"Name the container that computes, such as {have[0]}.",
+        )
+
+
+_SHOWN: Final = 4
 
 RULE = rule(__name__, check, tuple(kind for kind, lives in known_lives().items()))
