@@ -6,12 +6,23 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+from policies.core.lives import Run
 from policies.kube.quantities import parse_duration
 
 _DAY: Final = 24 * 60
 _NAMED: Final = {"@hourly": 3600, "@daily": 86400, "@midnight": 86400, "@weekly": 7 * 86400}
 _MAX_TEXT: Final = 200
 _MAX_PARTS: Final = 60
+
+
+def period_of(run: Run) -> int | None:
+    """The shortest period of a workload's schedules; None if it has none that is understood."""
+    known = run.life.schedule
+    if known is None:
+        return None
+    written = run.value(known.field) or (run.value(known.further) if known.further else None)
+    periods = map(shortest_period, written if isinstance(written, list) else [written])
+    return min((seconds for seconds in periods if seconds is not None), default=None)
 
 
 def shortest_period(schedule: object) -> int | None:

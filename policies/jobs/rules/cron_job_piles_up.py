@@ -11,7 +11,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
 from policies.jobs.jobs import PlacedJobSpec, jobs_in
-from policies.jobs.schedules import shortest_period
+from policies.jobs.schedules import period_of
 from policies.jobs.training import runs_training
 from policies.kube.group_kinds import CRON_JOB, JOB
 from policies.kube.objects.jobs import CronJob, CronJobSpec
@@ -34,9 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if schedule is None:
         return
     outer, *inner = runs
-    written = outer.value(schedule.field) or (outer.value(schedule.further) if schedule.further else None)
-    each = map(shortest_period, written if isinstance(written, list) else [written])
-    period = min((seconds for seconds in each if seconds is not None), default=None)
+    period = period_of(outer)
     policy = outer.value(schedule.policy) or schedule.default
     for run in inner[:1] if not outer.is_suspended else ():
         if period is not None and policy in schedule.overlaps:

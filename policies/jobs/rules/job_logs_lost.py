@@ -8,7 +8,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
 from policies.jobs.jobs import JobRetries, is_hook, is_labelled_training, is_someone_elses, jobs_in
-from policies.jobs.schedules import shortest_period
+from policies.jobs.schedules import period_of
 from policies.kube.field_paths import field_path
 from policies.kube.metadata import HELM_HOOK
 from policies.kube.objects.metadata import Object
@@ -65,9 +65,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_seen_again(runs: list[Run], seconds: int) -> bool:
     """Whether a scheduled run starts while the logs of the last one are kept: a failure that lasts is always
     in them."""
-    schedules = (run.value(run.life.schedule.field) for run in runs if run.life.schedule is not None)
-    periods = (shortest_period(each) for each in schedules if isinstance(each, str))
-    return any(period is not None and period <= seconds for period in periods)
+    return any(period is not None and period <= seconds for period in map(period_of, runs))
 
 
 def _of_ended_pods(run: Run) -> Findings:
