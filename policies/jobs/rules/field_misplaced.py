@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
-from policies.kube.field_paths import every_value_at, field_path
+from policies.kube.field_paths import every_value_at, field_path, keys_of
 from policies.kube.names import listed
 from policies.kube.pods import Role
 from policies.kube.quantities import parse_duration
@@ -41,12 +41,14 @@ def _refused(run: Run) -> Findings:
         if each.greater is not None:
             first, what = each.greater[0], " above ".join(each.greater)
         else:
-            first = each.fields[-1].partition("=")[0]
-            what = " with ".join(each.fields) + "".join(f" without {field}" for field in each.without)
+            first, what = each.fields[-1].partition("=")[0], " with ".join(each.fields)
+        without = "".join(f" without {field}" for field in each.without)
         yield Finding(
-            field_path((*steps, *first.split("."))),
-            f"{run.life.versions[0]} refuses {what}, although the API server accepts it. No pod is created, "
-            "and only the status or an event says so.",
+            field_path((*steps, *keys_of(first))),
+            f"With {what}, {each.fails}."
+            if each.fails
+            else f"{run.life.versions[0]} refuses {what}{without}, although the API server accepts it. No "
+            "pod is created, and only the status or an event says so.",
             each.instead,
         )
 
