@@ -51,13 +51,13 @@ class DataDirectory(Model):
         """The directory in which a container with one of the store's own images certainly keeps its data;
         None if the image is another one, or if something may move it."""
         name, tag = repository_and_tag(container.image)
-        version = _numbers_of(tag)
+        version = numbers_of_tag(tag)
         for each in self.own:
             if name not in each.images or not (version or not (each.before or each.since)):
                 continue
-            if each.before and version >= _numbers_of(each.before):
+            if each.before and version >= numbers_of_tag(each.before):
                 continue
-            if each.since and version < _numbers_of(each.since):
+            if each.since and version < numbers_of_tag(each.since):
                 continue
             typed = container.typed
             words = (*typed.args, *(entry.name for entry in typed.env))
@@ -73,7 +73,7 @@ def is_below(path: str, other: str) -> bool:
     return bool(one) and f"{one}/".startswith(f"{two}/")
 
 
-def _numbers_of(tag: str) -> tuple[int, ...]:
+def numbers_of_tag(tag: str) -> tuple[int, ...]:
     """`17.2-alpine` -> 17, 2; empty for a tag that begins with no number."""
     number = _VERSION.match(tag)
     return tuple(map(int, number[1].split("."))) if number else ()

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.data_directories import version_of
+from policies.core.data_directories import numbers_of_tag
 from policies.core.ray_pods import start_parameters
 from policies.kube.group_kinds import DEPLOYMENT, RAY_KINDS, ROLLOUT, STATEFUL_SET
 from policies.kube.images import repository_and_tag
@@ -103,7 +103,7 @@ def _of_ray(target: Target) -> Findings:
     name, tag = repository_and_tag(
         next((each.image for each in cluster.head_group_spec.template.spec.containers), "")
     )
-    version = version_of(tag) if name in _RAY_IMAGES else ()
+    version = numbers_of_tag(tag) if name in _RAY_IMAGES else ()
     for template in target.templates:
         container = next(iter(template.containers(Role.MAIN)), None)
         above = template.steps[:-1]
