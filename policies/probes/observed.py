@@ -21,7 +21,7 @@ from policies.core.facts import Facts, find_by_name
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json, mapping, maps, text
-from policies.kube.metadata import controller, labels_of
+from policies.kube.objects.metadata import ObjectMeta, OwnerReference
 from policies.kube.pods import Container, mounted_volumes
 
 OBSERVED: Final = "mlchassis-observed"
@@ -69,7 +69,8 @@ def observed(pod: Json, container: Container, size: int, facts: Facts) -> Observ
     found = starts.get(run)
     if found is None or found.starts < MIN_STARTS:
         return None
-    own = (starts.get(f"{workload}/{container.name}@{run}") for workload in _workloads(pod))
+    metadata = facts.view(pod).typed.metadata
+    own = (starts.get(f"{workload}/{container.name}@{run}") for workload in _workloads(metadata))
     return replace(found, own=any(each is not None and each.starts >= MIN_STARTS for each in own))
 
 
@@ -123,14 +124,13 @@ _CRON_JOBS: Final = re.compile(r"(.+)-[0-9]{8}")
 """Names of a CronJob's Jobs end with the scheduled minute."""
 
 
-def workload_of(pod: Json) -> str:
+def workload_of(pod: ObjectMeta) -> str:
     """The workload of a pod, as `Deployment/llm`, as far as the pod's own metadata shows it."""
     owner = _maker(pod)
     if owner is None:
-        generated = text(pod, "metadata", "generateName").rstrip("-")
-        return f"Pod/{generated or text(pod, 'metadata', 'name')}"
-    kind, name = text(owner, "kind"), text(owner, "name")
-    digest = labels_of(pod).get("pod-template-hash", "")
+        return f"Pod/{pod.generate_name.rstrip('-') or pod.name}"
+    kind, name = owner.kind, owner.name
+    digest = pod.labels.get("pod-template-hash", "")
     if kind == "ReplicaSet" and digest and name.endswith(f"-{digest}"):
         return f"Deployment/{name[: -len(digest) - 1]}"
     cron = _CRON_JOBS.fullmatch(name) if kind == "Job" else None
@@ -146,18 +146,17 @@ _GROUPS: Final = {
 _MAKES_NO_PODS: Final = ("Deployment", "CronJob")
 
 
-def _maker(pod: Json) -> Json | None:
+def _maker(pod: ObjectMeta) -> OwnerReference | None:
     """The controller of a pod. Anybody who creates a pod can name any owner, and nobody deletes a pod whose
     owner makes no pods or is of a kind that the cluster does not know."""
-    owner = controller(pod)
-    if owner is None or text(owner, "kind") in _MAKES_NO_PODS:
+    owner = pod.controller
+    if owner is None or owner.kind in _MAKES_NO_PODS:
         return None
-    version = text(owner, "apiVersion")
-    group = _GROUPS.get(text(owner, "kind"))
-    return None if version and group not in (None, version.rpartition("/")[0]) else owner
+    wrong = owner.api_version and _GROUPS.get(owner.kind) not in (None, owner.group_kind.group)
+    return None if wrong else owner
 
 
-def _workloads(pod: Json) -> tuple[str, ...]:
+def _workloads(pod: ObjectMeta) -> tuple[str, ...]:
     """The workload of a pod, or of the template of a Deployment, whose ReplicaSets have no name yet."""
     workload = workload_of(pod)
     kind, _, name = workload.partition("/")

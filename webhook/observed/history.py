@@ -21,7 +21,7 @@ import aiohttp
 from msgspec import Struct, field
 from yarl import URL
 
-from policies.kube.json import Json
+from policies.kube.objects.metadata import ObjectMeta, OwnerReference
 from policies.probes.observed import workload_of
 from webhook.errors import UserError
 
@@ -91,10 +91,8 @@ async def history(query: Query, namespace: str) -> ObservedHistory:
         kind, name = owners.get((labels["namespace"], labels["pod"]), ("", ""))
         if kind == "ReplicaSet" and (labels["namespace"], name) in replica_sets:
             return replica_sets[labels["namespace"], name]
-        metadata: Json = {"name": labels["pod"]}
-        if kind:
-            metadata["ownerReferences"] = [{"controller": True, "kind": kind, "name": name}]
-        return workload_of({"metadata": metadata})
+        owners_of_pod = (OwnerReference(controller=True, kind=kind, name=name),) if kind else ()
+        return workload_of(ObjectMeta(name=labels["pod"], owner_references=owners_of_pod))
 
     def key(labels: Mapping[str, str]) -> Key:
         return labels["namespace"], workload(labels), labels["container"]

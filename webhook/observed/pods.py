@@ -275,7 +275,7 @@ def counted_containers(pod: Json, facts: Facts) -> list[Container]:
 def record_key(pod: Json, container: Container, facts: Facts) -> str:
     """The key of a container's entry in the record."""
     size = declared_size(facts.view(pod), container, facts)[0] or 0
-    return f"{workload_of(pod)}/{container.name}@{run_of(pod, container, size)}"
+    return f"{workload_of(facts.view(pod).typed.metadata)}/{container.name}@{run_of(pod, container, size)}"
 
 
 def readiness_ends_start(container: Container) -> bool:

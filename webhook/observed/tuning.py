@@ -181,7 +181,7 @@ def rows(
         namespace = state.metadata.namespace
         if not config.webhook.namespaces.covers(namespace):
             continue
-        workload = workloads[namespace, state.name] = workload_of(pod)
+        workload = workloads[namespace, state.name] = workload_of(state.metadata)
         facts = Context.of(pod, namespace, config, cluster).facts
         for container in counted_containers(pod, facts):
             key = namespace, workload, container.name

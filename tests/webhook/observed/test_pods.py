@@ -10,6 +10,8 @@ from policies.core.facts import NoCluster
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json
+from policies.kube.objects.metadata import ObjectMeta
+from policies.kube.objects.reading import read as read_as
 from policies.probes.observed import workload_of
 from tests.calls import calls
 from webhook.admission.configuration import Config
@@ -255,8 +257,8 @@ def test_the_runs_of_a_job() -> None:
 def test_the_workload_of_a_pod(owner: Json, workload: str) -> None:
     pod = made()
     pod["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-    assert workload_of(pod) == workload
-    assert workload_of({"metadata": {"generateName": "bare-"}}) == "Pod/bare"
+    assert workload_of(read_as(pod["metadata"], ObjectMeta)) == workload
+    assert workload_of(ObjectMeta(generate_name="bare-")) == "Pod/bare"
 
 
 @pytest.mark.parametrize(
