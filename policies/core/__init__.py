@@ -13,7 +13,8 @@
 | which kinds have pods, and where | `workloads`, `shapes`, `composing`, `completing`; the rest: `coverage` |
 | how tables of facts are loaded | `data` |
 | where stores keep their data | `data_directories` |
-| which pods belong together | `groups`, `services`, `dns`, `scaled_objects` |
+| which pods belong together | `groups`, `services`, `dns` |
+| which workload an autoscaler scales | `autoscalers` |
 
 Imports: `policies`, `policies.kube`.
 """

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
 from policies.core.facts import Facts
-from policies.core.listing import TypedIndex
 from policies.core.lives import role_of, runs_in
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import MadeDeployment
@@ -24,7 +24,6 @@ from policies.kube.json import Json, dig, text
 from policies.kube.objects.metadata import IntOrString, Object
 from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.objects.reading import readable
-from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.objects.workloads import (
     DaemonSet,
     Deployment,
@@ -204,20 +203,6 @@ def _of_groups(workload: LeaderWorkerSet, replicas: int) -> RollingUpdate | None
     return RollingUpdate(replicas, min(surge, replicas), min(unavailable, replicas))
 
 
-def autoscaler_of(kind: str, name: str, facts: Facts) -> HorizontalPodAutoscaler | None:
-    """The autoscaler of the workload of a kind and name, if one is known."""
-    autoscalers = facts.objects(HorizontalPodAutoscaler)
-    return autoscalers.one(_BY_TARGET, (kind, name)) if autoscalers else None
-
-
-def _target_of(autoscaler: HorizontalPodAutoscaler) -> Iterator[tuple[str, str]]:
-    target = autoscaler.spec.scale_target_ref
-    yield target.kind, target.name
-
-
-_BY_TARGET: Final = TypedIndex(HorizontalPodAutoscaler, _target_of)
-
-
 def minimum_replicas(target: Target, facts: Facts) -> int:
     """The minimum of the target's autoscaler, else `spec.replicas`."""
     return _minimum(target.kind.kind, target.name, target.replicas, facts)
@@ -231,12 +216,6 @@ def minimum_of(workload: Replicated, facts: Facts) -> int:
 def _minimum(kind: str, name: str, replicas: int, facts: Facts) -> int:
     autoscaler = autoscaler_of(kind, name, facts) if replicas else None  # 0 switches the autoscaler off
     return replicas if autoscaler is None else autoscaler_minimum(autoscaler)
-
-
-def autoscaler_minimum(autoscaler: HorizontalPodAutoscaler) -> int:
-    """The minimum replicas of an autoscaler, and 1 for the `minReplicas: 0` of Kubernetes 1.37: without pods,
-    no eviction can be blocked."""
-    return max(1, autoscaler.spec.min_replicas or 1)
 
 
 def running_update(target: Target, facts: Facts) -> RollingUpdate | None:

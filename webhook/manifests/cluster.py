@@ -7,10 +7,10 @@ from functools import cache, cached_property
 from itertools import chain
 from typing import Final
 
+from policies.core.autoscalers import autoscaler_of_scaled_object
 from policies.core.facts import NO_OBJECTS, WholeObjects
 from policies.core.listing import Listing
 from policies.core.resources import Resource, resource_kinds
-from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.core.workloads import known_workloads
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import (

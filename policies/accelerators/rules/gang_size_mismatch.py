@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
+from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import runs_in
 from policies.kube.field_paths import field_path
@@ -15,7 +16,7 @@ from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.objects.workloads import Replicated, StatefulSet
-from policies.rollouts.rollouts import autoscaler_of, rolling_update
+from policies.rollouts.rollouts import rolling_update
 
 _VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
 _CONTROLLERS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB)

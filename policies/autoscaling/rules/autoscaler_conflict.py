@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autoscaler_of_scaled_object
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import TypedIndex
-from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, SCALED_OBJECT, STATEFUL_SET
 from policies.kube.metadata import written
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
-from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of
 
 Scaled = tuple[str, str, str]
 _WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)

@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from policies.core import data
+from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SCALED_JOB, STATEFUL_SET
@@ -17,7 +18,7 @@ from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledJob
 from policies.kube.pods import Role
 from policies.probes.serving import recognised
-from policies.rollouts.rollouts import autoscaler_of, minimum_replicas
+from policies.rollouts.rollouts import minimum_replicas
 
 _NAME: Final = re.compile(r"s[0-9]{1,3}-([a-z0-9-]{1,253})")
 """A metric of a ScaledObject's autoscaler: the index of the trigger, and the scaler with its queue."""

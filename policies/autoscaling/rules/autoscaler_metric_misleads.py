@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.accelerators.requests import wants_accelerator
 from policies.autoscaling.metrics import used_metrics
+from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (
     AUTOSCALER,
@@ -17,7 +18,7 @@ from policies.kube.group_kinds import (
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role
 from policies.probes.serving import recognised
-from policies.rollouts.rollouts import autoscaler_of, made_autoscalers
+from policies.rollouts.rollouts import made_autoscalers
 
 _HINT = "Scale by the waiting or running requests that the server counts, or by latency."
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from policies.core import data
+from policies.core.autoscalers import scaled_by
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.scaled_objects import scaled_by
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, GroupKind
 from policies.kube.json import Json, text

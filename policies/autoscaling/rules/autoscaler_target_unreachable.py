@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Final
 
 from policies.autoscaling.metrics import KnownMetric, MaximumOption, named_metrics, used_metrics
+from policies.core.autoscalers import pods_of, scaled_by
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.scaled_objects import pods_of, scaled_by
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
 from policies.kube.pods import Role
 from policies.kube.quantities import whole_number

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from policies.accelerators.requests import wants_accelerator
+from policies.core.autoscalers import pods_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.scaled_objects import pods_of
 from policies.kube.group_kinds import SCALED_OBJECT
 from policies.kube.objects.scaling import KEDA_MOST, ScaledObject
 

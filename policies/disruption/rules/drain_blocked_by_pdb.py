@@ -6,9 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Final
 
+from policies.core.autoscalers import (
+    autoscaler_minimum,
+    autoscaler_of,
+    autoscaler_of_scaled_object,
+    scaled_workload,
+)
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.groups import LWS_NAME, RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
-from policies.core.scaled_objects import autoscaler_of_scaled_object
 from policies.core.services import workloads_of
 from policies.disruption.budgets import budgets_of
 from policies.kube.group_kinds import (
@@ -29,15 +34,7 @@ from policies.kube.objects.ray import RayCluster, RayService, WorkerGroupSpec
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
 from policies.kube.objects.workloads import Replicated
-from policies.rollouts.rollouts import (
-    autoscaler_minimum,
-    autoscaler_of,
-    count_of,
-    minimum_of,
-    minimum_replicas,
-    pods_per_replica,
-    replicas_of,
-)
+from policies.rollouts.rollouts import count_of, minimum_of, minimum_replicas, pods_per_replica, replicas_of
 
 _HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replicas than minAvailable requires."
 
@@ -290,7 +287,7 @@ def _pods(number: int) -> str:
 
 def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) -> Findings:
     """An autoscaler that is edited after the budget was created."""
-    workload = _scaled(autoscaler, facts)
+    workload = scaled_workload(autoscaler, facts)
     if workload is None or replicas_of(workload) == 0:  # 0 switches the autoscaler off
         return
     replicas = autoscaler_minimum(autoscaler)
@@ -321,13 +318,6 @@ def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) ->
             "Raise the minimum above the budget's minAvailable, or give the budget maxUnavailable 1.",
             certainty if _selects_only(selector, [workload]) else Certainty.UNDECIDED,
         )
-
-
-def _scaled(autoscaler: HorizontalPodAutoscaler, facts: Facts) -> Replicated | None:
-    """The workload that an autoscaler scales, if it is known."""
-    target, workloads = autoscaler.spec.scale_target_ref, facts.objects(Replicated)
-    named = workloads.all_named(target.name) if workloads else ()
-    return next((each for each in named if each.kind == target.kind), None)
 
 
 def _had_same_effect(

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from policies.accelerators.placement import kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
+from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (
     DEPLOYMENT,
@@ -25,7 +26,7 @@ from policies.kube.scheduling import is_within_limits
 from policies.quotas.quotas import quota_matches
 from policies.relations.domains import MAX_NODES, DomainCause, domains, limits_of
 from policies.relations.node_pools import bound_of
-from policies.rollouts.rollouts import autoscaler_of, made_autoscalers, minimum_replicas
+from policies.rollouts.rollouts import made_autoscalers, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"
 _RAY_DEFAULT: Final = 2**31 - 1

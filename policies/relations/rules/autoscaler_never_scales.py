@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.data_directories import numbers_of_tag
 from policies.core.ray_pods import start_parameters
@@ -28,7 +29,6 @@ from policies.quotas.limit_ranges import (
     has_pod_level_resources,
     resources_of,
 )
-from policies.rollouts.rollouts import autoscaler_minimum, autoscaler_of
 
 _DEFAULT_TARGET: Final = 80
 """Percent of the CPU request, for an autoscaler without metrics."""

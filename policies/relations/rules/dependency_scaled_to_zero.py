@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.dns import resolve
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.json import integer, text
 from policies.relations.links import blocking_links
-from policies.rollouts.rollouts import autoscaler_of
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.accelerators.requests import GpuAffinity, inventory_of
-from policies.core import dns, services
+from policies.core import autoscalers, dns, services
 from policies.core import facts as known_facts
 from policies.core.facts import BY_NAME, Facts
 from policies.core.listing import Groups, Index, InheritedIndices, Listing
@@ -16,7 +16,6 @@ from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.disruption import budgets
 from policies.kube.json import Json
-from policies.rollouts import rollouts
 from webhook.kube.caches import ClusterCache, Store
 
 INDICES: dict[Resource, tuple[Index[Any], ...]] = {
@@ -24,7 +23,7 @@ INDICES: dict[Resource, tuple[Index[Any], ...]] = {
     Resource.CLAIMS: (BY_NAME,),
     Resource.WORKLOADS: (services.BY_LABEL,),
     Resource.BUDGETS: (budgets.BY_LABEL,),
-    Resource.AUTOSCALERS: (rollouts._BY_TARGET,),
+    Resource.AUTOSCALERS: (autoscalers._BY_TARGET,),
     Resource.NODES: (known_facts._BY_KUBELET, BY_NAME),
 }
 NAMES = st.sampled_from(["a", "b", "a-b"])

@@ -1,4 +1,4 @@
-"""The HorizontalPodAutoscalers that KEDA creates for ScaledObjects, and what autoscalers scale."""
+"""What an autoscaler scales, which autoscaler a workload has, and those that KEDA makes of ScaledObjects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.core.facts import BY_NAME, Facts
+from policies.core.listing import TypedIndex
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import Target
@@ -14,6 +15,7 @@ from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import annotations_of
 from policies.kube.objects.metadata import ObjectReference
 from policies.kube.objects.scaling import KEDA_MOST, HorizontalPodAutoscaler, ScaledObject
+from policies.kube.objects.workloads import Replicated
 from policies.kube.quantities import whole_number
 
 _DIGITS: Final = 9
@@ -25,6 +27,41 @@ def scaled_by(target: Target) -> ObjectReference:
     if target.kind == AUTOSCALER:
         return target.read(HorizontalPodAutoscaler).spec.scale_target_ref
     return target.read(ScaledObject).spec.scale_target_ref
+
+
+def scaled_workload(autoscaler: HorizontalPodAutoscaler, facts: Facts) -> Replicated | None:
+    """The workload that an autoscaler scales, if it is known."""
+    target, workloads = autoscaler.spec.scale_target_ref, facts.objects(Replicated)
+    named = workloads.all_named(target.name) if workloads else ()
+    return next((each for each in named if each.kind == target.kind), None)
+
+
+def pods_of(reference: ObjectReference, facts: Facts) -> list[PodView]:
+    """The pod templates of the workload; without their containers in the webhook's cache."""
+    workloads = facts.listing(Resource.WORKLOADS)
+    named = () if workloads is None else workloads.by(BY_NAME)[reference.name]
+    kind = reference.kind or "Deployment"
+    return [facts.view(mapping(each, "spec", "template")) for each in named if text(each, "kind") == kind]
+
+
+def autoscaler_of(kind: str, name: str, facts: Facts) -> HorizontalPodAutoscaler | None:
+    """The autoscaler of the workload of a kind and name, if one is known."""
+    autoscalers = facts.objects(HorizontalPodAutoscaler)
+    return autoscalers.one(_BY_TARGET, (kind, name)) if autoscalers else None
+
+
+def _target_of(autoscaler: HorizontalPodAutoscaler) -> Iterator[tuple[str, str]]:
+    target = autoscaler.spec.scale_target_ref
+    yield target.kind, target.name
+
+
+_BY_TARGET: Final = TypedIndex(HorizontalPodAutoscaler, _target_of)
+
+
+def autoscaler_minimum(autoscaler: HorizontalPodAutoscaler) -> int:
+    """The minimum replicas of an autoscaler, and 1 for the `minReplicas: 0` of Kubernetes 1.37: without pods,
+    no eviction can be blocked."""
+    return max(1, autoscaler.spec.min_replicas or 1)
 
 
 def autoscaler_of_scaled_object(obj: Json) -> Json | None:
@@ -79,11 +116,3 @@ def _metrics(obj: Json) -> Iterator[Json]:
             yield {"type": "ContainerResource", "containerResource": source}
         else:
             yield {"type": "Resource", "resource": source}
-
-
-def pods_of(reference: ObjectReference, facts: Facts) -> list[PodView]:
-    """The pod templates of the workload; without their containers in the webhook's cache."""
-    workloads = facts.listing(Resource.WORKLOADS)
-    named = () if workloads is None else workloads.by(BY_NAME)[reference.name]
-    kind = reference.kind or "Deployment"
-    return [facts.view(mapping(each, "spec", "template")) for each in named if text(each, "kind") == kind]
