@@ -5,12 +5,13 @@
 | what a rule and a mutator are | `contracts`; `registry` finds them and knows the removed ones |
 | what a rule reads of the object | `target`, `pod_view`, whose features decide whether it is called |
 | where an object has its pod templates | `pod_templates` |
+| which pods another object completes | `completing`, `kserve`, `trainer` |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, with its mode |
 | why a field is added | `reasons` |
 | what can be set | `settings`, `annotations`; `pydantic_models` checks what users write |
 | how a kind's pods start and end | `lives` |
-| which kinds have pods, and where | `workloads`, `shapes`, `composing`, `completing`; the rest: `coverage` |
+| which kinds have pods, and where | `workloads`, `shapes`, `composing`; the rest: `coverage` |
 | how tables of facts are loaded | `data` |
 | where stores keep their data | `data_directories` |
 | which pods belong together | `groups`, `services`, `dns` |

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from policies.core.completing import Base, Completed, Find, base_of, completed, with_own_readiness
-from policies.core.composing import composed_pod, patched_pod
+from policies.core.completing import POD_TEMPLATE, Base, Completed, Find, base_of
+from policies.core.composing import OTHER_OBJECT, composed_pod, patched_pod
 from policies.core.groups import leader_of
+from policies.core.kserve import served, with_own_readiness
 from policies.core.pod_view import PodView
 from policies.core.seldon import Graphs
 from policies.core.target import PodTemplate
+from policies.core.trainer import trained
 from policies.core.workloads import (
     KSERVE_CONTAINER,
     ClaimUri,
@@ -28,7 +30,7 @@ from policies.core.workloads import (
 )
 from policies.kube.field_paths import Steps, every_value_at, field_path, maps_at
 from policies.kube.group_kinds import LEADER_WORKER_SET, POD, SELDON_DEPLOYMENT, GroupKind, kind_of
-from policies.kube.json import Json, appended, mapping, maps, replaced, text
+from policies.kube.json import Json, appended, dig, mapping, maps, replaced, text
 from policies.kube.pods import Role, containers, with_container
 
 MAX_EMBEDDED: Final = 4
@@ -48,7 +50,7 @@ def pod_templates(
     found = tuple(_templates(obj, (), workload, workloads, MAX_EMBEDDED))
     if find is not None and workload.completed_by is not None:
         base = base_of(obj, workload, namespace, find)
-        pods = completed(obj, workload, base) if base is not None else []
+        pods = _completed(obj, workload, base) if base is not None else []
         replaced_at = {path for each in pods for path in each.replaces}
         rest = (each for each in found if each.path not in replaced_at)
         found = (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
@@ -136,6 +138,30 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
         base=base,
         reads=each.reads,
     )
+
+
+def _completed(obj: Json, workload: Workload, base: Base) -> list[Completed]:
+    """The completed pods of a workload; empty if its operator creates none."""
+    match workload.completed_by:
+        case Completion.SERVING_RUNTIME:
+            return list(served(obj, base.obj))
+        case Completion.TRAINING_RUNTIME:
+            return list(trained(obj, base.obj))
+        case Completion.TEMPLATE:
+            return list(_of_template(base))
+    return []
+
+
+def _of_template(base: Base) -> Iterator[Completed]:
+    """The template of another workload, as Argo Rollouts v1.8 uses it (rollout/templateref.go)."""
+    steps = ("template",) if base.kind == POD_TEMPLATE else ("spec", "template")
+    template = dig(base.obj, *steps)
+    if not isinstance(template, dict):
+        return
+    at = OTHER_OBJECT + ".".join(steps)
+    origins: Mapping[str, str] = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
+    spec, metadata = mapping(template, "spec"), mapping(template, "metadata")
+    yield Completed(spec, metadata, origins, base.at, (base.at,), ())
 
 
 def _element(steps: Steps) -> Steps:

@@ -1,0 +1,170 @@
+"""The pods of an InferenceService of KServe, merged over those of its ServingRuntime.
+
+Source: KServe v0.16, pkg/controller/v1beta1/inferenceservice: components/predictor.go, utils/utils.go and
+reconcilers/deployment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from policies.core.completing import Completed
+from policies.core.composing import OF_A_POD, OTHER_OBJECT, merged_map, without_nulls
+from policies.core.workloads import KSERVE_CONTAINER
+from policies.kube.json import Json, indexed_maps, integer, mapping, maps, strings, text
+from policies.kube.metadata import annotations_of
+
+_OF_A_MODEL: Final = frozenset(
+    {"modelFormat", "protocolVersion", "runtime", "runtimeVersion", "storage", "storageUri"}
+)
+"""Fields of a predictor's `model` that are not fields of a container."""
+_OF_A_RUNTIME: Final = ("nodeSelector", "affinity", "tolerations", "volumes", "imagePullSecrets")
+"""Fields of a runtime that KServe copies to the pods."""
+_WORKER: Final = "worker-container"
+_TRANSFORMER: Final = "transformer-container"
+_OF_DEPLOYMENTS: Final = ("Standard", "RawDeployment")
+_KSERVE_PORT: Final = 8080
+_PLACEHOLDER: Final = re.compile(r"\{\{-?\s*\.(Name|Namespace)\s*-?\}\}")
+_TAG: Final = re.compile(r"(:([\w.\-_]*))$")
+
+
+def served(obj: Json, runtime: Json) -> Iterator[Completed]:
+    given, predictor = mapping(runtime, "spec"), mapping(obj, "spec", "predictor")
+    if given.get("disabled") is True:
+        return
+    model = {key: value for key, value in mapping(predictor, "model").items() if key not in _OF_A_MODEL}
+    at, metadata = "spec.predictor", _labelled(obj, given, predictor)
+    own, container = _Located(predictor, at), _Located(model, f"{at}.model")
+    made = _of_runtime(obj, _Located(given, f"{OTHER_OBJECT}spec"), own, KSERVE_CONTAINER, container)
+    if made is None:
+        return
+    spec, origins = made
+    version = text(predictor, "model", "runtimeVersion")
+    image = text(spec["containers"][0], "image")
+    if version and image and "@sha256:" not in image:
+        tagged = _TAG.sub(f":{version}", image) if _TAG.search(image) else f"{image}:{version}"
+        spec["containers"][0]["image"] = tagged
+        origins["spec.containers[0].image"] = f"{at}.model.runtimeVersion"
+    _other_containers(spec, origins, given, predictor, at)
+    reads = (f"{at}.model",)
+    yield Completed(spec, metadata, origins, f"{at}.model", reads, (at, f"{at}.model"))
+    worker, workers = mapping(given, "workerSpec"), predictor.get("workerSpec")
+    if isinstance(workers, dict) and worker:
+        place = f"{at}.workerSpec"
+        first = _Located(next(iter(maps(workers, "containers")), {}), f"{place}.containers[0]")
+        below = _Located(worker, f"{OTHER_OBJECT}spec.workerSpec")
+        made = _of_runtime(obj, below, _Located(workers, place), _WORKER, first)
+        if made is not None:
+            yield Completed(made[0], metadata, made[1], place, reads, (place,))
+
+
+class _Located(NamedTuple):
+    fields: Json
+    at: str
+    """Their field path."""
+
+
+def _of_runtime(
+    obj: Json, given: _Located, own: _Located, name: str, container: _Located
+) -> tuple[Json, dict[str, str]] | None:
+    """The pod of the container of a name in a runtime's spec (`given`), with a container merged over it and
+    with the fields of the service (`own`); None if the runtime has no such container."""
+    named = (each for each in indexed_maps(given.fields, "containers") if text(each[1], "name") == name)
+    index, below = next(named, (0, None))
+    if below is None:
+        return None
+    below_at = f"{given.at}.containers[{index}]"
+    origins = {"spec": own.at, "metadata": "metadata", "spec.containers[0]": container.at}
+    origins |= {f"spec.containers[0].{key}": f"{below_at}.{key}" for key in below}
+    over = without_nulls(container.fields)
+    merged = merged_map(below, over, "spec.containers[0]", container.at, origins)
+    merged["name"] = text(container.fields, "name") or name
+    first, last = strings(below, "args"), strings(container.fields, "args")
+    if first or last:  # KServe joins the lists, a strategic merge would replace them
+        merged["args"] = [*first, *last]
+        origins["spec.containers[0].args"] = f"{container.at if last else below_at}.args"
+        sources = [f"{below_at}.args[{number}]" for number in range(len(first))]
+        sources += [f"{container.at}.args[{number}]" for number in range(len(last))]
+        origins |= {f"spec.containers[0].args[{number}]": source for number, source in enumerate(sources)}
+    pod: Json = {key: given.fields[key] for key in _OF_A_RUNTIME if key in given.fields}
+    origins |= {f"spec.{key}": f"{given.at}.{key}" for key in pod}
+    siblings = {
+        key: own.fields[key] for key in (*OF_A_POD, "initContainers") if own.fields.get(key) is not None
+    }
+    spec = merged_map(pod, without_nulls(siblings), "spec", own.at, origins)
+    return {**spec, "containers": [_with_names(merged, obj)]}, origins
+
+
+def _other_containers(spec: Json, origins: dict[str, str], given: Json, predictor: Json, at: str) -> None:
+    """Append the transformer, merged from both, then the runtime's other containers, then the service's."""
+    theirs, own = [*indexed_maps(given, "containers")], [*indexed_maps(predictor, "containers")]
+    transformers = [
+        [
+            (f"{place}.containers[{index}]", each)
+            for index, each in found
+            if text(each, "name") == _TRANSFORMER
+        ]
+        for place, found in ((f"{OTHER_OBJECT}spec", theirs), (at, own))
+    ]
+    base, patch = (next(iter(found), None) for found in transformers)
+    into = spec["containers"]
+    if base or patch:
+        where, below = base or patch or ("", {})
+        path = f"spec.containers[{len(into)}]"
+        origins[path] = where
+        if base and patch:
+            below = merged_map(below, without_nulls(patch[1]), path, patch[0], origins)
+            joined = [*strings(base[1], "args"), *strings(patch[1], "args")]
+            below = {**below, "args": joined} if joined else below
+        into.append(below)
+    for place, found in ((f"{OTHER_OBJECT}spec", theirs), (at, own)):
+        for index, each in found:
+            name = text(each, "name")
+            if name == _TRANSFORMER or (place != at and name == KSERVE_CONTAINER):
+                continue
+            origins[f"spec.containers[{len(into)}]"] = f"{place}.containers[{index}]"
+            into.append(each)
+
+
+def with_own_readiness(obj: Json, spec: Json) -> Json:
+    """A service's pod with the readiness probes that KServe adds to Deployments. KServe records the cluster's
+    mode in an annotation of every service."""
+    if annotations_of(obj).get("serving.kserve.io/deploymentMode") not in _OF_DEPLOYMENTS:
+        return spec
+    given = spec.get("containers")
+    changed = [_ready(each) for each in given] if isinstance(given, list) else given
+    return spec if changed == given else {**spec, "containers": changed}
+
+
+def _ready(container: Any) -> Any:
+    if not isinstance(container, dict) or container.get("readinessProbe") is not None:
+        return container
+    if text(container, "name") not in (KSERVE_CONTAINER, _TRANSFORMER):
+        return container
+    ports = maps(container, "ports")
+    port = integer(ports[0], "containerPort", default=0) if ports else _KSERVE_PORT
+    timing = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+    return {**container, "readinessProbe": {"tcpSocket": {"port": port}, **timing}} if port else container
+
+
+def _with_names(value: Any, obj: Json) -> Any:
+    """The container with the service's name and namespace in their placeholders."""
+    if isinstance(value, str):
+        named = {key: text(obj, "metadata", key.lower()) for key in ("Name", "Namespace")}
+        return _PLACEHOLDER.sub(lambda match: named[match[1]], value) if "{{" in value else value
+    if isinstance(value, dict):
+        return {key: _with_names(each, obj) for key, each in value.items()}
+    return [_with_names(each, obj) for each in value] if isinstance(value, list) else value
+
+
+def _labelled(obj: Json, given: Json, predictor: Json) -> Json:
+    """Labels and annotations of the predictor's pods: the component's precede the service's."""
+    own = mapping(obj, "metadata")
+    fields = {
+        key: {**mapping(given, key), **mapping(own, key), **mapping(predictor, key)}
+        for key in ("labels", "annotations")
+    }
+    fields["labels"] |= {"serving.kserve.io/inferenceservice": text(own, "name"), "component": "predictor"}
+    return fields
