@@ -118,8 +118,9 @@ def run(args: argparse.Namespace) -> int:
         objects = [document.obj for document in documents]
         sources = [document.source for document in documents]
         cluster = ManifestCluster(objects, observed, whole=is_whole(paths, problems), sources=sources)
-    # On a terminal the reviews themselves show the progress.
-    watch = iter if sys.stdout.isatty() else progress(f"of {len(documents):,} documents reviewed")
+    # On a terminal the reviews themselves show the progress, but text comes after the last one.
+    streams = sys.stdout.isatty() and args.output != "text"
+    watch = iter if streams else progress(f"of {len(documents):,} documents reviewed")
     quiet = args.unknown_kinds == "ignore"
     reviews = review_documents(
         watch(documents),

@@ -327,6 +327,60 @@ def test_the_text_has_lines_exemptions_and_totals(
     assert [line.split() for line in by_namespace[:2]] == [["shop", "1", "refused"], ["ml", "1", "exempted"]]
 
 
+def test_what_several_files_repeat_is_printed_once(
+    chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = HAZARDS.replace(
+        "    - name: main", "    - lifecycle: {preStop: {sleep: {seconds: 9}}}\n      name: main"
+    )
+    for number in range(1, 9):
+        Path(str(number)).mkdir()
+        Path(f"{number}/pods.yaml").write_text(HAZARDS if number < 8 else other)
+    status, out, _ = chassis("review", ".")
+    assert status == 1
+    assert out.count(f"refused {RULE}\n") == 1
+    assert (
+        """
+    The same in 7 other places: 2/pods.yaml:16, 3/pods.yaml:16, 4/pods.yaml:16, 5/pods.yaml:16,
+      6/pods.yaml:16, and 2 more
+"""
+        in out
+    )
+    titles = [line for line in out.splitlines() if line.startswith("DENIED")]
+    assert titles == ["DENIED Pod shop/one (1/pods.yaml:5)", "DENIED Pod shop/one (8/pods.yaml:5)"]
+    assert f"\n  refused {RULE}, as in 1/pods.yaml:5\n" in out, "its changes are others"
+    assert f"\n  {RULE}  1 refused, 1 exempted\n" in out
+    assert "\n  shop  8 refused\n" in out
+    assert out.endswith("0 warnings, 8 denied\n")
+    assert len(chassis("review", ".", "-o", "json").json) == 16
+
+
+def test_warnings_are_counted_with_and_without_repetitions(
+    chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = """apiVersion: batch/v1
+kind: CronJob
+metadata: {name: report, namespace: NAMESPACE}
+spec:
+  schedule: "* * * * *"
+  jobTemplate:
+    spec:
+      template: {spec: {restartPolicy: Never, containers: [{name: m, image: "r/m:1", command: [report]}]}}
+"""
+    Path("a.yaml").write_text("\n---\n".join(job.replace("NAMESPACE", each) for each in ("dev", "test")))
+    Path("b.yaml").write_text(job.replace("NAMESPACE", "prod"))
+    out = chassis("review", ".").out
+    assert out.count("  warning cron-job-piles-up\n") == 2, "two objects of one file are two problems"
+    assert "    The same in 1 other place: b.yaml:4\n" in out
+    assert out.endswith("2 warnings (3 with repetitions), 0 denied\n")
+    distinct = chassis("review", ".", "--statistics", "-o", "json").json["warnings"]["distinct"]
+    assert distinct == {"total": 1, "per100Workloads": 33.33}, "one message"
+    statistics = chassis("review", ".", "--statistics").out
+    assert "100.0 per 100 workloads; each message once: 1, 33.3 per 100 workloads\n" in statistics
+
+
 def test_the_diff_adds_probes_and_removes_no_line(chassis: Chassis, files: Path) -> None:
     status, out, _ = chassis("review", files / "triton.yaml", "-o", "diff")
     assert status == 0

@@ -24,6 +24,8 @@ class Statistics(Struct):
     changed: int = 0
     warnings: Counter[str] = field(default_factory=Counter)
     """By rule."""
+    messages: set[tuple[str, str]] = field(default_factory=set)
+    """The rule and message of each warning: overlays of one base repeat them."""
     refusals: Counter[str] = field(default_factory=Counter)
     """By rule."""
     denied: int = 0
@@ -43,6 +45,7 @@ class Statistics(Struct):
         self.workloads += bool(pod_templates(obj, config.workloads))
         self.changed += bool(review.mutations)
         self.warnings.update(result.rule for result in review.warnings)
+        self.messages.update((result.rule, result.finding.message) for result in review.warnings)
         self.refusals.update(result.rule for result in review.refusals)
         self.denied += not review.decision.allowed
         if is_fragment(obj, config.workloads):
@@ -59,7 +62,7 @@ class Statistics(Struct):
             "objects": self.objects,
             "workloads": self.workloads,
             "changed": self.changed,
-            "warnings": self._rated(self.warnings),
+            "warnings": {**self._rated(self.warnings), "distinct": self._counted(len(self.messages))},
             "refusals": {**self._rated(self.refusals), "objects": self.denied},
             "partial": self.partial,
             "kindsNotRead": dict(self.kinds_not_read.most_common()),
@@ -70,20 +73,24 @@ class Statistics(Struct):
     def _rated(self, by_rule: Counter[str]) -> Json:
         total = by_rule.total()
         return {
-            "total": total,
-            "per100Workloads": self.per_hundred(total),
+            **self._counted(total),
             "byRule": {
                 rule: {"count": count, "per100Workloads": self.per_hundred(count)}
                 for rule, count in by_rule.most_common()
             },
         }
 
+    def _counted(self, total: int) -> Json:
+        return {"total": total, "per100Workloads": self.per_hundred(total)}
+
     def lines(self) -> Iterator[Line]:
         yield f"{plural(self.workloads, 'workload')} in {plural(self.objects, 'object')}", "bold"
         yield "", ""
-        for name, by_rule in (("Warnings", self.warnings), ("Refusals", self.refusals)):
+        once = len(self.messages)
+        distinct = f"; each message once: {once:,}, {self.per_hundred(once):.1f} per 100 workloads"
+        for name, by_rule, more in (("Warnings", self.warnings, distinct), ("Refusals", self.refusals, "")):
             total = by_rule.total()
-            yield f"{name}: {total:,}, {self.per_hundred(total):.1f} per 100 workloads", "bold"
+            yield f"{name}: {total:,}, {self.per_hundred(total):.1f} per 100 workloads{more}", "bold"
             width = max(map(len, by_rule), default=0)
             for rule, count in by_rule.most_common():
                 yield f"  {rule:{width}}  {count:6,}  {self.per_hundred(count):6.2f}", ""

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from policies.core.coverage import Reading
 from webhook.admission import messages
@@ -15,33 +15,74 @@ from webhook.admission.decision import Result
 from webhook.cli.reviewing import Outcome, Reviewed, outcome_of
 from webhook.cli.terminal import Line, plural
 
+Shown: TypeAlias = tuple[str, Result, str]
+"""A finding with its label, such as `warning`, and its style."""
+
+_MOST_PLACES: Final = 5
+"""Other places of a finding that are named."""
 _TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEMPTED)
 _READINGS: Final = {Reading.NO_PODS: "without pods"}
 
 
+class _Repeats:
+    """The findings of files by rule, message, and kind and name of the object.
+
+    Several kustomizations of one base, and several environments, repeat a finding. It is printed once, with
+    its other places. Two findings of one file are never the same: they are about two of its objects.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, ...], tuple[str, str, dict[str, None]]] = {}
+        self._heads: set[tuple[object, ...]] = set()
+
+    def add(self, review: Reviewed, result: Result) -> tuple[dict[str, None], str]:
+        """The other places of a finding, which later ones join, and its first place if that is in another
+        file."""
+        outcome, source, place = str(outcome_of(result)), review.document.source, review.place()
+        key = (outcome, result.rule, result.finding.message, review.kind, review.document.name)
+        file, first, places = self._found.setdefault(key, (source, place, {}))
+        if source == file:
+            return places, ""
+        places[review.place(result.finding.path)] = None
+        return places, first
+
+    def is_new(self, review: Reviewed, head: Iterable[Line]) -> bool:
+        """Whether no object of that kind and name had these changes and notes."""
+        key = (review.kind, review.document.name, *head)
+        known = key in self._heads
+        self._heads.add(key)
+        return not known
+
+
 def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Line]:
     """A block for each object with findings or changes, the findings by rule and by namespace, and a line of
-    totals. `audited`: whether the blocks have the findings in mode audit."""
-    objects = changed = warnings = denied = running = 0
+    totals. `audited`: whether the blocks have the findings in mode audit.
+
+    A finding that other files repeat is printed once, and counted once, but in each namespace.
+    """
+    objects = changed = warnings = every = denied = running = 0
     readings: Counter[Reading] = Counter()
     by_rule: dict[str, Counter[Outcome]] = {}
     by_namespace: dict[str, Counter[Outcome]] = {}
+    repeats = _Repeats()
+    blocks: list[Line | dict[str, None]] = []
     for review in reviews:
         objects += 1
         running += review.document.runs
         changed += bool(review.mutations)
-        warnings += len(review.warnings)
         denied += not review.decision.allowed
         for found in review.decision.results:
-            by_rule.setdefault(found.rule, Counter())[outcome_of(found)] += 1
             by_namespace.setdefault(review.document.namespace, Counter())[outcome_of(found)] += 1
+            if not repeats.add(review, found)[1]:
+                by_rule.setdefault(found.rule, Counter())[outcome_of(found)] += 1
+        every += len(review.warnings)
+        warnings += sum(not repeats.add(review, found)[1] for found in review.warnings)
         readings[review.coverage.reading] += 1
-        block = [*change_lines(review), *finding_lines(review, audited=audited)]
-        if block:
-            style, verdict = _verdict(review)
-            yield f"{verdict} {review.title} ({review.place()})", f"bold {style}"
-            yield from block
-            yield "", ""
+        blocks += _block(review, repeats, audited=audited)
+        if review.document.runs:  # nothing repeats it
+            yield from _printed(blocks)
+            blocks.clear()
+    yield from _printed(blocks)
     yield from _totals("Findings by rule", by_rule)
     if len(by_namespace) > 1:
         yield from _totals("Findings by namespace", by_namespace)
@@ -50,10 +91,44 @@ def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Lin
     counts = (
         plural(objects, "object") + _not_read(readings),
         *([] if running else [f"{changed} changed"]),
-        plural(warnings, "warning"),
+        plural(warnings, "warning") + (f" ({every} with repetitions)" if every > warnings else ""),
         f"{denied} denied",
     )
     yield ", ".join(counts), "bold red" if denied else "bold green"
+
+
+def _block(review: Reviewed, repeats: _Repeats, *, audited: bool) -> list[Line | dict[str, None]]:
+    """The lines about an object, and after each finding its other places; empty if there is nothing to say,
+    or other places of earlier findings say it."""
+    head = [*change_lines(review), *note_lines(review)]
+    block: list[Line | dict[str, None]] = [*head]
+    says_more = not review.document.runs and repeats.is_new(review, head)
+    repeated = False
+    for label, result, style in shown(review, audited=audited):
+        places, first = repeats.add(review, result)
+        repeated |= bool(first)
+        says_more |= not first
+        if first:
+            block.append((f"  {label} {result.rule}, as in {first}", style))
+        else:
+            block += [*_finding(label, review, result, style), places]
+    if not block or (repeated and not says_more):
+        return []
+    style, verdict = _verdict(review)
+    return [(f"{verdict} {review.title} ({review.place()})", f"bold {style}"), *block, ("", "")]
+
+
+def _printed(blocks: Iterable[Line | dict[str, None]]) -> Iterator[Line]:
+    """Lines, and the other places of findings in one sentence."""
+    for each in blocks:
+        if isinstance(each, tuple):
+            yield each
+        elif each:
+            named = [*each][:_MOST_PLACES]
+            more = f", and {len(each) - len(named)} more" if len(each) > len(named) else ""
+            yield from _wrapped(
+                "", f"The same in {plural(len(each), 'other place')}: {', '.join(named)}{more}", "", 4
+            )
 
 
 def _verdict(review: Reviewed) -> tuple[str, str]:
@@ -99,6 +174,13 @@ def change_lines(review: Reviewed) -> Iterator[Line]:
 
 
 def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
+    yield from note_lines(review)
+    for label, result, style in shown(review, audited=audited):
+        yield from _finding(label, review, result, style)
+
+
+def note_lines(review: Reviewed) -> Iterator[Line]:
+    """Crashes, unread parts and notes."""
     for crash in review.decision.failures:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
     if review.unread:
@@ -106,15 +188,19 @@ def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
     for note in review.decision.notes:
         if note not in review.unread:
             yield from _wrapped("! ", note, "yellow")
+
+
+def shown(review: Reviewed, *, audited: bool) -> Iterator[Shown]:
+    """The findings of an object. `audited`: whether those in mode audit are among them."""
     for result in review.warnings:
-        yield from _finding("warning", review, result, "yellow")
+        yield "warning", result, "yellow"
     for result in review.refusals:
-        yield from _finding("refused", review, result, "red")
+        yield "refused", result, "red"
     for result in review.decision.results:
         if result.exempted is not None:
-            yield from _finding("exempted", review, result, "magenta")
+            yield "exempted", result, "magenta"
         elif audited and outcome_of(result) is Outcome.AUDITED:
-            yield from _finding("audited", review, result, "cyan")
+            yield "audited", result, "cyan"
 
 
 def _finding(label: str, review: Reviewed, result: Result, style: str) -> Iterator[Line]:
