@@ -34,11 +34,10 @@ class Signs(Model):
     model_variables: frozenset[str] = Field(description="variables of programs with a model")
     token_variables: frozenset[str] = Field(description="variables of programs that may download a model")
     model_mounts: tuple[str, ...] = Field(description="first letters of the paths of models")
-    controller_ports: frozenset[str] = Field(
-        description="names of ports of controllers, which serve no users"
-    )
+    controller_ports: frozenset[str] = Field(description="names of ports of programs that serve no requests")
     third_party_images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
     example_words: frozenset[str] = Field(description="words in the image names of simulators and examples")
+    example_prefixes: tuple[str, ...] = Field(description="first letters of such words")
     public_projects: tuple[str, ...] = Field(description="globs of projects on registries of many projects")
     public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
 
@@ -97,7 +96,8 @@ def is_example(image: str) -> bool:
     """Whether an image is a simulator or an example, by its name."""
     name = repository(image).rpartition("/")[2].lower()
     words = name.replace("_", "-").replace(".", "-").split("-")
-    return not _signs().example_words.isdisjoint(words)
+    signs = _signs()
+    return any(word in signs.example_words or word.startswith(signs.example_prefixes) for word in words)
 
 
 @lru_cache(maxsize=1024)

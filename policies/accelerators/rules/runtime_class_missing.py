@@ -20,6 +20,8 @@ Source: https://docs.k3s.io/advanced#nvidia-container-runtime"""
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         spec = template.typed.spec
+        if spec.node_name and not template.path:
+            continue  # a copy of a pod that ran
         asked = (
             name for each in spec.containers for name in (*each.resources.limits, *each.resources.requests)
         )
