@@ -11,7 +11,7 @@ from policies.kube.pods import Role
 
 _IDLE: Final = frozenset(
     {"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"}
-    | {"pip", "pip3", "apt", "apt-get", "export", "cd", "ls", "cat", "env", "set"}
+    | {"pip", "pip3", "apt", "apt-get", "export", "cd", "ls", "cat", "env", "set", "trap", "wait", "exit"}
 )
 """Programs of idle pods, and programs that prepare for them."""
 
