@@ -122,7 +122,7 @@ def test_ten_servers_that_accept_no_connection_are_not_restarted_at_once() -> No
 
 @pytest.mark.parametrize("server", CONTAINERS)
 def test_of_ten_overloaded_replicas_none_is_restarted(server: str) -> None:
-    for jitter in REPLICAS:
+    for jitter in (min(REPLICAS), sorted(REPLICAS)[5], max(REPLICAS)):  # each by itself
         replay = Replay(server, jitter)
         work = dict.fromkeys(replay.gauges_of_work, 100.0)
         slow = Phase(

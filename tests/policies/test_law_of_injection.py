@@ -6,6 +6,7 @@ the sound specs; `tests/corpus/test_corpora.py` has other projects' manifests.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from policies.probes import copied
 from tests.manifests import manifest
 from tests.policies import test_golden, test_rules
 from tests.policies.injection import objections
+from webhook.admission.configuration import Config
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
@@ -41,6 +43,11 @@ POLICY = {"rules.yaml": f"profile: {Profile.STRICT}"}
 """Every rule and policy is at work under it; findings of any mode count."""
 
 
+@cache
+def strict() -> Config:
+    return load(POLICY)
+
+
 def test_no_profile_has_more_rules_at_work() -> None:
     for rule in registry.rules().values():
         assert rule.mode(Profile.STRICT) is not Mode.OFF, rule.id
@@ -52,8 +59,8 @@ def test_golden_cases(policy: str) -> None:
     for case in test_golden.CASES:
         if case.parent.name == policy:
             settings = case / "settings.yaml"
-            data = {f"{policy}.yaml": settings.read_text()} if settings.exists() else {}
-            config = load({**data, **POLICY})
+            own = settings.exists()
+            config = load({f"{policy}.yaml": settings.read_text(), **POLICY}) if own else strict()
             [obj] = test_golden.documents(case / "input.yaml")
             cluster = ManifestCluster(test_golden.documents(case / "facts.yaml"))
             found[case.name] = objections(obj, config, cluster)
@@ -69,7 +76,7 @@ def test_cases_of_rules(rule: str) -> None:
             policy = [
                 mapping(other, "data") for other in rest if labels_of(other).get(POLICY_LABEL) == "true"
             ]
-            config = load(POLICY | (policy[0] if policy else {}))
+            config = load(POLICY | policy[0]) if policy else strict()
             found[path.name] = objections(obj, config, ManifestCluster(objects, whole=True))
     assert {name: breaches for name, breaches in found.items() if breaches} == {}
 
@@ -227,5 +234,5 @@ def test_a_breach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files(path: Path) -> None:
     objects = [document.obj for document in read([str(path)])]
-    config, cluster = load(POLICY), ManifestCluster(objects)
+    config, cluster = strict(), ManifestCluster(objects)
     assert [breach for obj in objects for breach in objections(obj, config, cluster)] == []

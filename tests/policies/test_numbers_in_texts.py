@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +16,13 @@ from policies.kube.json import Json
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.errors import UserError
 from webhook.manifests import files
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document
 
-CASES: Final = sorted(path for path in Path(__file__).parent.rglob("*.yaml") if "good-" not in path.name)
+CASES: Final = sorted(Path(__file__).parent.rglob("bad-*.yaml")) + sorted(
+    Path(__file__).parent.rglob("input.yaml")
+)
 KEPT: Final = frozenset({"apiVersion", "kind", "image", "name", "namespace"})
 """Fields by which an object and its server are recognised."""
 
@@ -35,11 +37,9 @@ def _with_digits(value: Any, digits: str, key: str = "") -> Any:
     return value
 
 
+@cache
 def _objects(path: Path) -> list[Json]:
-    try:
-        return [document.obj for document in files.read([str(path)])]
-    except UserError:  # settings of a case
-        return []
+    return [document.obj for document in files.read([str(path)])]
 
 
 @pytest.mark.parametrize("digits", ["7" * 5000, "²", "٣"], ids=["many", "superscript", "arabic"])
@@ -48,9 +48,10 @@ def test_digits_of_any_kind_end_no_rule(digits: str) -> None:
     judged = 0
     for path in CASES:
         objects = [_with_digits(obj, digits) for obj in _objects(path)]
-        for obj in objects[:1]:
-            request = Document("case", 0, obj).request()
-            decision = decide(Review(request, config, ManifestCluster(objects)))
-            assert [(crash.id, crash.error) for crash in decision.crashes] == [], path
-            judged += 1
+        if objects == _objects(path):
+            continue  # it has no digits
+        request = Document("case", 0, objects[0]).request()
+        decision = decide(Review(request, config, ManifestCluster(objects)))
+        assert [(crash.id, crash.error) for crash in decision.crashes] == [], path
+        judged += 1
     assert judged > 1000

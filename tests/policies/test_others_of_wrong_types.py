@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from policies.core.contracts import Rule
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
 from policies.kube.metadata import labels_of
+from tests.policies.test_robustness import spoiled
 from tests.policies.test_rules import Case, all_rules, cases, findings
 
 DEPTH = 4
@@ -32,12 +32,10 @@ def paths(obj: Json, above: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
 
 def with_wrong(obj: Json, path: tuple[str | int, ...]) -> Json:
     """A copy with a value of another type at a path."""
-    changed: Any = deepcopy(obj)
-    inner = changed
-    for step in path[:-1]:
+    inner: Any = obj
+    for step in path:
         inner = inner[step]
-    inner[path[-1]] = "a" if isinstance(inner[path[-1]], dict | list) else {"a": "b"}
-    made: Json = changed
+    made: Json = spoiled(obj, path, "a" if isinstance(inner, dict | list) else {"a": "b"})
     return made
 
 

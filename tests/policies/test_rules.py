@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from policies.core.pod_templates import pod_templates
 from policies.core.target import Target
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
+from webhook.admission.configuration import Config
 from webhook.admission.projection import project
 from webhook.admission.review import Context
 from webhook.config.load import load, rules
@@ -51,7 +53,9 @@ class Case:
     expected: frozenset[Finding]
 
     @classmethod
+    @cache
     def read(cls, path: Path) -> Case:
+        """The case of a file, the same one for each test."""
         objects = tuple(document.obj for document in files.read([str(path)]))
         header = HEADER.match(path.read_text())
         expected = EXPECT.findall(header[0]) if header else []
@@ -74,12 +78,18 @@ class Case:
         """What the engine would hand to a rule. `cluster`: instead of the objects of the case."""
         obj, *rest = self.objects
         policy = [other for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
-        config = load(mapping(policy[0], "data") if policy else {})
+        config = load(mapping(policy[0], "data")) if policy else defaults()
         request = files.Document("case", 0, obj).request()
         context = Context.of(obj, request.namespace, config, cluster or self.cluster())
         projection = project(obj, pod_templates(obj, config.workloads), context)
         assert projection.crashes == ()
         return projection.target, context.facts
+
+
+@cache
+def defaults() -> Config:
+    """The policy of all cases without their own."""
+    return load({})
 
 
 def findings(rule: Rule, target: Target, facts: Facts) -> list[Finding]:
@@ -120,6 +130,7 @@ def test_bad_cases_are_flagged(rule: Rule, request: pytest.FixtureRequest) -> No
         result = found(rule, case)
         if request.config.getoption("--update-golden", default=False):
             write(path, result)
+            Case.read.cache_clear()
             case = Case.read(path)
         assert case.expected, f"{path}: it begins with its findings; `make golden` writes them"
         assert set(result) == case.expected, path

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import orjson
-import pytest
 
 from policies.core import registry
 from policies.core.contracts import Rule
@@ -17,6 +16,7 @@ from policies.core.facts import Cluster
 from policies.core.pod_view import PodFeature
 from policies.core.target import Target
 from policies.kube.json import Json, text
+from tests.tables import table
 from tests.webhook.fast_path.test_memo import corpus, judged
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
@@ -46,12 +46,12 @@ def damaged(obj: Json, chance: random.Random) -> Json:
 
 
 @cache
-def targets() -> tuple[tuple[Target, Context], ...]:
-    """Every object of the golden cases, and a third of them damaged, with the pods that they will make."""
+def targets() -> tuple[tuple[Target, Context, frozenset[PodFeature]], ...]:
+    """Every object of the golden cases, and a third of them damaged, with the features of its pods."""
     chance, config = random.Random(3), load({})
     cluster: Cluster = ManifestCluster(list(corpus()))
     every = (*judged(), *(damaged(obj, chance) for obj in judged()[::3]))
-    return tuple(_targets(every, config, cluster))
+    return tuple((*each, had_in(each[0])) for each in _targets(every, config, cluster))
 
 
 def _targets(objects: tuple[Json, ...], config: Config, cluster: Cluster) -> Iterator[tuple[Target, Context]]:
@@ -66,13 +66,13 @@ def had_in(target: Target) -> frozenset[PodFeature]:
     return frozenset[PodFeature]().union(*(template.view.features for template in target.templates))
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.requires], ids=lambda rule: rule.id)
+@table("rule", [rule for rule in RULES if rule.requires])
 def test_a_rule_finds_nothing_without_its_features(rule: Rule) -> None:
     seen: Counter[bool] = Counter()
-    for target, context in targets():
+    for target, context, had in targets():
         if rule.kinds is not None and target.kind not in rule.kinds:
             continue
-        met = rule.requires <= had_in(target)
+        met = rule.requires <= had
         found = list(rule.check(target, context.facts)) if not met else []
         assert found == [], (rule.id, rule.requires, target.obj)
         seen[met] += 1
@@ -80,6 +80,6 @@ def test_a_rule_finds_nothing_without_its_features(rule: Rule) -> None:
 
 
 def test_each_feature_is_present_and_missing_somewhere() -> None:
-    had = [had_in(target) for target, _ in targets()]
+    had = [each for _, _, each in targets()]
     for need in PodFeature:
         assert {need in each for each in had} == {True, False}, need
