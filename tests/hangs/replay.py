@@ -15,8 +15,7 @@ from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any, Final
 
-import yaml
-
+from policies.core.data import parsed
 from policies.core.pydantic_models import validated
 from policies.core.settings import Field, Model
 from tests.servers.server import probes_of
@@ -68,7 +67,7 @@ class Case(Model):
     within: int = Field(300, description="seconds from the start of the last phase until it is restarted")
 
 
-CONTAINERS: Final[Mapping[str, dict[str, Any]]] = yaml.safe_load(
+CONTAINERS: Final[Mapping[str, dict[str, Any]]] = parsed(
     Path(__file__).with_name("containers.yaml").read_text()
 )
 
@@ -77,9 +76,7 @@ CONTAINERS: Final[Mapping[str, dict[str, Any]]] = yaml.safe_load(
 def cases() -> tuple[Case, ...]:
     folder = Path(__file__).with_name("cases")
     return tuple(
-        validated(Case, each)
-        for file in sorted(folder.glob("*.yaml"))
-        for each in yaml.safe_load(file.read_text())
+        validated(Case, each) for file in sorted(folder.glob("*.yaml")) for each in parsed(file.read_text())
     )
 
 
@@ -243,7 +240,7 @@ def _no_log(*_: object) -> int:
 
 @cache
 def _plan(text: str) -> dict[str, Any]:
-    plan: dict[str, Any] = yaml.safe_load(text)
+    plan: dict[str, Any] = parsed(text)
     return plan
 
 

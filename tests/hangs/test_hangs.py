@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -15,17 +16,19 @@ from tests.hangs.replay import (
     CONTAINERS,
     LONGEST_JITTER,
     WAITING,
-    Case,
     Phase,
     Replay,
     cases,
     probe_of,
 )
+from tests.tables import table
+
+BY_NAME = {case.name: case for case in cases()}
 
 
-@pytest.mark.parametrize("jitter", [0, LONGEST_JITTER], ids=["impatient pod", "patient pod"])
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_case(case: Case, jitter: int) -> None:
+@table(("name", "jitter"), product(BY_NAME, (0, LONGEST_JITTER)))
+def test_case(name: str, jitter: int) -> None:
+    case = BY_NAME[name]
     replay = Replay(case.server, jitter)
     after = replay.live(case.phases)
     story = "\n".join(f"{when - 1000:.0f} s: {status} {message}" for when, status, message in replay.seen)

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import pytest
-
 from policies.core.contracts import Rule
 from policies.core.facts import NO_OBJECTS, Cluster
 from policies.core.finding import Certainty, Finding
 from policies.core.listing import Listing
 from policies.core.resources import Resource
 from tests.policies.test_rules import Case, cases_of, findings
+from tests.tables import table
 from webhook.config.load import rules
 
 TOGETHER: Final = {
@@ -63,8 +62,9 @@ def places(rule: Rule, case: Case, cluster: Cluster) -> set[str]:
     return {finding.path for finding in judged(rule, case, cluster)}
 
 
-@pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
-def test_what_is_not_there_yet_is_no_fact(rule: Rule) -> None:
+@table("rule_id", rules())
+def test_what_is_not_there_yet_is_no_fact(rule_id: str) -> None:
+    rule = rules()[rule_id]
     empty, unknown = dict.fromkeys(TOGETHER, NO_OBJECTS), dict.fromkeys(TOGETHER)
     by_absence = [
         (name, found - places(rule, case, Caches(known, unknown)))
@@ -76,8 +76,9 @@ def test_what_is_not_there_yet_is_no_fact(rule: Rule) -> None:
         assert [each for each in by_absence if each[1]] == []
 
 
-@pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
-def test_what_is_not_known_makes_nothing_certain(rule: Rule) -> None:
+@table("rule_id", rules())
+def test_what_is_not_known_makes_nothing_certain(rule_id: str) -> None:
+    rule = rules()[rule_id]
     by_ignorance = []
     for name, case in cases_of(rule):
         known = case.cluster()

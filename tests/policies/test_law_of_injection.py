@@ -22,6 +22,7 @@ from policies.probes import copied
 from tests.manifests import manifest
 from tests.policies import test_golden, test_rules
 from tests.policies.injection import objections
+from tests.tables import table
 from webhook.admission.configuration import Config
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
@@ -53,32 +54,22 @@ def test_no_profile_has_more_rules_at_work() -> None:
         assert rule.mode(Profile.STRICT) is not Mode.OFF, rule.id
 
 
-@pytest.mark.parametrize("policy", sorted({case.parent.name for case in test_golden.CASES}))
-def test_golden_cases(policy: str) -> None:
-    found = {}
-    for case in test_golden.CASES:
-        if case.parent.name == policy:
-            settings = case / "settings.yaml"
-            own = settings.exists()
-            config = load({f"{policy}.yaml": settings.read_text(), **POLICY}) if own else strict()
-            [obj] = test_golden.documents(case / "input.yaml")
-            cluster = ManifestCluster(test_golden.documents(case / "facts.yaml"))
-            found[case.name] = objections(obj, config, cluster)
-    assert {name: breaches for name, breaches in found.items() if breaches} == {}
+@table("case", test_golden.CASES)
+def test_golden_cases(case: Path) -> None:
+    settings = case / "settings.yaml"
+    own = settings.exists()
+    config = load({f"{case.parent.name}.yaml": settings.read_text(), **POLICY}) if own else strict()
+    [obj] = test_golden.documents(case / "input.yaml")
+    cluster = ManifestCluster(test_golden.documents(case / "facts.yaml"))
+    assert objections(obj, config, cluster) == []
 
 
-@pytest.mark.parametrize("rule", sorted({path.parent.name for path in test_rules.FILES}))
-def test_cases_of_rules(rule: str) -> None:
-    found = {}
-    for path in test_rules.FILES:
-        if path.parent.name == rule:
-            obj, *rest = objects = test_rules.Case.read(path).objects
-            policy = [
-                mapping(other, "data") for other in rest if labels_of(other).get(POLICY_LABEL) == "true"
-            ]
-            config = load(POLICY | policy[0]) if policy else strict()
-            found[path.name] = objections(obj, config, ManifestCluster(objects, whole=True))
-    assert {name: breaches for name, breaches in found.items() if breaches} == {}
+@table("path", test_rules.FILES)
+def test_cases_of_rules(path: Path) -> None:
+    obj, *rest = objects = test_rules.Case.read(path).objects
+    policy = [mapping(other, "data") for other in rest if labels_of(other).get(POLICY_LABEL) == "true"]
+    config = load(POLICY | policy[0]) if policy else strict()
+    assert objections(obj, config, ManifestCluster(objects, whole=True)) == []
 
 
 ACTIONS = [

@@ -31,6 +31,7 @@ from policies.core.pod_templates import pod_templates
 from policies.core.target import Target
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import labels_of
+from tests.tables import table
 from webhook.admission.configuration import Config
 from webhook.admission.projection import project
 from webhook.admission.review import Context
@@ -148,8 +149,9 @@ def write(path: Path, result: Iterable[Finding]) -> None:
     path.write_text(header + HEADER.sub("", path.read_text()))
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_good_cases_pass(rule: Rule) -> None:
+@table("rule_id", rules())
+def test_good_cases_pass(rule_id: str) -> None:
+    rule = rules()[rule_id]
     paths = cases("good", rule)
     assert len(paths) >= 3
     for path in paths:
@@ -168,8 +170,9 @@ def test_no_case_is_overlooked() -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
-def test_only_this_rule_flags_its_bad_example_and_none_its_good_one(rule: Rule) -> None:
+@table("rule_id", rules())
+def test_only_this_rule_flags_its_bad_example_and_none_its_good_one(rule_id: str) -> None:
+    rule = rules()[rule_id]
     for example, wanted in ((rule.document.bad, {rule.id}), (rule.document.good, set())):
         target, facts = Case.of(example).situation()
         assert {other.id for other in all_rules() if findings(other, target, facts)} == wanted

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import pytest
-
 from policies.core.contracts import Rule
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, kind_of
 from tests.policies.test_rules import Case, cases_of, found
+from tests.tables import table
 from webhook.config.load import rules
 
 MAY: Final = {
@@ -25,12 +24,12 @@ MAY: Final = {
     "service-port-unknown": "variants of one Rollout in several files are not compared",
 }
 """Rules that find something else, and why they may."""
-ABOUT_PODS: Final = [each for each in rules().values() if each.kinds is None or ROLLOUT in each.kinds]
+ABOUT_PODS: Final = [name for name, each in rules().items() if each.kinds is None or ROLLOUT in each.kinds]
 
 
-@pytest.mark.parametrize("rule", ABOUT_PODS, ids=lambda rule: rule.id)
-def test_a_rollout_is_judged_like_a_deployment(rule: Rule) -> None:
-    different = []
+@table("rule_id", ABOUT_PODS)
+def test_a_rollout_is_judged_like_a_deployment(rule_id: str) -> None:
+    rule, different = rules()[rule_id], []
     for name, case in cases_of(rule):
         first, *others = case.objects
         if kind_of(first) != DEPLOYMENT:
@@ -38,7 +37,7 @@ def test_a_rollout_is_judged_like_a_deployment(rule: Rule) -> None:
         rollout = {**first, "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
         if _of_pods(rule, case) != _of_pods(rule, Case((rollout, *others), frozenset())):
             different.append(name)
-    if rule.id in MAY:
+    if rule_id in MAY:
         assert different, "a reason is no longer needed"
     else:
         assert not different

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,8 +11,8 @@ from policies.commands.model import REVIEW_STEPS, BudgetSpent, StepBudget
 from policies.commands.reader import MAX_TEXT
 from tests.calls import calls
 from tests.policies.commands.hostile import HOSTILE, Asked
+from tests.tables import table
 
-Made = Callable[[int], Asked]
 LIMIT = REVIEW_STEPS // 2
 STEADY = 4
 """How many times more than the text the work may grow: fixed costs count at the small end, and nesting is
@@ -27,8 +26,10 @@ def asked(asked: Asked, budget: StepBudget) -> CommandSummary:
     return read(asked.argv, asked.env, budget=budget)
 
 
-@pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
-def test_work_grows_no_faster_than_the_text_or_spends_the_budget(made: Made) -> None:
+@table("name", HOSTILE)
+def test_work_grows_no_faster_than_the_text_or_spends_the_budget(name: str) -> None:
+    made = HOSTILE[name]
+
     def spent(size: int) -> int:
         budget = StepBudget(LIMIT)
         summary = asked(made(size), budget)
@@ -52,10 +53,10 @@ def test_a_step_is_a_bounded_amount_of_work() -> None:
         assert calls(partial(asked, request, budget)) < CALLS * budget.spent, name
 
 
-@pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE.keys())
-def test_one_step_more_than_is_left_ends_the_reading(made: Made) -> None:
+@table("name", HOSTILE)
+def test_one_step_more_than_is_left_ends_the_reading(name: str) -> None:
     """With any remainder, at most one text is taken beyond it."""
-    request = made(1_000)
+    request = HOSTILE[name](1_000)
     most = 20_000
     whole = asked(request, StepBudget(most))
     for share in (0, 1, 2, 3):
