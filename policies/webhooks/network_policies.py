@@ -16,7 +16,6 @@ from policies.kube.objects.network_policies import (
     NetworkPolicy,
     NetworkPolicyIngressRule,
     NetworkPolicyPeer,
-    NetworkPolicyPort,
 )
 from policies.kube.objects.reading import readable
 from policies.kube.objects.webhooks import ServiceReference
@@ -35,9 +34,7 @@ def hiding_policy(service: ServiceReference, facts: Facts) -> NetworkPolicy | No
     found = [
         policy
         for policy in policies
-        if policy
-        and "Ingress" in policy.spec.policy_types
-        and any(map(policy.spec.pod_selector.matches, pods))
+        if policy and "Ingress" in policy.spec.types and any(map(policy.spec.pod_selector.matches, pods))
     ]
     if any(_admits(rule, port) for policy in found for rule in policy.spec.ingress):
         return None
@@ -57,14 +54,8 @@ def _port(service: ServiceReference, facts: Facts) -> int | None:
 
 def _admits(rule: NetworkPolicyIngressRule, port: int) -> bool:
     """Whether a rule may admit the API server on a port."""
-    at_port = not rule.ports or any(_includes(each, port) for each in rule.ports)
+    at_port = not rule.ports or any(each.may_include(port) for each in rule.ports)
     return at_port and (not rule.peers or any(map(_may_be_api_server, rule.peers)))
-
-
-def _includes(ports: NetworkPolicyPort, port: int) -> bool:
-    if not isinstance(ports.port, int):
-        return True  # all, or a name
-    return ports.port <= port <= (ports.end_port or ports.port)
 
 
 def _may_be_api_server(peer: NetworkPolicyPeer) -> bool:

@@ -20,16 +20,32 @@ class NetworkPolicyPort(Part):
     port: IntOrString | None = None
     end_port: int | None = None
 
+    def may_include(self, number: int) -> bool:
+        """Whether it is, or may be by name, a port of the pods."""
+        if not isinstance(self.port, int):
+            return True  # all, or a name
+        return self.port <= number <= (self.end_port or self.port)
+
 
 class NetworkPolicyIngressRule(Part):
     peers: tuple[NetworkPolicyPeer, ...] = msgspec.field(default=(), name="from")
     ports: tuple[NetworkPolicyPort, ...] = ()
 
 
+class NetworkPolicyEgressRule(Part):
+    ports: tuple[NetworkPolicyPort, ...] = ()
+
+
 class NetworkPolicySpec(Part):
     pod_selector: LabelSelector = LabelSelector()
-    policy_types: tuple[str, ...] = ("Ingress",)
+    policy_types: tuple[str, ...] = ()
     ingress: tuple[NetworkPolicyIngressRule, ...] = ()
+    egress: tuple[NetworkPolicyEgressRule, ...] = ()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """`policyTypes`, with the API server's default."""
+        return self.policy_types or (("Ingress", "Egress") if self.egress else ("Ingress",))
 
 
 class NetworkPolicy(Object):

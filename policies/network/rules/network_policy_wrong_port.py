@@ -1,0 +1,128 @@
+"""network-policy-wrong-port: NetworkPolicies that allow the port of a Service, and not that of its pods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.facts import WholeObjects
+from policies.core.services import selecting
+from policies.kube.group_kinds import NETWORK_POLICY, SERVICE
+from policies.kube.objects.network_policies import (
+    NetworkPolicy,
+    NetworkPolicyEgressRule,
+    NetworkPolicyIngressRule,
+)
+from policies.kube.objects.reading import readable
+from policies.kube.objects.services import Service, ServicePort
+from policies.kube.pods import Container, Role
+
+_URL: Final = re.compile(
+    r"\b([a-z][a-z0-9+]{0,20})://(?:[^/@\s]{0,200}@)?([a-z0-9.-]{1,253})(?::([0-9]{1,5}))?"
+)
+_PORTS: Final = {"http": 80, "https": 443}
+_MAX: Final = 4
+"""Findings for one workload."""
+
+_Rules = tuple[NetworkPolicyIngressRule, ...] | tuple[NetworkPolicyEgressRule, ...]
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    cluster = facts.whole
+    if cluster is None or target.has_controller:
+        return
+    policies = cluster.cache.once_for(("policies", facts.namespace), _policies, cluster, facts.namespace)
+    for template in target.templates if policies else ():
+        labels = template.typed.metadata.labels
+        selecting_policies = [each for each in policies if each.spec.pod_selector.matches(labels)]
+        if selecting_policies:
+            at_server = _at_server(template, selecting_policies, facts)
+            at_client = _at_client(template, selecting_policies, cluster, facts)
+            yield from islice(chain(at_server, at_client), _MAX)
+
+
+def _policies(cluster: WholeObjects, namespace: str) -> list[NetworkPolicy]:
+    every = (readable(obj, NetworkPolicy) for obj in cluster.every(NETWORK_POLICY, namespace))
+    return [each for each in every if each is not None]
+
+
+def _at_server(template: PodTemplate, policies: list[NetworkPolicy], facts: Facts) -> Findings:
+    """Services whose requests to these pods no rule for incoming connections allows."""
+    restricting = [each for each in policies if "Ingress" in each.spec.types and each.spec.ingress]
+    declared = {
+        number: (name, container)
+        for container in template.containers(Role.MAIN, Role.SIDECAR)
+        for number, name in container.tcp_ports.items()
+    }
+    for service in selecting(template.typed.metadata.labels, facts) if restricting else ():
+        for port in service.spec.ports:
+            named = (number for number, (name, _) in declared.items() if name and name == port.target_port)
+            sent = port.target_port if isinstance(port.target_port, int) else next(named, None)
+            policy = _wrong(port, sent, [(each, each.spec.ingress) for each in restricting])
+            if sent in declared and port.port not in declared and policy is not None:
+                yield _finding(template, declared[sent][1], policy, service, port, sent)
+
+
+def _at_client(
+    template: PodTemplate, policies: list[NetworkPolicy], cluster: WholeObjects, facts: Facts
+) -> Findings:
+    """Services that these pods ask, and that no rule for outgoing connections allows."""
+    restricting = [each for each in policies if "Egress" in each.spec.types and each.spec.egress]
+    for container in template.containers() if restricting else ():
+        for name, namespace, number in _asked(container, facts.namespace):
+            obj = cluster.named(SERVICE, namespace, name)
+            service = None if obj is None else readable(obj, Service)
+            for port in () if service is None or not service.has_address else service.spec.ports:
+                sent = port.target_port if isinstance(port.target_port, int) else None
+                policy = _wrong(port, sent, [(each, each.spec.egress) for each in restricting])
+                if service is not None and port.port == number and sent and policy is not None:
+                    yield _finding(template, container, policy, service, port, sent)
+
+
+def _asked(container: Container, own: str) -> Iterator[tuple[str, str, int]]:
+    """The Services whose URLs a container has, with their namespaces and ports."""
+    texts = chain((each.value for each in container.typed.env), container.typed.argv)
+    urls = dict.fromkeys(match.groups() for text in texts if "://" in text for match in _URL.finditer(text))
+    for scheme, host, port in urls:
+        labels = host.split(".")
+        number = int(port) if port else _PORTS.get(scheme, 0)
+        if number and (len(labels) < 3 or labels[2] == "svc"):
+            yield labels[0], labels[1] if len(labels) > 1 else own, number
+
+
+def _wrong(
+    port: ServicePort, sent: int | None, restricting: list[tuple[NetworkPolicy, _Rules]]
+) -> NetworkPolicy | None:
+    """A policy that allows a port of a Service, if none allows the port of the pods that it sends to."""
+    if not sent or not port.port or sent == port.port:
+        return None
+    if any(_allows(rules, sent) for _, rules in restricting):
+        return None
+    return next((policy for policy, rules in restricting if _allows(rules, port.port)), None)
+
+
+def _allows(rules: _Rules, number: int) -> bool:
+    return any(not each.ports or any(port.may_include(number) for port in each.ports) for each in rules)
+
+
+def _finding(
+    template: PodTemplate,
+    container: Container,
+    policy: NetworkPolicy,
+    service: Service,
+    port: ServicePort,
+    sent: int,
+) -> Finding:
+    return Finding(
+        template.at(container),
+        f"NetworkPolicy {policy.name} allows port {port.port}, which is that of Service {service.name}. "
+        f"Policies apply to the ports of pods, and the Service sends to port {sent}, which none of them "
+        "allows.",
+        f"Allow port {sent} instead.",
+    )
+
+
+RULE = rule(__name__, check)
