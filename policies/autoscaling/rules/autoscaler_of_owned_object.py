@@ -1,4 +1,5 @@
-"""autoscaler-of-owned-object: autoscalers of workloads whose replicas an operator of `owners.yaml` sets."""
+"""autoscaler-of-owned-object: autoscalers of workloads whose replicas an operator of `owners.yaml` sets, and
+annotations of autoscalers that such an operator replaces."""
 
 from __future__ import annotations
 
@@ -10,9 +11,18 @@ from policies.core import data
 from policies.core.autoscalers import scaled_by
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, GroupKind
-from policies.kube.json import Json, text
-from policies.kube.objects.metadata import ObjectReference
+from policies.kube.group_kinds import AUTOSCALER, INFERENCE_SERVICE, SCALED_OBJECT, GroupKind
+from policies.kube.json import Json, dig, text
+from policies.kube.objects.metadata import Object, ObjectReference
+
+
+class ReplacedAnnotation(Model):
+    """An annotation of a custom resource that its operator writes from a field."""
+
+    annotation: str
+    field: str = Field(description="the path of the field")
+    default: str = Field("", description="what it writes without the field; empty: no such annotation")
+    source: str = Field(description="the code that shows it")
 
 
 class OwnerKind(Model):
@@ -27,6 +37,9 @@ class OwnerKind(Model):
         (), description="annotations, as `key=value`, with which its operator leaves the replicas to others"
     )
     instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
+    replaces: tuple[ReplacedAnnotation, ...] = Field(
+        (), description="annotations for an autoscaler that its operator replaces"
+    )
     source: str = Field(description="the documentation that shows it")
 
     @property
@@ -84,6 +97,9 @@ def _owners() -> tuple[OwnerKind, ...]:
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind == INFERENCE_SERVICE:
+        yield from _replaced(target)
+        return
     reference = scaled_by(target)
     owned = _owner_of(reference, facts)
     if owned is None:
@@ -101,4 +117,27 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT), unowned=True)
+def _replaced(target: Target) -> Findings:
+    """Annotations that differ from what the operator replaces them by."""
+    annotations = target.read(Object).metadata.annotations
+    if not annotations:
+        return
+    for owner in _owners():
+        if owner.group_kind != target.kind or _leaves_replicas(owner, target.obj):
+            continue
+        for each in owner.replaces:
+            wanted = annotations.get(each.annotation, "")
+            set_to = dig(target.obj, *each.field.split("."))
+            value = each.default if set_to is None else str(set_to)
+            if wanted and wanted != value:
+                becomes = f"which is {value}" if value else "which is not set"
+                by_default = " by default" if value and set_to is None else ""
+                yield Finding(
+                    f"metadata.annotations[{each.annotation}]",
+                    f"The operator of {target.kind.kind} replaces this annotation ({wanted}) by "
+                    f"{each.field}, {becomes}{by_default}. It has no effect.",
+                    f"Set {each.field} instead.",
+                )
+
+
+RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, INFERENCE_SERVICE), unowned=True)
