@@ -135,6 +135,7 @@ class SharedMemory(Model):
         (), description="images whose servers do so, written as those of a preset"
     )
     flags: tuple[str, ...] = Field((), description="flags with which it does so")
+    values: tuple[str, ...] = Field((), description="texts in arguments with which it does so")
     each_processor: int = Field(
         0, description="bytes for each processor, if it computes with several processes on processors"
     )

@@ -473,8 +473,8 @@ class Preset(Model):
     example: Example | None = Field(None, description="what the complete manifest of its page runs")
     load_metrics: LoadMetrics | None = Field(None, description="its metrics that show its load")
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
-    shared_memory: SharedMemory | None = Field(
-        None, description="when its processes exchange data through /dev/shm, besides use of several GPUs"
+    shared_memory: tuple[SharedMemory, ...] = Field(
+        (), description="when its processes exchange data through /dev/shm, besides use of several GPUs"
     )
     link_variables: tuple[LinkVariable, ...] = Field(
         (),

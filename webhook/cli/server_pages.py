@@ -211,9 +211,11 @@ def _memory(preset: Preset) -> Iterator[str]:
             f", {reserved.default} by default from version {reserved.since} on" if reserved.default else ""
         )
         yield f"takes {what} of the node{each}: {options}{until}{default}{_cited(reserved.source)}"
-    if preset.shared_memory is not None:
-        shared = preset.shared_memory
-        when = _code((*shared.images, *shared.flags)) or "several processes on more than 32 processors"
+    for shared in preset.shared_memory:
+        when = (
+            _code((*shared.images, *shared.flags, *shared.values))
+            or "several processes on more than 32 processors"
+        )
         yield (f"needs more than 64 MiB of /dev/shm with {when}, because {shared.why}{_cited(shared.source)}")
 
 

@@ -15,6 +15,7 @@ from policies.kube.images import image_matches
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, whole_number
+from policies.probes.life import SharedMemory
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import pods_per_replica
@@ -39,13 +40,14 @@ def check(target: Target, facts: Facts) -> Findings:
             server = recognised(container, facts)
             if server is None or _DISABLED_BY in launch_of(container).variables:
                 continue
-            exchanges = _exchanges(server, container) or _on_processors(server, container)
-            if exchanges and is_small(template, container):
-                needs = server.preset.shared_memory
+            needs = next(
+                (each for each in server.preset.shared_memory if _has(each, server, container)), None
+            )
+            if needs is not None and is_small(template, container):
                 yield Finding(
                     template.at(container),
                     f"Container {container.name} runs {server.name} with the default size of /dev/shm, 64 "
-                    f"MiB, but needs more, since {needs.why if needs else ''}.",
+                    f"MiB, but needs more, since {needs.why}.",
                     HINT,
                 )
                 continue
@@ -90,20 +92,21 @@ def _object_stores(target: Target) -> Findings:
         )
 
 
-def _exchanges(server: Server, container: Container) -> bool:
-    """Whether the server's facts show that its processes exchange data through /dev/shm."""
-    needs = server.preset.shared_memory
-    if needs is None:
-        return False
-    by_flag = any(word.startswith(flag) for flag in needs.flags for word in server.argv)
-    return by_flag or image_matches(container.image, needs.images)
+def _has(needs: SharedMemory, server: Server, container: Container) -> bool:
+    """Whether the processes of a server exchange data through /dev/shm for this reason."""
+    return (
+        any(word.startswith(flag) for flag in needs.flags for word in server.argv)
+        or any(text in word for text in needs.values for word in server.argv)
+        or image_matches(container.image, needs.images)
+        or _on_processors(needs, server, container)
+    )
 
 
-def _on_processors(server: Server, container: Container) -> bool:
+def _on_processors(needs: SharedMemory, server: Server, container: Container) -> bool:
     """Whether several processes of the server compute on processors, and need more than the default size."""
-    needs, resources = server.preset.shared_memory, container.typed.resources
-    if needs is None or not needs.each_processor or on_this_node(server) < 2:
+    if not needs.each_processor or on_this_node(server) < 2:
         return False
+    resources = container.typed.resources
     requested = {**resources.limits, **resources.requests}
     if resources.claims or server.has_env_from or any("/" in name for name in requested):
         return False  # it may compute on devices

@@ -22,8 +22,13 @@ def test_every_server_but_workers_has_a_page() -> None:
 @table("name", server_names())
 def test_a_page_cites_the_source_of_each_fact(name: str) -> None:
     preset, page = known_presets()[name], server_markdown(name)
-    facts = (preset.cache, preset.needs, preset.shared_memory, preset.single_state)
-    sources = [each.source for each in (*facts, *preset.reserves, *preset.link_variables) if each is not None]
+    facts = (preset.cache, preset.needs, preset.single_state)
+    sources = [
+        *(each.source for each in facts if each is not None),
+        *(each.source for each in preset.reserves),
+        *(each.source for each in preset.link_variables),
+        *(each.source for each in preset.shared_memory),
+    ]
     assert [source for source in sources if source not in page] == []
 
 
