@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 from typing import Final
 
@@ -15,6 +16,8 @@ from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import minimum_replicas
 
+_FILE: Final = re.compile(r"(?:sqlite:///|file:(?://)?)?(/[^?]+)(?:\?.*)?")
+"""A file or a directory in the value of an option. In `sqlite:///x.db`, the path is relative."""
 _HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
 _HINT_OF_STATEFUL_SET: Final = "Use volumeClaimTemplates for this directory."
 
@@ -65,26 +68,39 @@ def check(target: Target, facts: Facts) -> Findings:
                     "deletes it.",
                     hint,
                 )
-            if (
-                server is not None
-                and not container.typed.volume_mounts
-                and minimum_replicas(target, facts) == 1
-            ):
-                yield from _of_files(template, container, server)  # else replicas-do-not-share-state
+            state = server.preset.single_state if server is not None else None
+            if server is not None and state is not None and minimum_replicas(target, facts) == 1:
+                # else replicas-do-not-share-state
+                yield from _of_files(template, container, server, fleeting, hint)
 
 
-def _of_files(template: PodTemplate, container: Container, server: Server) -> Findings:
-    """A finding about a server without any volume that keeps its state in files, since no option names a
-    database server."""
+def _of_files(
+    template: PodTemplate, container: Container, server: Server, fleeting: Set[str], hint: str
+) -> Findings:
+    """A finding about a server that keeps its state in files without any volume, since no option names a
+    database server, or in a file that is on an emptyDir."""
     state = server.preset.single_state
     if state is None or server.preset.data is not None or not (state.flags or state.env):
         return
-    if server.keeps_state and not server.has_env_from:
+    if not server.keeps_state or server.has_env_from:
+        return
+    if not container.typed.volume_mounts:
         yield Finding(
             template.at(container),
             f"Container {container.name} mounts no volume, but {server.name} keeps {state.what}. A restart "
             "of the container deletes it.",
             f"Mount a claim and keep the files there, or set {(*state.env, *state.flags)[0]}.",
+        )
+        return
+    file = _FILE.fullmatch(server.configured(state.flags, state.env) or "")
+    mounts = [each for each in container.typed.volume_mounts if file and is_below(file[1], each.mount_path)]
+    nearest = max(mounts, key=lambda each: len(each.mount_path), default=None)
+    if file is not None and nearest is not None and nearest.name in fleeting:
+        yield Finding(
+            f"{template.spec_path}.volumes",
+            f"Container {container.name} keeps its records in {file[1]}, which is on the emptyDir "
+            f"{nearest.name}. An eviction, a node drain or an update deletes them.",
+            hint,
         )
 
 
