@@ -4,6 +4,7 @@ those that it calls misplaced are not, so that the API server drops them."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
@@ -30,6 +31,7 @@ DEFINED: Final = {
     "kuberay-1.6": "config/crd/bases/*.yaml",
 }
 """The files with the CustomResourceDefinitions of the pinned operators."""
+STEPS: Final = re.compile(r"\[([^]*]+)\]|(\[\*\]|[^.[]+)")
 BUILT_IN: Final = {JOB: "JobSpec", CRON_JOB: "CronJobSpec"}
 NOT_HERE: Final = {GroupKind("batch.volcano.sh", "Job")}
 """Kinds with misplaced fields whose definitions are in no Go module that can be downloaded."""
@@ -69,8 +71,8 @@ def schemas(life: Life) -> list[Schema]:
 
 
 def has(schema: Schema, path: str) -> bool:
-    """Whether a schema describes a path with wildcards, such as `groups[*].template`."""
-    for step in (each for name in path.split(".") if name for each in name.replace("[*]", ".[*]").split(".")):
+    """Whether a schema describes a path, such as `groups[*].template` or `sparkConf[spark.ui.port]`."""
+    for step in (key or other for key, other in STEPS.findall(path)):
         if reference := schema.get("$ref"):
             schema = built_in()[reference.rpartition("/")[2]]
         # The keys of a map of roles are the user's.
@@ -85,7 +87,11 @@ def has(schema: Schema, path: str) -> bool:
 def named(life: Life) -> Iterator[str]:
     """The paths of the fields that an entry says to exist."""
     yield from (life.ttl, life.failed_kept, life.deadline, life.suspended, life.managed_by)
-    yield from (*life.elastic, *life.in_turn)
+    yield from (*life.elastic, *life.in_turn, *life.unqueued)
+    for limited in life.limited:
+        yield from (limited.by, *limited.parts)
+    if life.named is not None:
+        yield from (life.named.field, *(each.partition("=")[0] for each in life.named.unless))
     for role in life.roles:
         yield role.at
         yield from (f"{role.at}.{count.field}" for count in role.count)
