@@ -67,7 +67,7 @@ def mutate(review: Review) -> Decision:
         folded.crashes,
         notes,
         owned=review.owned,
-        lists_changes=config.webhook.changes.warnings,
+        lists_changes=review.lists_changes,
     )
 
 
@@ -89,13 +89,14 @@ def validate(review: Review) -> Decision:
         (*results, *projection.advice_beyond(results)),
         (*bounds.undecided, *notes_about_annotations(projection.target, verdict.exemptions)),
     )
-    lists_changes = config.webhook.changes.warnings and not review.owned
     return replace(
         decision,
-        changes=known_changes(projection, bounds.templates, old) if lists_changes else projection.changes,
+        changes=known_changes(projection, bounds.templates, old)
+        if review.lists_changes
+        else projection.changes,
         results=kept,
         crashes=(*projection.crashes, *crashes),
         notes=notes,
         projected=projection.obj if projection.obj is not obj else None,
-        lists_changes=lists_changes,
+        lists_changes=review.lists_changes,
     )

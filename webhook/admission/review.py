@@ -89,6 +89,11 @@ class Review:
         return owner_behind(self.request, self.config.webhook.controllers) is not None
 
     @lazy
+    def lists_changes(self) -> bool:
+        """Whether the warnings list the additions: the policy says so, and somebody reads them."""
+        return self.config.webhook.changes.warnings and not self.owned
+
+    @lazy
     def budget(self) -> ReviewBudget:
         """The budget of the review, for the object and for the old one."""
         return allowance()
