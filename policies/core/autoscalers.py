@@ -74,11 +74,18 @@ def autoscaler_of_scaled_object(obj: Json) -> Json | None:
         return None
     reference = mapping(obj, "spec", "scaleTargetRef")
     config = mapping(obj, "spec", "advanced", "horizontalPodAutoscalerConfig")
-    name = text(config, "name") or f"keda-hpa-{text(obj, 'metadata', 'name')}"
+    scaled_object = text(obj, "metadata", "name")
+    name = text(config, "name") or f"keda-hpa-{scaled_object}"
+    owner = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "name": scaled_object,
+        "controller": True,
+    }
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": {**mapping(obj, "metadata"), "name": name},
+        "metadata": {**mapping(obj, "metadata"), "name": name, "ownerReferences": [owner]},
         "spec": {
             "scaleTargetRef": {
                 "apiVersion": text(reference, "apiVersion") or "apps/v1",

@@ -26,12 +26,11 @@ def check(target: Target, facts: Facts) -> Findings:
     if autoscalers is None or own is None:
         return
     scaled = _scaled(own)
-    others = {each.name for each in autoscalers.by(_BY_TARGET, scaled)} - {own.name}
+    others = {each.name: each for each in autoscalers.by(_BY_TARGET, scaled) if each.name != own.name}
     if others and scaled[2]:
-        other = min(others)
         yield Finding(
             "spec.scaleTargetRef",
-            f"HorizontalPodAutoscaler {other} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
+            f"{others[min(others)].title} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
             "other's changes, and the number of replicas goes up and down.",
             "Keep one autoscaler and give it the metrics of both.",
         )
@@ -56,8 +55,8 @@ def _of_manifest(target: Target, facts: Facts) -> Findings:
     )
     yield Finding(
         "spec.replicas",
-        f"Each apply of this manifest {stops}, and HorizontalPodAutoscaler {autoscaler.name} (from {low} "
-        f"to {high}) then restores its own number. Every apply stops and starts servers.",
+        f"Each apply of this manifest {stops}, and {autoscaler.title} (from {low} to {high}) then restores "
+        "its own number. Every apply stops and starts servers.",
         "Remove spec.replicas, because the autoscaler sets it. If kubectl apply wrote it, remove it with "
         "kubectl apply edit-last-applied first. Otherwise, the next apply sets it to 1 once.",
         Certainty.LIKELY,

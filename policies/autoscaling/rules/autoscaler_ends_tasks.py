@@ -91,7 +91,7 @@ def _by_autoscaler(target: Target, facts: Facts) -> Findings:
             continue
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
-            f"HorizontalPodAutoscaler {autoscaler.name} removes pods when its queue ({queue}) is short, "
+            f"{autoscaler.title} removes pods when its queue ({queue}) is short, "
             f"including pods that still work on a task. A pod has {DEFAULT_GRACE} s (the default) to end, "
             "so a task that takes longer is lost or repeated.",
             "Set terminationGracePeriodSeconds to the length of the longest task, and let the program "

@@ -52,7 +52,7 @@ def _by_cpu(target: Target, facts: Facts) -> Findings:
     if autoscaler is None or target.has_controller or not _only_cpu(autoscaler):
         return
     for template in target.templates:
-        yield from _server_by_cpu(template, f"HorizontalPodAutoscaler {autoscaler.name}", facts)
+        yield from _server_by_cpu(template, autoscaler.title, facts)
 
 
 def _of_operator(target: Target, facts: Facts) -> Findings:

@@ -95,6 +95,20 @@ class AutoscalerSpec(Part):
 class HorizontalPodAutoscaler(Object):
     spec: AutoscalerSpec = AutoscalerSpec()
 
+    @property
+    def is_kedas(self) -> bool:
+        """Whether KEDA made it from a ScaledObject."""
+        owner = self.metadata.controller
+        return owner is not None and owner.kind == "ScaledObject"
+
+    @property
+    def title(self) -> str:
+        """Its kind and name, or those of the object that a person wrote."""
+        owner = self.metadata.controller
+        if owner is not None and self.is_kedas:
+            return f"ScaledObject {owner.name}"
+        return f"HorizontalPodAutoscaler {self.name}"
+
 
 class ScaleSpec(Part):
     replicas: int = 0

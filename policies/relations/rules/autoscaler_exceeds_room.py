@@ -81,14 +81,15 @@ def _scaled(target: Target, facts: Facts) -> Iterator[_Scaled]:
         autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
         if autoscaler is None:
             return
-        most, name = autoscaler.spec.max_replicas or 0, autoscaler.name
-        if most == KEDA_MOST and name.startswith(_KEDA):
+        most = autoscaler.spec.max_replicas or 0
+        if most == KEDA_MOST and autoscaler.name.startswith(_KEDA):
             return
+        field = "maxReplicaCount" if autoscaler.is_kedas else "maxReplicas"
         several = target.kind == LEADER_WORKER_SET or len(target.templates) != 1
         yield _Scaled(
             "spec.replicas",
-            f"HorizontalPodAutoscaler {name}",
-            f"maxReplicas of {name}",
+            autoscaler.title,
+            f"{field} of {autoscaler.title.rpartition(' ')[2]}",
             minimum_replicas(target, facts),
             most,
             template=None if several else target.templates[0],

@@ -76,7 +76,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if (autoscaler.spec.max_replicas or 0) <= autoscaler_minimum(autoscaler):
         return
-    name, metrics = autoscaler.name, _metrics(autoscaler)
+    metrics = _metrics(autoscaler)
     try:
         defaults = defaults_in(facts)
         # As in `calculateRequests` of pkg/controller/podautoscaler/replica_calculator.go in Kubernetes 1.36,
@@ -88,7 +88,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for found in _obstacles(metrics, running, defaults, tolerance):
         yield Finding(
             template.at(found.container, "resources"),
-            f"HorizontalPodAutoscaler {name} {found.why}. {_effect(found, len(metrics))}.",
+            f"{autoscaler.title} {found.why}. {_effect(found, len(metrics))}.",
             found.hint,
             Certainty.CERTAIN if found.sure else Certainty.LIKELY,
         )
