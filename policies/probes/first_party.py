@@ -38,6 +38,7 @@ class Signs(Model):
     third_party_images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
     example_words: frozenset[str] = Field(description="words in the image names of simulators and examples")
     example_prefixes: tuple[str, ...] = Field(description="first letters of such words")
+    page_words: frozenset[str] = Field(description="words in the image names of pages")
     public_projects: tuple[str, ...] = Field(description="globs of projects on registries of many projects")
     public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
 
@@ -60,7 +61,7 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
     if template.workload is not None and template.workload.gk == DAEMON_SET:
         return False
     return (
-        _is_private(container.image)
+        (_is_private(container.image) and _signs().page_words.isdisjoint(_words(container.image)))
         or _runs_code(container)
         or has_a_model(container)
         or _has_variable(container, _signs().token_variables)
@@ -94,10 +95,17 @@ def is_third_party(image: str) -> bool:
 @lru_cache(maxsize=1024)
 def is_example(image: str) -> bool:
     """Whether an image is a simulator or an example, by its name."""
-    name = repository(image).rpartition("/")[2].lower()
-    words = name.replace("_", "-").replace(".", "-").split("-")
     signs = _signs()
-    return any(word in signs.example_words or word.startswith(signs.example_prefixes) for word in words)
+    return any(
+        word in signs.example_words or word.startswith(signs.example_prefixes) for word in _words(image)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _words(image: str) -> tuple[str, ...]:
+    """The words of the last part of an image's path."""
+    name = repository(image).rpartition("/")[2].lower()
+    return tuple(name.replace("_", "-").replace(".", "-").split("-"))
 
 
 @lru_cache(maxsize=1024)
