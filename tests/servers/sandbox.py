@@ -73,8 +73,17 @@ class Quota:
         (self._group / "cpu.cfs_quota_us").write_text(str(-1 if share is None else int(share * period)))
 
     def remove(self) -> None:
-        """Remove it as soon as its processes have ended."""
-        while (self._group / "cgroup.procs").read_text():
+        """End what still runs in it, such as a probe that was given up, and remove it.
+
+        Raises TimeoutError with the processes that do not end within a minute.
+        """
+        deadline = time.monotonic() + 60
+        while left := (self._group / "cgroup.procs").read_text().split():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"of {self._group}, these processes do not end: {left}")
+            for pid in left:
+                with suppress(ProcessLookupError):  # it has ended
+                    os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.1)
         self._group.rmdir()
 
