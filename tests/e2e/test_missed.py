@@ -125,7 +125,10 @@ def test_every_pod_of_an_outage_is_found_and_repaired(
     assert [row["why"] for row in report["missed"] if "while the webhook was down" not in row["why"]] == []
     assert {row["repair"] for row in report["missed"]} == {"restarted by --repair"}
 
-    untouched = {item["metadata"]["name"] for item in api.items("pods")} - missing
+    # At the edges of the outage, one pod of a workload may lack probes and the other not: both are replaced.
+    restarted = tuple(f"{row['name']}-" for row in report["missed"])
+    names = {item["metadata"]["name"] for item in api.items("pods")}
+    untouched = {name for name in names if not name.startswith(restarted)}
     least = {row["name"]: 2 for row in report["missed"] if row["kind"] == "Deployment"}
     done = threading.Event()
 
@@ -162,8 +165,9 @@ def test_what_a_restart_would_harm_or_not_help_is_only_listed(
     held, budget = workload("StatefulSet", "held", replicas=2), _budget("held")
     for item in (pod("alone"), job("once"), held, budget):
         api.create(item)
-    api.wait_for("pods", lambda pods: len(pods) >= 3)
-    api.wait_for("pods", lambda pods: sum(map(is_ready, pods)) >= 3)
+    # Not counted: the pod of the Job may be ready before the second pod of the StatefulSet is created.
+    made = {"alone", "held-0", "held-1"}
+    api.wait_for("pods", lambda pods: made <= {each["metadata"]["name"] for each in pods if is_ready(each)})
     status, report, _ = scan(namespace)
     assert (status, report["missed"]) == (0, [])
     assert report["excludedPods"][namespace] >= 3

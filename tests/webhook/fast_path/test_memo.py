@@ -230,6 +230,8 @@ def allocated() -> Iterator[Callable[[], int]]:
         earlier, before = before, tracemalloc.get_traced_memory()[0]
         return before - earlier
 
+    gc.collect()
+    gc.freeze()  # what was there before is not gone through for each count
     tracemalloc.start()
     try:
         yield since
