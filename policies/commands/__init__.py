@@ -25,10 +25,11 @@ from policies.commands.children import children
 from policies.commands.hosts import reach_of
 from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
-from policies.commands.programs import SHELLS, is_python, shell_operands
+from policies.commands.programs import LOCAL_PROGRAMS, SHELLS, is_python, shell_operands
 from policies.commands.reader import read
 
 __all__ = [
+    "LOCAL_PROGRAMS",
     "SHELLS",
     "BudgetSpent",
     "Command",

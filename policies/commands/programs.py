@@ -33,6 +33,8 @@ DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 """Builtins that assign variables."""
 WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", "ln"})
 """Programs that write the files among their arguments."""
+LOCAL_PROGRAMS = TEXT_PROGRAMS | DECLARING | WRITERS | {"set", "sleep", "ulimit", "umask", "chmod", "chown"}
+"""Programs that only handle text, files, variables or processes: they do not listen on a port."""
 AMBIGUOUS = frozenset(
     {"host", "http", "https", "ray", "mc", "hf", "az", "ab", "nats", "influx", "consul", "vault"}
 )

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from policies.commands import SHELLS, is_python, parse_options, valued
+from policies.commands import LOCAL_PROGRAMS, SHELLS, is_python, parse_options, valued
 from policies.containers.commands import cache_key, command_without_pod
 from policies.kube.pods import Container
 
@@ -34,6 +34,26 @@ _RUNNER_OPTIONS: Final = valued(
 )
 _MAX_RUNNERS: Final = 8
 """Maximum number of runners that run each other."""
+
+_FETCHERS: Final = frozenset(
+    {
+        "pip",
+        "pip3",
+        "apt",
+        "apt-get",
+        "apk",
+        "curl",
+        "wget",
+        "hf",
+        "huggingface-cli",
+        "aws",
+        "gsutil",
+        "nvidia-smi",
+    }
+)
+"""Further programs that do not listen on a port."""
+_ACTIVATES: Final = "/activate"
+"""The end of a script that only sets variables, those of a Python environment."""
 
 Program = tuple[str, ...]
 """A program's name without directories, and its arguments."""
@@ -96,6 +116,20 @@ def _started(container: Container) -> Started:
         frozenset(words for words, conditional in found if conditional) - always,
         summary.complete,
     )
+
+
+def runs_alone(container: Container) -> bool:
+    """Whether at most one program of a container may listen on a port. The shell that runs a script does not,
+    nor do programs such as `mkdir` and `pip` in it."""
+    found = started(container)
+    return len(found.all) < 2 or (found.complete and sum(map(_may_listen, found.all)) < 2)
+
+
+def _may_listen(words: Program) -> bool:
+    name = words[0]
+    if name in ("source", ""):  # the second is the name of `.`
+        return not (len(words) == 2 and words[1].endswith(_ACTIVATES))
+    return not (words[1:] == () and name in SHELLS) and name not in LOCAL_PROGRAMS and name not in _FETCHERS
 
 
 class ProgramOptions:

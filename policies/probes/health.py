@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from policies.containers.programs import programs
+from policies.containers.programs import runs_alone
 from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PATH, READY_PATH
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -93,7 +93,7 @@ def right_port(pod: PodView, container: Container, probe: Any, facts: Facts) -> 
         if handler
     }
     port = port_number(container.typed, asked.get("port"))
-    if path not in known or port in (None, known[path]) or len(programs(container)) > 1:
+    if path not in known or port in (None, known[path]) or not runs_alone(container):
         return None
     others = (other for other in pod.containers if other.name != container.name)
     return None if any(port in other.tcp_ports for other in others) else known[path]
@@ -114,7 +114,7 @@ def needs_tls(pod: PodView, container: Container, probe: Any, facts: Facts) -> b
 def served_port(pod: PodView, container: Container, facts: Facts) -> int | None:
     """The health port of the pod's only program, a recognised server; None if other programs may listen."""
     health = known_health(pod, container, facts)
-    several = len(programs(container)) > 1 or len(pod.running) > 1
+    several = not runs_alone(container) or len(pod.running) > 1
     port = integer(mapping(health.ready if health else None), "httpGet", "port", default=0)
     return None if several else port or None
 
@@ -126,7 +126,7 @@ def listens_on_loopback(pod: PodView, container: Container, facts: Facts) -> boo
         return False
     if (server.has_env_from and server.preset.host_env) or server.has_option(*server.preset.config_flags):
         return False
-    several = len(programs(container)) > 1 or len(pod.running) > 1
+    several = not runs_alone(container) or len(pod.running) > 1
     return not several and not has_own_config(container, server.preset)
 
 

@@ -1,6 +1,6 @@
 import shlex
 
-from policies.containers.programs import has_option, option, programs
+from policies.containers.programs import has_option, option, programs, runs_alone
 from policies.containers.programs import started as started_by
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role
@@ -124,3 +124,18 @@ def test_has_option() -> None:
     assert not has_option((*words, "--http=true"), "--http=false")
     assert not has_option(words, "--http=0")
     assert not has_option(words, "--head")
+
+
+@table(
+    ("script", "alone"),
+    [
+        ("vllm serve m", True),
+        ("set -e; mkdir -p /c && . /venv/bin/activate; pip install x; exec vllm serve m", True),
+        ("vllm serve m & nginx", False),
+        ("source /proxy.sh; vllm serve m", False),
+        ("bash /proxy.sh & vllm serve m", False),
+        ("if $X; then vllm serve a; else vllm serve b; fi", False),
+    ],
+)
+def test_programs_that_do_not_listen_are_left_out(script: str, alone: bool) -> None:
+    assert runs_alone(container_of({"command": ["bash", "-c", script]})) is alone
