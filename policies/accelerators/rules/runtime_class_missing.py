@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.data import load_list, table
 from policies.core.facts import WholeObjects
-from policies.kube.group_kinds import GroupKind
+from policies.core.settings import Field, Model
+from policies.kube.group_kinds import DAEMON_SET, GroupKind
+from policies.kube.images import image_matches
 from policies.kube.objects.nodes import Node
+from policies.kube.objects.pods import PodSpec
 
 _KIND: Final = GroupKind("node.k8s.io", "RuntimeClass")
 _NAME: Final = "nvidia"
@@ -17,15 +21,25 @@ _BY_NAME_ONLY: Final = re.compile(r"\+(?:k3s|rke2)")
 Source: https://docs.k3s.io/advanced#nvidia-container-runtime"""
 
 
+class GpuAgent(Model):
+    """An entry of the table gpu_agents.yaml."""
+
+    image: str = Field(description="a glob of the image's path")
+    source: str = Field(description="the page that shows that it needs NVIDIA's runtime")
+
+
+@table
+def _agents() -> tuple[str, ...]:
+    return tuple(each.image for each in load_list(GpuAgent, "policies.accelerators", "gpu_agents.yaml"))
+
+
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         spec = template.typed.spec
         if spec.node_name and not template.path:
             continue  # a copy of a pod that ran
-        asked = (
-            name for each in spec.containers for name in (*each.resources.limits, *each.resources.requests)
-        )
-        if spec.runtime_class_name or not any(name.startswith("nvidia.com/gpu") for name in asked):
+        agent = target.kind == DAEMON_SET and _is_agent(spec)
+        if spec.runtime_class_name or not (agent or _asks(spec)):
             continue
         cluster, nodes = facts.cluster, facts.cluster_objects(Node)
         if isinstance(cluster, WholeObjects) and cluster.named(_KIND, "", _NAME) is not None:
@@ -34,11 +48,26 @@ def check(target: Target, facts: Facts) -> Findings:
             where = "The nodes run k3s or RKE2, whose default runtime is usually not NVIDIA's. If so"
         else:
             continue
+        effect = "sees no GPU" if agent else "the server doesn't start or runs on the CPU"
         yield Finding(
             f"{template.spec_path}.runtimeClassName",
-            f"{where}, the container finds no driver, and the server doesn't start or runs on the CPU.",
+            f"{where}, the container finds no driver, and {effect}.",
             f"Set runtimeClassName: {_NAME}.",
         )
 
 
-RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
+def _is_agent(pod: PodSpec) -> bool:
+    """Whether a container uses the GPUs of its node without a request."""
+    return any(image_matches(each.image, _agents()) for each in pod.containers)
+
+
+def _asks(pod: PodSpec) -> bool:
+    """Whether a container requests NVIDIA's GPUs."""
+    return any(
+        name.startswith("nvidia.com/gpu")
+        for each in pod.containers
+        for name in (*each.resources.limits, *each.resources.requests)
+    )
+
+
+RULE = rule(__name__, check)
