@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from policies.kube.json import Json, dig, replaced, text
 from policies.kube.quantities import whole_number
 
-_KEYS: Final = re.compile(r"\[([^][]+)\]|([^.[]+)")
+_KEYS: Final = re.compile(r"\[([^][]+)\]|([^].[]+)")
 
 Steps: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a value in an object."""
