@@ -17,11 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.accelerators.inventory import lasting
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.requests import GpuAffinity, served_by_claims
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate
 from policies.kube.names import listed
+from policies.kube.objects.devices import DeviceClass
 from policies.kube.objects.metadata import Requirement
 from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.placement import NodeSelectorTerm, Toleration
@@ -150,6 +151,32 @@ def bound_of(template: PodTemplate, facts: Facts) -> Bound | None:
         return None
     known = [each for each in bounds if each is not None]
     return Bound(sum(each.room for each in known), listed((each.limits for each in known), 3))
+
+
+def kept_out_by_taints(template: PodTemplate, facts: Facts) -> list[str]:
+    """Why no NodePool creates a node for a pod with accelerators, if no known node has these and one of the
+    pools would create one without its taints; else empty.
+
+    NodePools of instances without accelerators are left out.
+    """
+    settings, nodes = facts.settings(GpuAffinity), facts.cluster_objects(Node) or ()
+    pools = facts.cluster_objects(NodePool) or ()
+    requests = settings.catalogue.requests(template.typed.spec)
+    if not requests or not nodes or not 0 < len(pools) <= MAX_POOLS or len(nodes) > MAX_NODES:
+        return []
+    if settings.pools or served_by_claims(requests, facts) or facts.is_unread(DeviceClass):
+        return []
+    if any(name in node.status.allocatable for node in nodes for name in requests):
+        return []
+    spec = _placed_by_author(template, settings)
+    possible = [pool for pool in pools if not _lacks_accelerators(pool)]
+    if spec is None:
+        return []
+    tolerant = replace(spec, tolerations=(Toleration(operator="Exists"),))
+    found = [obstacle(spec, pool) for pool in possible]
+    if None in found or all(obstacle(tolerant, pool) is not None for pool in possible):
+        return []
+    return [each for each in found if each is not None]
 
 
 def _placed_by_author(template: PodTemplate, settings: GpuAffinity) -> PodSpec | None:

@@ -15,7 +15,7 @@ from policies.kube.objects.nodes import HOSTNAME, NodePool, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.scheduling import is_within_limits, required_keys, tolerates
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
-from policies.relations.node_pools import MAX_POOLS, obstacle
+from policies.relations.node_pools import MAX_POOLS, kept_out_by_taints, obstacle
 
 _SHOWN: Final = 3
 
@@ -53,6 +53,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield _finding(
                     template, len(nodes), [each for each in obstacles if each], fixed=settings.fixed_size
                 )
+        elif pools and (taints := kept_out_by_taints(template, facts)):
+            yield _without_pool(template, taints)
 
 
 def _tainted(template: PodTemplate, nodes: Listing, outcome: str) -> Findings:
@@ -67,6 +69,17 @@ def _tainted(template: PodTemplate, nodes: Listing, outcome: str) -> Findings:
             "Tolerate the taint if these nodes are meant for the pods.",
             Certainty.UNDECIDED,
         )
+
+
+def _without_pool(template: PodTemplate, obstacles: list[str]) -> Finding:
+    more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""
+    return Finding(
+        f"{template.spec_path}.tolerations",
+        "The pods stay Pending. No node has the accelerators that they request, and no Karpenter NodePool "
+        f"creates a node for them ({'; '.join(obstacles[:_SHOWN])}{more}).",
+        "Tolerate the taint if these nodes are meant for the pods.",
+        Certainty.UNDECIDED,
+    )
 
 
 def _following(template: PodTemplate, facts: Facts) -> Findings:
