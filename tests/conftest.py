@@ -53,5 +53,5 @@ def pytest_collection_finish() -> None:
 
     It runs less often than by default, since most of what the tests make is freed without it."""
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(50_000, 10, 10)
     gc.enable()

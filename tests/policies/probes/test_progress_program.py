@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from policies.core.settings import default_settings
 from policies.probes.liveness_program import TIMEOUT, program
 from policies.probes.standard_probes import mutate
 from policies.probes.standard_probes_settings import StandardProbes
+from tests.forked import started
 from tests.servers.server import probes_of
 from tests.steady import stillness
 from webhook.server.pki import issue
@@ -84,10 +87,25 @@ class Outcome:
     seconds: float
 
 
+async def ended(text: str, argv: list[str], env: dict[str, str]) -> tuple[int, str]:
+    """The exit status and the output of a program in Python that prints no errors."""
+    async with asyncio.timeout(120), started(text, argv, env) as process:
+        output, errors = await process.stdout.read(), await process.stderr.read()
+        assert errors == b""
+        return await process.wait(), output.decode()
+
+
+@cache
+def forks() -> None:
+    """Waits until there is a process to fork, which takes seconds on a busy machine."""
+    asyncio.run(ended("", [], {}))
+
+
 class Kubelet:
     """Runs the program as the kubelet does, with its files in a folder of the test."""
 
     def __init__(self, folder: Path) -> None:
+        forks()
         self.folder = folder
         self._running: list[tuple[Server, ThreadingHTTPServer]] = []
 
@@ -162,20 +180,12 @@ class Kubelet:
             state.write_text(f"{first} {tokens} 0 0 0 0 0 {time.monotonic() - silent} {int(armed)}")
         given = (arguments or ("http", "0"))[:2]
         text = self._text(program(json.loads(plan), int(given[1])), faster)
-        command = [sys.executable, "-I", "-S", "-c", text, str(port)]
+        words = [str(port), *given, path, plan, *arguments[2:]]
         before = state.read_bytes() if state.is_file() else None
         for _ in range(20):
             began = time.monotonic()
             with stillness() as longest:
-                done = subprocess.run(
-                    [*command, *given, path, plan, *arguments[2:]],
-                    env=env or {},
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                    check=False,
-                )
-            assert done.stderr == ""
+                status, output = asyncio.run(ended(text, words, env or {}))
             if faster != FASTER or longest() < 0.5:
                 break
             # The server was stopped, too, so this shows nothing about the program.
@@ -183,7 +193,7 @@ class Kubelet:
                 state.unlink(missing_ok=True)
             else:
                 state.write_bytes(before)
-        return Outcome(done.returncode, done.stdout.strip(), time.monotonic() - began)
+        return Outcome(status, output.strip(), time.monotonic() - began)
 
     def _text(self, text: str, faster: float) -> str:
         shorter = ", ".join(str(each / faster) for each in (25, 10, 3, 8))
@@ -691,6 +701,15 @@ def test_the_python_of_a_process_is_used_if_none_is_in_the_path(tmp_path: Path) 
         program.chmod(0o755)
         (tmp_path / "proc" / pid / "exe").symlink_to(program)
     assert in_image(tmp_path, None) == 1
+
+
+def test_a_bare_interpreter_runs_it(kubelet: Kubelet, free_port: int) -> None:
+    """As the shell starts it. The other tests fork it from a process with more modules."""
+    text = kubelet._text(program(json.loads(PLAN)), FASTER)
+    command = [sys.executable, "-I", "-S", "-c", text, str(free_port), "http", "0", "/health", PLAN]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
+    told = f"nothing listens on port {free_port}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (FAILS, told, "")
 
 
 def test_the_shell_passes_its_arguments_unchanged(tmp_path: Path) -> None:
