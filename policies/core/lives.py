@@ -18,7 +18,7 @@ from msgspec import Struct
 from policies.core import data
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
-from policies.kube.field_paths import Steps, every_value_at, field_path, keys_of, map_above, maps_at
+from policies.kube.field_paths import Steps, every_value_at, field_path, map_above, maps_at, value_at
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, text
 
@@ -159,7 +159,11 @@ class Refused(Model):
     pods fail with."""
 
     at: str = Field("", description="path of the maps that it is about; empty: the spec")
-    fields: tuple[str, ...] = Field((), description="`path=value`, or `path` for any value but false and 0")
+    fields: tuple[str, ...] = Field(
+        (),
+        description="`path=value`, or `path` for any value but false and 0; `env[NAME]` is the element of a "
+        "list with that name",
+    )
     without: tuple[str, ...] = Field((), description="the same, of which none may hold")
     greater: tuple[str, str] | None = Field(None, description="a number that is greater than another one")
     fails: str = Field("", description="what fails with it, as half a sentence; empty: it is refused")
@@ -176,7 +180,7 @@ class Refused(Model):
 
 def _holds(node: Json, condition: str) -> bool:
     path, equals, wanted = condition.partition("=")
-    value = dig(node, *keys_of(path))
+    value = value_at(node, path)
     return value == wanted if equals else bool(value)
 
 

@@ -3,15 +3,12 @@ the table of workload kinds locates pod templates."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from policies.kube.json import Json, dig, replaced, text
 from policies.kube.quantities import whole_number
-
-_KEYS: Final = re.compile(r"\[([^][]+)\]|([^].[]+)")
 
 Steps: TypeAlias = tuple[str | int, ...]
 """The keys and indices that lead to a value in an object."""
@@ -45,12 +42,6 @@ def map_above(obj: Any, path: str, steps: Steps) -> tuple[Steps, dict[str, Any]]
 def _wildcard_steps(path: str) -> tuple[str, ...]:
     """`spec.groups[*].template` -> ("spec", "groups", "[*]", "template")."""
     return tuple(step for name in path.split(".") for step in name.replace("[*]", "\0[*]").split("\0"))
-
-
-@lru_cache(256)
-def keys_of(path: str) -> tuple[str, ...]:
-    """The keys of a path without list elements: `conf[ui.port].a` -> ("conf", "ui.port", "a")."""
-    return tuple(quoted or key for quoted, key in _KEYS.findall(path))
 
 
 def _walk(obj: Any, steps: tuple[str, ...], at: Steps) -> Iterator[tuple[Steps, Any]]:

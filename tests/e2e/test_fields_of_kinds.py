@@ -76,7 +76,8 @@ def has(schema: Schema, path: str) -> bool:
         if reference := schema.get("$ref"):
             schema = built_in()[reference.rpartition("/")[2]]
         # The keys of a map of roles are the user's.
-        below = schema.get("items") if step == "[*]" else schema.get("properties", {}).get(step)
+        # Of a list, a step is `[*]`, an index, or the name of an element.
+        below = schema.get("items") if "items" in schema else schema.get("properties", {}).get(step)
         below = schema.get("additionalProperties") if below is None else below
         if not isinstance(below, dict):
             return False

@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
-from policies.kube.field_paths import every_value_at, field_path, keys_of
+from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.names import listed
 from policies.kube.pods import Role
 from policies.kube.quantities import parse_duration
@@ -44,7 +44,7 @@ def _refused(run: Run) -> Findings:
             first, what = each.fields[-1].partition("=")[0], " with ".join(each.fields)
         without = "".join(f" without {field}" for field in each.without)
         yield Finding(
-            field_path((*steps, *keys_of(first))),
+            f"{field_path(steps)}.{first}",
             f"With {what}, {each.fails}."
             if each.fails
             else f"{run.life.versions[0]} refuses {what}{without}, although the API server accepts it. No "
