@@ -224,7 +224,8 @@ def _variables(preset: Preset) -> Iterator[str]:
         name = link.name.removesuffix("_PORT").lower().replace("_", "-")
         yield f"reads `{link.name}`, which a Service named `{name}` sets to a URL{_cited(link.source)}"
     for variable in preset.port_env:
-        if variable.endswith("_PORT"):
+        # No Service has a name that ends with a hyphen.
+        if variable.endswith("_PORT") and not variable.endswith("__PORT"):
             name = variable.removesuffix("_PORT").lower().replace("_", "-")
             yield f"reads its port from `{variable}`, which a Service named `{name}` sets to a URL"
 

@@ -43,3 +43,10 @@ def test_a_server_is_explained() -> None:
 def test_an_unknown_server_is_an_error() -> None:
     with pytest.raises(UserError, match="did you mean sglang"):
         explain("sglan")
+
+
+def test_no_page_names_a_service_that_cannot_exist() -> None:
+    """AIRFLOW__API__PORT would come from a Service whose name ends with a hyphen."""
+    assert known_presets()["airflow-api-server"].port_env == ("AIRFLOW__API__PORT",)
+    assert "a Service named" not in server_markdown("airflow-api-server")
+    assert "a Service named" in server_markdown("streamlit")
