@@ -12,6 +12,8 @@ from policies.kube.names import listed
 from policies.kube.pods import Role
 from policies.kube.quantities import parse_duration
 
+_SHOWN: Final = 4
+
 
 def check(target: Target, facts: Facts) -> Findings:
     for run in runs_in(target.obj):
@@ -148,7 +150,5 @@ def _without_container(target: Target, run: Run) -> Findings:
             f"Name the container that computes, such as {have[0]}.",
         )
 
-
-_SHOWN: Final = 4
 
 RULE = rule(__name__, check, tuple(kind for kind, lives in known_lives().items()))
