@@ -211,11 +211,10 @@ class Reconciler:
             if model is None or step is None or _SLOT.get(step) != slot:
                 self._plan_again(name)
                 continue
-            others = 0
+            before = model.memory
             if step is ModelStep.LOAD and self.options.max_memory:
                 used = sum(each.memory for each in self.models.values()) if used is None else used
-                others = used - model.memory
-                failure = plan.over_memory(model, others, self.options.max_memory)
+                failure = plan.over_memory(model, used - before, self.options.max_memory)
                 if failure is not None:
                     if model.failure is not None and not model.current:
                         self._fallback_failed(model, failure)
@@ -224,8 +223,8 @@ class Reconciler:
                     self._plan_again(name)
                     continue
             model.in_flight = InFlight(step, model.desired if step is ModelStep.DOWNLOAD else None)
-            if used is not None and step is ModelStep.LOAD:
-                used = others + model.memory
+            if used is not None:
+                used += model.memory - before
             self._queue.take(slot)
             task = self._tasks[name] = asyncio.create_task(self._run_step(step, model))
             task.add_done_callback(partial(self._step_ended, step, model, model.loaded, now))
@@ -292,8 +291,7 @@ class Reconciler:
             self._check_all()
         if step in _SERVER_STEPS and failure is not None and failure.reason in SERVER_SILENT:
             self._probe_now.set()
-        self._dirty.add(model.name)
-        self._wake.set()
+        self._plan_again(model.name)
 
     def _fallback_failed(self, model: PlannedModel, failure: Failure) -> None:
         """The present version is tried again later. The failure of the download stays, with its pauses."""

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from policies.core import data
 from policies.core.settings import Field, Model
-from policies.kube.images import repository, repository_and_tag
+from policies.kube.images import numbers_of_tag, repository, repository_and_tag
 from policies.kube.pods import Container
-
-_VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,6}){0,3})(?![\d.])", re.ASCII)
 
 
 class OwnPlace(Model):
@@ -71,12 +66,6 @@ def is_below(path: str, other: str) -> bool:
     """Whether a path is another one or below it."""
     one, two = path.rstrip("/"), other.rstrip("/")
     return bool(one) and f"{one}/".startswith(f"{two}/")
-
-
-def numbers_of_tag(tag: str) -> tuple[int, ...]:
-    """`17.2-alpine` -> 17, 2; empty for a tag that begins with no number."""
-    number = _VERSION.match(tag)
-    return tuple(map(int, number[1].split("."))) if number else ()
 
 
 @data.table

@@ -286,23 +286,19 @@ def _asked_ports(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[
 def _of_ingresses(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int | str]]:
     for obj in cluster.every(_INGRESS, namespace):
         ingress = readable(obj, Ingress)
-        if ingress is None:
-            continue
-        paths = (path.backend for rule in ingress.spec.rules for path in rule.http.paths)
-        for backend in (ingress.spec.default_backend, *paths):
-            port = backend.service.port
-            if port.name != _BY_ANNOTATION:
-                yield f"Ingress {ingress.name}", backend.service.name, port.number or port.name
+        for _, service in () if ingress is None else ingress.services():
+            if service.port.name != _BY_ANNOTATION:
+                name = text(obj, "metadata", "name")
+                yield f"Ingress {name}", service.name, service.port.number or service.port.name
 
 
 def _of_routes(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:
     for kind in _ROUTES:
         for obj in cluster.every(kind, namespace):
             route = readable(obj, Route)
-            for rule in () if route is None else route.spec.rules:
-                for each in rule.backend_refs:
-                    if each.kind in ("", SERVICE.kind) and each.namespace in ("", namespace):
-                        yield f"{kind.kind} {text(obj, 'metadata', 'name')}", each.name, each.port or 0
+            for _, each in () if route is None else route.services():
+                if each.namespace in ("", namespace):
+                    yield f"{kind.kind} {text(obj, 'metadata', 'name')}", each.name, each.port or 0
 
 
 def _of_pickers(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 from policies.kube.cache import BoundedCache
+
+_VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,6}){0,3})(?![\d.])", re.ASCII)
 
 
 def repository(image: str) -> str:
@@ -24,6 +28,12 @@ def repository_and_tag(image: str) -> tuple[str, str]:
     head, slash, last = path.rpartition("/")
     name, _, tag = last.partition(":")
     return f"{head}{slash}{name}", tag
+
+
+def numbers_of_tag(tag: str) -> tuple[int, ...]:
+    """`17.2-alpine` -> 17, 2; empty for a tag that begins with no number."""
+    number = _VERSION.match(tag)
+    return tuple(map(int, number[1].split("."))) if number else ()
 
 
 def image_matches(image: str, globs: tuple[str, ...]) -> bool:

@@ -238,9 +238,7 @@ def _annotated(gateway: GatewayKind, route: Object, limits: _Limits) -> float | 
 def _references(route: Object) -> Iterator[tuple[objects.BackendReference, float | None]]:
     """The backends of a route, each with the time that its rule sets."""
     if isinstance(route, Ingress):
-        yield _service(route.spec.default_backend.service.name), None
-        for paths in route.spec.rules:
-            yield from ((_service(path.backend.service.name), None) for path in paths.http.paths)
+        yield from ((_service(each.name), None) for _, each in route.services())
     elif isinstance(route, OpenShiftRoute):
         yield _service(route.spec.to.name), None
     elif isinstance(route, Route):

@@ -325,18 +325,7 @@ class _Builder:
 def _backends(obj: Json, namespace: str) -> Iterator[tuple[str, str, str]]:
     """(Service, namespace, field path) of each backend of an Ingress or a Gateway API route."""
     if kind_of(obj).kind == "Ingress":
-        ingress = read(obj, Ingress).spec
-        name = ingress.default_backend.service.name
-        if name:
-            yield name, namespace, "spec.defaultBackend.service.name"
-        for number, rule in enumerate(ingress.rules):
-            for index, path in enumerate(rule.http.paths):
-                name = path.backend.service.name
-                if name:
-                    yield name, namespace, f"spec.rules[{number}].http.paths[{index}].backend.service.name"
+        yield from ((service.name, namespace, at) for at, service in read(obj, Ingress).services())
         return
-    for number, routing in enumerate(read(obj, Route).spec.rules):
-        for index, reference in enumerate(routing.backend_refs):
-            if reference.name and reference.kind in ("", "Service"):
-                path_of_name = f"spec.rules[{number}].backendRefs[{index}].name"
-                yield reference.name, reference.namespace or namespace, path_of_name
+    for at, reference in read(obj, Route).services():
+        yield reference.name, reference.namespace or namespace, at

@@ -88,6 +88,7 @@ class MissedWorkload(Struct):
 
     top: Json
     """The workload, or the pod."""
+    metadata: ObjectMeta
     difference: Difference
     why: str
     pods: list[str] = field(default_factory=list)
@@ -95,10 +96,6 @@ class MissedWorkload(Struct):
     """The differing fields, by policy."""
     held_back: str = ""
     """Why the workload cannot be restarted now; empty if it can, or if nobody looked."""
-
-    @property
-    def metadata(self) -> ObjectMeta:
-        return read(self.top, Object).metadata
 
     @property
     def namespace(self) -> str:
@@ -250,7 +247,7 @@ async def find_missed(
             why = _why(pod, found, history)
             known = read(top, Object).metadata
             key = known.uid or known.name, found.difference, why
-            rows.setdefault(key, MissedWorkload(top, found.difference, why)).add(pod, found)
+            rows.setdefault(key, MissedWorkload(top, known, found.difference, why)).add(pod, found)
     ordered = sorted(rows.values(), key=lambda row: (not row.missed, row.namespace, row.title))
     return MissedReport(ordered, compared, excluded_pods, history)
 

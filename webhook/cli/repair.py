@@ -18,7 +18,7 @@ from policies.core.facts import Cluster
 from policies.core.target import Target
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of
 from policies.kube.json import Json
-from policies.kube.objects.metadata import IntOrString, Object, Part
+from policies.kube.objects.metadata import Condition, IntOrString, Object, Part
 from policies.kube.objects.pods import PodState
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import PodDisruptionBudget
@@ -47,11 +47,6 @@ MAX_ROLLOUT_SECONDS: Final = 2 * 3600.0
 """A rollout that takes longer has failed."""
 
 
-class _Condition(Part):
-    type: str = ""
-    reason: str = ""
-
-
 class _Status(Part):
     """Of a Deployment or StatefulSet, and of a DaemonSet, whose numbers have other names."""
 
@@ -65,7 +60,7 @@ class _Status(Part):
     desired_number_scheduled: int = 0
     updated_number_scheduled: int = 0
     number_available: int = 0
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class _Spec(PodControllerSpec):

@@ -90,6 +90,15 @@ class Object(Part):
         return bool(self.api_version)
 
 
+class Condition(Part):
+    """Of an object's status."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    last_transition_time: str = ""
+
+
 class Requirement(Part):
     """A requirement on one label: of a selector, a node affinity or Karpenter."""
 

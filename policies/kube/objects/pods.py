@@ -7,7 +7,16 @@ from typing import Final
 
 import msgspec
 
-from policies.kube.objects.metadata import EMPTY, NO_METADATA, IntOrString, Object, ObjectMeta, Part, Quantity
+from policies.kube.objects.metadata import (
+    EMPTY,
+    NO_METADATA,
+    Condition,
+    IntOrString,
+    Object,
+    ObjectMeta,
+    Part,
+    Quantity,
+)
 from policies.kube.objects.placement import Affinity, Toleration, TopologySpreadConstraint
 
 DEFAULT_GRACE: Final = 30
@@ -381,13 +390,6 @@ class PodTemplateSpec(Part):
     spec: PodSpec = NO_SPEC
 
 
-class PodCondition(Part):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    last_transition_time: str = ""
-
-
 class RunningState(Part):
     started_at: str = ""
 
@@ -439,10 +441,10 @@ class PodStatus(Part):
     phase: str = ""
     reason: str = ""
     start_time: str = ""
-    conditions: tuple[PodCondition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
-    def condition(self, kind: str) -> PodCondition | None:
+    def condition(self, kind: str) -> Condition | None:
         """The condition of a type if it is true."""
         for each in self.conditions:
             if each.type == kind and each.status == "True":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -69,6 +69,16 @@ class IngressSpec(Part):
 class Ingress(Object):
     spec: IngressSpec = IngressSpec()
 
+    def services(self) -> Iterator[tuple[str, NamedService]]:
+        """The Services of its backends, each with the field path of its name."""
+        if self.spec.default_backend.service.name:
+            yield "spec.defaultBackend.service.name", self.spec.default_backend.service
+        for number, rule in enumerate(self.spec.rules):
+            for index, path in enumerate(rule.http.paths):
+                if path.backend.service.name:
+                    at = f"spec.rules[{number}].http.paths[{index}].backend.service.name"
+                    yield at, path.backend.service
+
 
 class BackendReference(Part):
     kind: str = ""
@@ -96,6 +106,13 @@ class Route(Object):
     """An HTTPRoute, GRPCRoute or another route of the Gateway API, or an AIGatewayRoute of Envoy."""
 
     spec: RouteSpec = RouteSpec()
+
+    def services(self) -> Iterator[tuple[str, BackendReference]]:
+        """The references to Services, each with the field path of its name."""
+        for number, rule in enumerate(self.spec.rules):
+            for index, each in enumerate(rule.backend_refs):
+                if each.name and each.kind in ("", "Service"):
+                    yield f"spec.rules[{number}].backendRefs[{index}].name", each
 
 
 class GatewaySpec(Part):

@@ -11,10 +11,9 @@ from msgspec import Struct
 
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.data_directories import numbers_of_tag
 from policies.core.ray_pods import start_parameters
 from policies.kube.group_kinds import DEPLOYMENT, RAY_KINDS, ROLLOUT, STATEFUL_SET
-from policies.kube.images import repository_and_tag
+from policies.kube.images import numbers_of_tag, repository_and_tag
 from policies.kube.json import dig
 from policies.kube.names import listed
 from policies.kube.objects.ray import RayObject

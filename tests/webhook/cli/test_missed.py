@@ -10,6 +10,7 @@ import pytest
 
 from policies.core.annotations import OUTAGES
 from policies.kube.json import Json
+from policies.kube.objects.metadata import ObjectMeta
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named, owned_by
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.admission.missed import Difference
@@ -291,7 +292,8 @@ async def test_what_a_restart_would_not_help_is_listed(
 @pytest.mark.parametrize(("api", "kind"), [("apps/v1", "ReplicaSet"), ("v1", "ReplicationController")])
 def test_a_kind_of_kubernetes_that_cannot_be_restarted_has_no_operator(api: str, kind: str) -> None:
     top = {"apiVersion": api, "kind": kind, "metadata": {"name": "llm", "namespace": "ml"}}
-    row = MissedWorkload(top, Difference.LACKS, "created before the webhook was installed")
+    metadata = ObjectMeta(name="llm", namespace="ml")
+    row = MissedWorkload(top, metadata, Difference.LACKS, "created before the webhook was installed")
     assert row.listed_only == "listed only: delete its pods one by one, and it creates new ones"
 
 

@@ -75,8 +75,9 @@ def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Lin
             by_namespace.setdefault(review.document.namespace, Counter())[outcome_of(found)] += 1
             if not repeats.add(review, found)[1]:
                 by_rule.setdefault(found.rule, Counter())[outcome_of(found)] += 1
-        every += len(review.warnings)
-        warnings += sum(not repeats.add(review, found)[1] for found in review.warnings)
+        warned = review.warnings
+        every += len(warned)
+        warnings += sum(not repeats.add(review, found)[1] for found in warned)
         readings[review.coverage.reading] += 1
         blocks += _block(review, repeats, audited=audited)
         if review.document.runs:  # nothing repeats it
