@@ -5,6 +5,7 @@
 | what pods request and nodes offer | `requests`, `inventory`, `vendors` |
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
+| which images use GPUs without a request | `gpu_images` |
 | what the annotations mean, and MIG | `annotations` |
 | which fields are added | `gpu_affinity`, with `node_affinity` |
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+import msgspec
 
 from policies.core.listing import BY_NAME as BY_NAME
 from policies.core.listing import Listing, Objects, ObjectT, TypedIndex
@@ -17,6 +19,9 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.objects.limits import Namespace
 from policies.kube.objects.nodes import Node
+from policies.kube.objects.reading import readable
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 NO_OBJECTS: Final = Listing()
 """No objects."""
@@ -54,6 +59,12 @@ class WholeObjects:  # no subclass of Cluster: isinstance of a Protocol's class 
         """The known objects of a kind in a namespace (empty: not namespaced; None: in all), of any kind in
         files."""
         return ()
+
+    def typed(self, kind: GroupKind, namespace: str | None, as_type: type[T]) -> Iterator[T]:
+        """What `every` returns as a type, without the objects that cannot be read, which their own reviews
+        report."""
+        found = (readable(obj, as_type) for obj in self.every(kind, namespace))
+        return (each for each in found if each is not None)
 
     def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether all that is applied together neither has such an object nor creates it; it may exist

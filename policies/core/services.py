@@ -19,7 +19,6 @@ from policies.kube.group_kinds import POD, SERVICE, GroupKind, kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
-from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Ingress, Route, Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
@@ -284,21 +283,18 @@ def _asked_ports(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[
 
 
 def _of_ingresses(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int | str]]:
-    for obj in cluster.every(_INGRESS, namespace):
-        ingress = readable(obj, Ingress)
-        for _, service in () if ingress is None else ingress.services():
+    for ingress in cluster.typed(_INGRESS, namespace, Ingress):
+        for _, service in ingress.services():
             if service.port.name != _BY_ANNOTATION:
-                name = text(obj, "metadata", "name")
-                yield f"Ingress {name}", service.name, service.port.number or service.port.name
+                yield f"Ingress {ingress.name}", service.name, service.port.number or service.port.name
 
 
 def _of_routes(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:
     for kind in _ROUTES:
-        for obj in cluster.every(kind, namespace):
-            route = readable(obj, Route)
-            for _, each in () if route is None else route.services():
+        for route in cluster.typed(kind, namespace, Route):
+            for _, each in route.services():
                 if each.namespace in ("", namespace):
-                    yield f"{kind.kind} {text(obj, 'metadata', 'name')}", each.name, each.port or 0
+                    yield f"{kind.kind} {route.name}", each.name, each.port or 0
 
 
 def _of_pickers(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:

@@ -137,12 +137,10 @@ def _routed(limits: _Limits, cluster: WholeObjects, namespace: str) -> Iterator[
         if gateway.fields:
             yield from _by_policy(gateway, limits, cluster, namespace)
             continue
-        kind = type_of(gateway.group_kind)
         if any(any(cluster.every(GroupKind.parse(each), namespace)) for each in gateway.policies):
             continue
-        for obj in cluster.every(gateway.group_kind, namespace):
-            route = readable(obj, kind)
-            if route is None or (gateway.classes and _class_of(route) not in gateway.classes):
+        for route in cluster.typed(gateway.group_kind, namespace, type_of(gateway.group_kind)):
+            if gateway.classes and _class_of(route) not in gateway.classes:
                 continue
             if gateway.gateway_classes and not _is_of(route, gateway.gateway_classes, cluster, namespace):
                 continue
@@ -185,10 +183,7 @@ def _targeted(target: Json, cluster: WholeObjects, namespace: str) -> Iterator[o
         yield objects.BackendReference(kind=kind, name=name)
     if kind not in (_HTTP_ROUTE.kind, _GATEWAY.kind):
         return
-    for obj in cluster.every(_HTTP_ROUTE, namespace):
-        route = readable(obj, Route)
-        if route is None:
-            continue
+    for route in cluster.typed(_HTTP_ROUTE, namespace, Route):
         parents = {each.name for each in route.spec.parent_refs}
         if route.name == name if kind == _HTTP_ROUTE.kind else name in parents:
             yield from (reference for reference, _ in _references(route))

@@ -17,7 +17,6 @@ from policies.kube.objects.network_policies import (
     NetworkPolicyIngressRule,
     NetworkPolicyPeer,
 )
-from policies.kube.objects.reading import readable
 from policies.kube.objects.webhooks import ServiceReference
 from policies.webhooks.requests import pods_behind, service_of
 
@@ -30,11 +29,10 @@ def hiding_policy(service: ServiceReference, facts: Facts) -> NetworkPolicy | No
     pods, port = list(pods_behind(service, facts)), _port(service, facts)
     if facts.whole is None or not pods or port is None or service.namespace == _OF_AGENTS:
         return None
-    policies = (readable(obj, NetworkPolicy) for obj in facts.whole.every(NETWORK_POLICY, service.namespace))
     found = [
         policy
-        for policy in policies
-        if policy and "Ingress" in policy.spec.types and any(map(policy.spec.pod_selector.matches, pods))
+        for policy in facts.whole.typed(NETWORK_POLICY, service.namespace, NetworkPolicy)
+        if "Ingress" in policy.spec.types and any(map(policy.spec.pod_selector.matches, pods))
     ]
     if any(_admits(rule, port) for policy in found for rule in policy.spec.ingress):
         return None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.gpu_images import gpu_images
 from policies.accelerators.requests import GpuAffinity, asks_for_devices, wants_accelerator
 from policies.containers.commands import container_command
 from policies.containers.idle import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.data import load_list, table
-from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
@@ -24,18 +23,6 @@ _NONE_OF_CUDA: Final = frozenset({"", "-1"})
 _GPU: Final = "nvidia.com/"
 _MANY_CPUS: Final = 4
 """CPUs of one pod that other pods of a node with accelerators will miss."""
-
-
-class GpuImage(Model):
-    """An entry of the table gpu_images.yaml."""
-
-    image: str = Field(description="a glob of the image's path, with or without its tag")
-    source: str = Field(description="the page of the image")
-
-
-@table
-def _images() -> tuple[str, ...]:
-    return tuple(each.image for each in load_list(GpuImage, "policies.accelerators", "gpu_images.yaml"))
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -89,7 +76,7 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
     images = [
         each
         for each in template.containers(Role.MAIN)
-        if image_matches(each.image, _images()) and not _hides_gpus(each)
+        if image_matches(each.image, gpu_images(agents=False)) and not _hides_gpus(each)
     ]
     if images and (index is not None or selects) and recognised(images[0], facts) is None:
         yield Finding(

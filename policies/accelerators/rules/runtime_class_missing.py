@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from policies.accelerators.gpu_images import gpu_images
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.data import load_list, table
 from policies.core.facts import WholeObjects
-from policies.core.settings import Field, Model
 from policies.kube.group_kinds import DAEMON_SET, GroupKind
 from policies.kube.images import image_matches
 from policies.kube.objects.nodes import Node
@@ -19,18 +18,6 @@ _NAME: Final = "nvidia"
 _BY_NAME_ONLY: Final = re.compile(r"\+(?:k3s|rke2)")
 """Kubelets of distributions whose default runtime gives no GPU.
 Source: https://docs.k3s.io/advanced#nvidia-container-runtime"""
-
-
-class GpuAgent(Model):
-    """An entry of the table gpu_agents.yaml."""
-
-    image: str = Field(description="a glob of the image's path")
-    source: str = Field(description="the page that shows that it needs NVIDIA's runtime")
-
-
-@table
-def _agents() -> tuple[str, ...]:
-    return tuple(each.image for each in load_list(GpuAgent, "policies.accelerators", "gpu_agents.yaml"))
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -58,7 +45,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _is_agent(pod: PodSpec) -> bool:
     """Whether a container uses the GPUs of its node without a request."""
-    return any(image_matches(each.image, _agents()) for each in pod.containers)
+    return any(image_matches(each.image, gpu_images(agents=True)) for each in pod.containers)
 
 
 def _asks(pod: PodSpec) -> bool:

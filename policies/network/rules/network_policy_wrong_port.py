@@ -45,8 +45,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _policies(cluster: WholeObjects, namespace: str) -> list[NetworkPolicy]:
-    every = (readable(obj, NetworkPolicy) for obj in cluster.every(NETWORK_POLICY, namespace))
-    return [each for each in every if each is not None]
+    return list(cluster.typed(NETWORK_POLICY, namespace, NetworkPolicy))
 
 
 def _at_server(template: PodTemplate, policies: list[NetworkPolicy], facts: Facts) -> Findings:

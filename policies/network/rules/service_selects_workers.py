@@ -19,7 +19,6 @@ from policies.kube.names import listed
 from policies.kube.objects.jobs import CronJob
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.pods import PodSpec, PodTemplateSpec
-from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import LeaderWorkerSet
 from policies.kube.pods import Role
@@ -92,8 +91,8 @@ def _has_earlier(target: Target, service: Service, facts: Facts) -> bool:
     right for all."""
     if facts.whole is None or target.kind != CRON_JOB:
         return False
-    others = (readable(obj, CronJob) for obj in facts.whole.every(CRON_JOB, facts.namespace))
-    earlier = (each.spec.job_template.spec.template for each in others if each and each.name < target.name)
+    others = facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
+    earlier = (each.spec.job_template.spec.template for each in others if each.name < target.name)
     return any(selects(service, each.metadata.labels) and not _serves(each) for each in earlier)
 
 

@@ -10,7 +10,6 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.objects.nodes import Node, only_node, pinned_to_one_node
 from policies.kube.objects.pods import PodSpec
-from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import DaemonSet, Replicated
 from policies.kube.pods import Role
 from policies.rollouts.rollouts import (
@@ -107,10 +106,9 @@ def _others(
         own = (other.kind, other.name) == (target.kind.kind, target.name)
         if not own and _node(second, facts) == node and port in _ports(second) and minimum_of(other, facts):
             yield f"{other.kind} {other.name}", f"node {node}"
-    for obj in cluster.every(DAEMON_SET, facts.namespace):
-        daemons = readable(obj, DaemonSet)
-        second = PodSpec() if daemons is None else daemons.spec.template.spec
-        if daemons is not None and port in _ports(second) and _is_wherever(second, pod):
+    for daemons in cluster.typed(DAEMON_SET, facts.namespace, DaemonSet):
+        second = daemons.spec.template.spec
+        if port in _ports(second) and _is_wherever(second, pod):
             yield f"DaemonSet {daemons.name}", "every such node"
 
 

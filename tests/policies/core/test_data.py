@@ -50,7 +50,6 @@ def test_every_file_is_somebodys() -> None:
     presets = {f"policies/servers/{preset}.yaml" for preset in known_presets()}
     tables = {
         "policies/accelerators/sharing.yaml",
-        "policies/accelerators/gpu_agents.yaml",
         "policies/accelerators/gpu_images.yaml",
         "policies/accelerators/rank_launchers.yaml",
         "policies/accelerators/vendors.yaml",
