@@ -101,6 +101,7 @@ def own_rules(namespace: str = "") -> Mapping[str, Rule]:
     return MappingProxyType({own.id: own})
 
 
+@cache
 def rules() -> Mapping[str, Rule]:
     """All rules by id, sorted by family."""
     every = sorted([*registry.rules().values(), *own_rules().values()], key=registry.sort_key)
