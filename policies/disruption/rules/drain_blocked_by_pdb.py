@@ -36,7 +36,10 @@ from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruption
 from policies.kube.objects.workloads import Replicated
 from policies.rollouts.rollouts import count_of, minimum_of, minimum_replicas, pods_per_replica, replicas_of
 
-_HINT: Final = "Allow one eviction: set maxUnavailable to 1, or run more replicas than minAvailable requires."
+_HINT: Final = (
+    "Set maxUnavailable to 1, which allows one eviction. So do more replicas than minAvailable, if they keep "
+    "no state of their own."
+)
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -190,7 +193,8 @@ def _workload(target: Target, facts: Facts) -> Findings:
                 f"PodDisruptionBudget {budget.name} selects this workload, which has "
                 f"{_replicas(replicas)}: {_needed(least, replicas)}, so no pod can be evicted and node "
                 "drains block.",
-                "Run more replicas than the budget's minAvailable, or give the budget maxUnavailable 1.",
+                "Give the budget maxUnavailable 1, or run more replicas than its minAvailable, if they keep no "
+                "state of their own.",
                 Certainty.UNDECIDED,
             )
 
