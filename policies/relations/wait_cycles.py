@@ -8,7 +8,8 @@ counts as one that may answer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -28,6 +29,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
+from policies.kube.objects.services import Service
 from policies.relations.links import Link, Relation, blocking_links
 
 MAX_WAITERS: Final = 256
@@ -159,69 +161,78 @@ def _is_certain(link: Link) -> bool:
 class _Edge(Struct, frozen=True):
     link: Link
     service: str
-    providers: tuple[Identity, ...]
+    group: int
+    """The providers of the Service, in the search's groups."""
 
 
 class _Search:
-    """The workloads that a workload waits for, directly and through others."""
+    """The workloads that a workload waits for, directly and through others.
+
+    Many Services may select the same many workloads. So the workloads behind a selector are found once, and
+    each step takes time that grows with the links and the groups, not with their product.
+    """
 
     def __init__(self, start: Waiter, labels: Mapping[str, str], cluster: Cluster) -> None:
         """`labels`: those of the start's pods."""
         self._start, self._labels, self._cluster = start, labels, cluster
         self._waiters: dict[Identity, Waiter] = {start.identity: start}
+        self._queue = deque([start])
         self._edges: dict[Identity, list[_Edge]] = {}
+        self._groups: list[tuple[Identity, ...]] = []
+        self._known_groups: dict[tuple[object, ...], int] = {}
 
     def run(self) -> bool:
         """Follow the waits; False if they lead to too many workloads."""
-        queue = deque([self._start])
-        while queue:
-            waiter = queue.popleft()
+        while self._queue:
+            waiter = self._queue.popleft()
             edges = self._edges[waiter.identity] = []
             for link in waiter.links:
                 found = resolve(link.host, waiter.namespace, self._cluster)
-                providers = self._providers(found) if found and _needs_ready_pod(found, link) else []
-                if not found or not providers:
+                if not found or not _needs_ready_pod(found, link):
                     continue
-                edges.append(_Edge(link, found.name, tuple(each.identity for each in providers)))
-                for provider in providers:
-                    if provider.identity not in self._waiters:
-                        self._waiters[provider.identity] = provider
-                        queue.append(provider)
+                group = self._group(found)
+                if self._groups[group]:
+                    edges.append(_Edge(link, found.name, group))
                 if len(self._waiters) > MAX_WAITERS:
                     return False
         return True
 
+    def _group(self, found: ResolvedService) -> int:
+        """The workloads behind a Service, as an index: it answers if one of them is ready."""
+        owner = found.pod.rpartition("-")[0] if found.pod else ""
+        key = (found.namespace, owner, tuple(found.service.spec.selector.items()))
+        group = self._known_groups.get(key)
+        if group is None:
+            group = self._known_groups[key] = len(self._groups)
+            providers = self._providers(found)
+            if found.pod:
+                providers = [each for each in providers if each.kind == "StatefulSet" and each.name == owner]
+            self._groups.append(tuple(each.identity for each in providers))
+            for provider in providers:
+                if provider.identity not in self._waiters:
+                    self._waiters[provider.identity] = provider
+                    self._queue.append(provider)
+        return group
+
     def _providers(self, found: ResolvedService) -> list[Waiter]:
-        """The workloads behind a Service: it answers if one of them is ready."""
         listing = self._cluster.listing(Resource.WORKLOADS, found.namespace) or NO_OBJECTS
-        providers: list[Waiter] = []
-        if found.namespace == self._start.namespace and selects(found.service, self._labels):
-            providers.append(self._start)
-        for obj in selected_workloads(found.service, listing):
-            waiter = _read_once(obj, found.namespace, listing)
-            if waiter.identity != self._start.identity:
-                providers.append(waiter)
-            if len(providers) > MAX_WAITERS:
-                break
-        if found.pod:
-            owner = found.pod.rpartition("-")[0]
-            providers = [each for each in providers if each.kind == "StatefulSet" and each.name == owner]
-        return providers
+        own = found.namespace == self._start.namespace and selects(found.service, self._labels)
+        others = _selected(found.service, found.namespace, listing)
+        return [self._start] * own + [each for each in others if each.identity != self._start.identity]
 
     def cycle(self, blocks: Callable[[Link], bool]) -> Cycle | None:
         """The shortest cycle through the start, of links that block."""
-        blocked = set(self._waiters)
-        while free := {each for each in blocked if not any(self._blocking(each, blocks, blocked))}:
-            blocked -= free  # the rest: workloads that can only start after another blocked one
-        if self._start.identity not in blocked:
-            return None
+        visited = self._answering(blocks)
         previous: dict[Identity, WaitStep] = {}
         queue = deque([self._start.identity])
         while queue:
             at = queue.popleft()
-            for edge in self._blocking(at, blocks, blocked):
+            for edge in self._edges.get(at, ()):
+                if edge.group in visited or not blocks(edge.link):
+                    continue
+                visited.add(edge.group)
                 step = WaitStep(self._waiters[at], edge.link, edge.service)
-                for provider in edge.providers:
+                for provider in self._groups[edge.group]:
                     if provider == self._start.identity:
                         return Cycle(_steps_to(step, previous))
                     if provider not in previous:
@@ -229,13 +240,31 @@ class _Search:
                         queue.append(provider)
         return None
 
-    def _blocking(
-        self, identity: Identity, blocks: Callable[[Link], bool], blocked: set[Identity]
-    ) -> Iterator[_Edge]:
-        """The waits of a workload that only end through blocked workloads."""
-        for edge in self._edges.get(identity, ()):
-            if blocks(edge.link) and blocked.issuperset(edge.providers):
-                yield edge
+    def _answering(self, blocks: Callable[[Link], bool]) -> set[int]:
+        """The groups with a workload that can start: each of its waits ends through such a group."""
+        waits: dict[Identity, int] = dict.fromkeys(self._waiters, 0)
+        waiting: dict[int, list[Identity]] = {}
+        member_of: dict[Identity, list[int]] = {}
+        for identity, edges in self._edges.items():
+            for edge in edges:
+                if blocks(edge.link):
+                    waits[identity] += 1
+                    waiting.setdefault(edge.group, []).append(identity)
+        for group, providers in enumerate(self._groups):
+            for provider in providers:
+                member_of.setdefault(provider, []).append(group)
+        free = [identity for identity, count in waits.items() if not count]
+        answering: set[int] = set()
+        while free:
+            for group in member_of.get(free.pop(), ()):
+                if group in answering:
+                    continue
+                answering.add(group)
+                for identity in waiting.get(group, ()):
+                    waits[identity] -= 1
+                    if not waits[identity]:
+                        free.append(identity)
+        return answering
 
 
 def _steps_to(last: WaitStep, previous: Mapping[Identity, WaitStep]) -> tuple[WaitStep, ...]:
@@ -252,6 +281,18 @@ def _needs_ready_pod(found: ResolvedService, link: Link) -> bool:
         return found.headless and not publishes
     # A pod that is published early refuses connections while its own init containers wait.
     return not publishes or link.relation is Relation.WAITS
+
+
+def _selected(service: Service, namespace: str, listing: Listing) -> tuple[Waiter, ...]:
+    """The workloads that a Service selects, at most one more than a search may have; found once for all
+    reviews."""
+    key = (namespace, *service.spec.selector.items())
+    return listing.derive(_cache).once_for(key, _waiters_behind, service, namespace, listing)
+
+
+def _waiters_behind(service: Service, namespace: str, listing: Listing) -> tuple[Waiter, ...]:
+    found = islice(selected_workloads(service, listing), MAX_WAITERS + 1)
+    return tuple(_read_once(obj, namespace, listing) for obj in found)
 
 
 def _read_once(obj: Json, namespace: str, listing: Listing) -> Waiter:

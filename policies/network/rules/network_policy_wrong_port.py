@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -50,7 +50,9 @@ def _policies(cluster: WholeObjects, namespace: str) -> list[NetworkPolicy]:
 
 def _at_server(template: PodTemplate, policies: list[NetworkPolicy], facts: Facts) -> Findings:
     """Services whose requests to these pods no rule for incoming connections allows."""
-    restricting = [each for each in policies if "Ingress" in each.spec.types and each.spec.ingress]
+    restricting = [
+        (each, each.spec.ingress) for each in policies if "Ingress" in each.spec.types and each.spec.ingress
+    ]
     declared = {
         number: (name, container)
         for container in template.containers(Role.MAIN, Role.SIDECAR)
@@ -60,8 +62,9 @@ def _at_server(template: PodTemplate, policies: list[NetworkPolicy], facts: Fact
         for port in service.spec.ports:
             named = (number for number, (name, _) in declared.items() if name and name == port.target_port)
             sent = port.target_port if isinstance(port.target_port, int) else next(named, None)
-            policy = _wrong(port, sent, [(each, each.spec.ingress) for each in restricting])
-            if sent in declared and port.port not in declared and policy is not None:
+            if sent is None or sent not in declared or port.port in declared:
+                continue
+            if (policy := _wrong(port, sent, restricting)) is not None:
                 yield _finding(template, declared[sent][1], policy, service, port, sent)
 
 
@@ -69,15 +72,18 @@ def _at_client(
     template: PodTemplate, policies: list[NetworkPolicy], cluster: WholeObjects, facts: Facts
 ) -> Findings:
     """Services that these pods ask, and that no rule for outgoing connections allows."""
-    restricting = [each for each in policies if "Egress" in each.spec.types and each.spec.egress]
+    restricting = [
+        (each, each.spec.egress) for each in policies if "Egress" in each.spec.types and each.spec.egress
+    ]
     for container in template.containers() if restricting else ():
         for name, namespace, number in _asked(container, facts.namespace):
             obj = cluster.named(SERVICE, namespace, name)
             service = None if obj is None else readable(obj, Service)
             for port in () if service is None or not service.has_address else service.spec.ports:
                 sent = port.target_port if isinstance(port.target_port, int) else None
-                policy = _wrong(port, sent, [(each, each.spec.egress) for each in restricting])
-                if service is not None and port.port == number and sent and policy is not None:
+                if service is None or sent is None or port.port != number:
+                    continue
+                if (policy := _wrong(port, sent, restricting)) is not None:
                     yield _finding(template, container, policy, service, port, sent)
 
 
@@ -93,7 +99,7 @@ def _asked(container: Container, own: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _wrong(
-    port: ServicePort, sent: int | None, restricting: list[tuple[NetworkPolicy, _Rules]]
+    port: ServicePort, sent: int, restricting: Sequence[tuple[NetworkPolicy, _Rules]]
 ) -> NetworkPolicy | None:
     """A policy that allows a port of a Service, if none allows the port of the pods that it sends to."""
     if not sent or not port.port or sent == port.port:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.facts import BY_NAME
 from policies.core.pod_view import PodView
 from policies.core.services import selecting
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
@@ -53,10 +54,11 @@ def _services(target: Target, labels: Mapping[str, str], facts: Facts) -> Iterat
 def _named(name: str, facts: Facts) -> Iterator[tuple[PodView, Replicated]]:
     """The workloads of a name that run, with their pods."""
     workloads = facts.objects(Replicated)
-    if workloads is None or next(workloads.all_named(name), None) is None:
+    if workloads is None:
         return
-    for obj, workload in zip(workloads.listing, workloads, strict=True):
-        if workload.name == name and minimum_of(workload, facts):
+    for obj in workloads.listing.by(BY_NAME)[name]:
+        workload = workloads.typed(obj)
+        if minimum_of(workload, facts):
             yield facts.view(mapping(obj, "spec", "template")), workload
 
 

@@ -15,6 +15,9 @@ from webhook.manifests.files import Document, parse
 FEW, MANY = 12, 96
 STEEPEST = 1.1
 """The exponent: 1 is linear."""
+STEEPEST_OF_SHARED = 1.5
+"""The exponent where each Service selects the pods of each application, which makes as many pairs as the
+square. Each waits for the next, so a search that starts at one of them finds all."""
 
 APPLICATION = """\
 apiVersion: apps/v1
@@ -94,16 +97,23 @@ spec: {hard: {count/pods: "100000", requests.storage: 1Pi}}
 """
 
 
-def documents(number: int, *, files: bool) -> Iterator[Document]:
+WAITS = """\
+      initContainers:
+      - {name: wait, image: busybox, command: [sh, -c, "until nc -z app-NEXT 80; do sleep 1; done"]}
+"""
+
+
+def documents(number: int, application: str, *, files: bool) -> Iterator[Document]:
     """So many applications, in one file or in a directory each."""
     yield from parse("all.yaml", ONCE)
     for each in range(number):
-        yield from parse(f"{each}/app.yaml" if files else "all.yaml", APPLICATION.replace("-N", f"-{each}"))
+        text = application.replace("-NEXT", f"-{(each + 1) % number}").replace("-N", f"-{each}")
+        yield from parse(f"{each}/app.yaml" if files else "all.yaml", text)
 
 
-def work(number: int, *, files: bool) -> int:
+def work(number: int, application: str = APPLICATION, *, files: bool) -> int:
     """The calls that a review of so many applications takes."""
-    found, config = list(documents(number, files=files)), load({})
+    found, config = list(documents(number, application, files=files)), load({})
 
     def review() -> None:
         sources = [str(Path(each.source)) for each in found]
@@ -123,3 +133,13 @@ def test_many_applications_with_a_directory_each() -> None:
     work(1, files=True)
     least, most = work(FEW, files=True), work(MANY, files=True)
     assert math.log(most / least) / math.log(MANY / FEW) <= STEEPEST, (least, most)
+
+
+def test_many_applications_that_share_a_label() -> None:
+    shared = APPLICATION.replace("selector: {app: app-N}", "selector: {part-of: all}")
+    shared = shared.replace(
+        "      containers:\n      - name: server", f"{WAITS}      containers:\n      - name: server"
+    )
+    work(1, shared, files=False)
+    least, most = work(FEW, shared, files=False), work(MANY, shared, files=False)
+    assert math.log(most / least) / math.log(MANY / FEW) <= STEEPEST_OF_SHARED, (least, most)
