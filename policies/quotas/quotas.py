@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from policies.core.facts import Facts
+from policies.core.facts import Facts, WholeObjects
 from policies.core.listing import Listing
 from policies.core.lives import run_of
 from policies.core.pod_templates import pod_templates
@@ -382,38 +382,70 @@ class _Manifests:
                     yield (workload.kind, workload.name), pods
 
 
-def used_by_other_groups(target: Target, quota: ResourceQuota, facts: Facts) -> dict[str, Amounts]:
-    """What each other group among the manifests takes whose pods wait for each other, by its kind and name.
-    Groups that a person or a queue starts later take nothing."""
-    cluster = facts.whole
-    found: dict[str, Amounts] = {}
-    if cluster is None:
-        return found
+class _OfGroups(Struct, frozen=True):
+    """What a quota counts of groups whose pods wait for each other."""
+
+    quota: ResourceQuota
+    """Kept, so that no other quota gets the same id."""
+    used: dict[str, Amounts]
+    """By the kind and name of a group."""
+    most: Amounts
+    """The greatest amount of each resource."""
+
+
+def group_without_room(target: Target, match: QuotaMatch, facts: Facts) -> tuple[str, Room] | None:
+    """Another group among the manifests, earlier by kind and name, next to which the quota has no room for
+    this one. Groups that a person or a queue starts later are none. Raises ValueError."""
+    if facts.whole is None:
+        return None
+    key = (facts.namespace, id(match.quota))
+    groups = facts.whole.cache.once_for(key, _used_by_groups, match.quota, facts.whole, facts)
+    own = f"{target.kind.kind} {target.name}"
+    for who, usage in groups.used.items() if _is_full(match.room(groups.most)) else ():
+        room = match.room(usage) if who < own else None
+        if room is not None and _is_full(room):
+            return who, room
+    return None
+
+
+def _is_full(room: Room | None) -> bool:
+    return room is not None and room.replicas < 1
+
+
+def _used_by_groups(quota: ResourceQuota, cluster: WholeObjects, facts: Facts) -> _OfGroups:
+    """A group of which the quota counts only a part of the pods is left out."""
+    used: dict[str, Amounts] = {}
+    most: dict[str, Decimal] = {}
+    for who, pods in cluster.cache.once_for(facts.namespace, _groups, cluster, facts).items():
+        if all(each is not None and covers(quota, each) for each in pods):
+            used[who] = _sum(each.usage for each in pods if each is not None)
+            most |= {name: max(amount, most.get(name, amount)) for name, amount in used[who].items()}
+    return _OfGroups(quota, used, most)
+
+
+def _groups(cluster: WholeObjects, facts: Facts) -> dict[str, list[Pods | None]]:
+    """The pods of the groups of a namespace that start at once, read once for all reviews and quotas."""
+    found: dict[str, list[Pods | None]] = {}
     for workload in (each for each in known_workloads() if each.group):
         for obj in islice(cluster.every(workload.gk, facts.namespace), _MAX_GROUPS):
-            other = Target(obj, workload.gk, pod_templates(obj, {workload.gk: workload}))
-            if (other.kind, other.name) == (target.kind, target.name):
-                continue
+            group = Target(obj, workload.gk, pod_templates(obj, {workload.gk: workload}))
             try:
-                usage = _of_group(other, quota, facts)
+                pods = _pods_of_group(group, facts)
             except WrongTypeError:
                 continue  # its own review says so
-            if usage:
-                found[f"{other.kind.kind} {other.name}"] = usage
+            if pods:
+                found[f"{group.kind.kind} {group.name}"] = pods
     return found
 
 
-def _of_group(group: Target, quota: ResourceQuota, facts: Facts) -> Amounts:
-    """What the quota counts of a group that starts at once; nothing if it counts only a part of the pods."""
+def _pods_of_group(group: Target, facts: Facts) -> list[Pods | None]:
     run = run_of(group.obj)
     if run is None or not run.creates_pods:
-        return {}
+        return []
     counts = pods_in_group(group)
-    pods = [pods_of(each.view, counts.get(each.path, 0), facts) for each in group.templates]
-    counted = [each for each in pods if each is not None and covers(quota, each)]
-    if sum(counts.values()) < _GROUP or len(counted) < len(pods):
-        return {}
-    return _sum(each.usage for each in counted)
+    if sum(counts.values()) < _GROUP:
+        return []
+    return [pods_of(each.view, counts.get(each.path, 0), facts) for each in group.templates]
 
 
 def _sum(usages: Iterable[Amounts]) -> dict[str, Decimal]:

@@ -9,11 +9,11 @@ from policies.quotas.quotas import (
     REPLICATED,
     QuotaMatch,
     Room,
+    group_without_room,
     in_use,
     is_running,
     missing_resources,
     quota_matches,
-    used_by_other_groups,
     used_by_other_manifests,
 )
 from policies.rollouts.rollouts import RolloutOutcome, outcome
@@ -98,19 +98,17 @@ def _next_to_groups(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         return
     if in_use(each.quota) is not None:
         return  # those that run are among the pods in use
-    others = used_by_other_groups(target, each.quota, facts)
-    for who, usage in others.items():
-        room = each.room(dict(usage))
-        if room is not None and room.replicas < 1 and who < f"{target.kind.kind} {target.name}":
-            yield Finding(
-                _resources(each.templates[0]),
-                f"ResourceQuota {room.quota} allows {room.limit}. {who} takes {room.amount(room.used)}, "
-                f"and this {target.kind.kind} takes {room.amount(room.per_replica)}. If both start, each "
-                "may get only some of its pods, which wait for the rest.",
-                "Admit them as groups with a Kueue queue or another gang scheduler, or raise the quota.",
-                Certainty.LIKELY,
-            )
-            return
+    found = group_without_room(target, each, facts)
+    if found is not None:
+        who, room = found
+        yield Finding(
+            _resources(each.templates[0]),
+            f"ResourceQuota {room.quota} allows {room.limit}. {who} takes {room.amount(room.used)}, "
+            f"and this {target.kind.kind} takes {room.amount(room.per_replica)}. If both start, each "
+            "may get only some of its pods, which wait for the rest.",
+            "Admit them as groups with a Kueue queue or another gang scheduler, or raise the quota.",
+            Certainty.LIKELY,
+        )
 
 
 def _short(target: Target, each: QuotaMatch, room: Room, why: str, certainty: Certainty) -> Finding:

@@ -75,6 +75,15 @@ spec:
   ingressClassName: nginx
   rules: [{http: {paths: [{path: /N, backend: {service: {name: app-N, port: {number: 80}}}}]}}]
 ---
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: group-N}
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: pytorch, image: "registry.example/train:1", args: [torchrun]}]}}
+---
 apiVersion: batch/v1
 kind: Job
 metadata: {name: job-N}
