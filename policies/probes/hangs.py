@@ -26,7 +26,7 @@ from policies.probes.liveness_program import (
 )
 from policies.probes.probe import LIVENESS
 from policies.probes.recognition import Server
-from policies.probes.serving import recognised
+from policies.probes.serving import is_kuberay_container, recognised
 from policies.probes.standard_probes_settings import StandardProbes
 
 
@@ -70,6 +70,8 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     """What happens if the server in a container with these probes hangs."""
     probe, server = container.spec.get(LIVENESS), recognised(container, facts)
     timing = container.typed.liveness_probe
+    if not probe and is_kuberay_container(template.view, container, facts):
+        return Hang(None, "KubeRay gives its pods a livenessProbe, which asks Ray for its own health")
     if not probe or timing is None:
         doubt = doubt_about(container, server, server_port(container, server)) if server else None
         return Hang(False, "it has no livenessProbe", change=f"{doubt[1]}." if doubt else f"Add {_CANARY}.")

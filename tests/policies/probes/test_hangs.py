@@ -1,0 +1,27 @@
+"""Whether a hang is noticed, where an operator sets the probes."""
+
+from __future__ import annotations
+
+from policies.core.facts import Facts
+from policies.core.pod_templates import pod_templates
+from policies.core.workloads import known_workloads
+from policies.kube.json import Json
+from policies.probes.hangs import hang_of
+
+CONTAINERS = [{"name": "ray", "image": "rayproject/ray:2.40.0"}, {"name": "api", "image": "own/api:1"}]
+RAY_CLUSTER: Json = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayCluster",
+    "metadata": {"name": "ray"},
+    "spec": {"headGroupSpec": {"template": {"spec": {"containers": CONTAINERS}}}},
+}
+
+
+def test_kuberay_sets_the_probes_of_its_own_container() -> None:
+    (head,) = pod_templates(RAY_CLUSTER, {each.gk: each for each in known_workloads()})
+    ray, api = (hang_of(head, each, Facts()) for each in head.containers())
+    assert ray.noticed is None
+    assert "KubeRay gives its pods a livenessProbe" in ray.by
+    assert not ray.change
+    assert api.noticed is False
+    assert api.change
