@@ -43,7 +43,9 @@ HELD_OUT = (
     "not contain the manifest. From the threads of round 5, 51 were left out: in 32 no manifest shows the "
     "cause, and 19 do not contain the manifest. From those about model servers of round 6, 31 were left out: "
     "in 19 no manifest shows the cause, and 12 do not contain the manifest. From those about training of "
-    "round 6, 68 were left out: in 48 no manifest shows the cause, and 20 do not contain the manifest."
+    "round 6, 68 were left out: in 48 no manifest shows the cause, and 20 do not contain the manifest. From "
+    "those about training of round 7, 33 were left out: in 27 no manifest shows the cause, and 6 do not "
+    "contain the manifest."
 )
 HELD_OUT_ROUND = "In round {number} the first run caught {caught} of {all} ({share} %): {areas}."
 
