@@ -355,6 +355,7 @@ class PodSpec(Part):
     scheduler_name: str = ""
     priority_class_name: str = ""
     runtime_class_name: str | None = None
+    service_account_name: str = ""
     host_network: bool = False
     host_pid: bool = msgspec.field(default=False, name="hostPID")
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")

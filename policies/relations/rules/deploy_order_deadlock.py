@@ -1,15 +1,26 @@
-"""deploy-order-deadlock: workloads that wait for or read objects that Argo CD or Helm deploys after them."""
+"""deploy-order-deadlock: workloads that wait for or need objects that Argo CD or Helm deploys after them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from msgspec import Struct
+
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.dns import resolve
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads
-from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, JOB, POD, STATEFUL_SET
+from policies.kube.group_kinds import (
+    DAEMON_SET,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    GroupKind,
+)
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import read, readable
 from policies.kube.objects.services import Service
@@ -21,12 +32,14 @@ _MAX: Final = 8
 """The number of waits of one workload that are compared with the order."""
 _INSTANCE: Final = "app.kubernetes.io/instance"
 """Charts label the objects of one release with it; Argo CD labels those of one application."""
+_DEFAULT_ACCOUNT: Final = "default"
+"""kube-controller-manager creates this ServiceAccount in every namespace."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     """One finding: what deploys the workload later is right for all that it waits for."""
     if target.replicas:
-        first = next(_read_too_early(target, facts), None)
+        first = next(_needed_too_early(target, facts), None)
         waiting = _waits_too_early(target, facts)
         if first is not None and (waiting is None or waiting.certainty is not Certainty.CERTAIN):
             yield first
@@ -53,15 +66,16 @@ def _waits_too_early(target: Target, facts: Facts) -> Finding | None:
     return None
 
 
-def _read_too_early(target: Target, facts: Facts) -> Findings:
-    """A ConfigMap, Secret or claim that the pods need, and that is deployed after the workload has ended."""
+def _needed_too_early(target: Target, facts: Facts) -> Findings:
+    """A ConfigMap, Secret, claim or ServiceAccount that the pods need, and that is deployed after the
+    workload has ended."""
     manifests = facts.whole
     obj = target.read(Object)
     if manifests is None:
         return
     for template in target.templates:
-        for each in objects_read(template):
-            found = None if each.optional else manifests.named(each.kind, facts.namespace, each.name)
+        for need in _needs(template):
+            found = manifests.named(need.kind, facts.namespace, need.name)
             other = None if found is None else readable(found, Object)
             if other is None or not other.is_manifest:
                 continue
@@ -72,16 +86,37 @@ def _read_too_early(target: Target, facts: Facts) -> Findings:
             own, later = position_of(obj), position_of(other)
             if own is None or later is None or later.rank <= own.rank:
                 continue
-            verb, what = "mounts" if each.mounted else "reads", f"{each.kind.kind} {each.name}"
+            what = f"{need.kind.kind} {need.name}"
             done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
             yield Finding(
-                each.path,
-                f"The pod {verb} {what}, which {tool} deploys {later.description}, after this "
-                f"{target.kind.kind} ({own.description}) is {done}. Unless it exists before, none of its "
-                "containers starts, and the first deployment never completes.",
+                need.path,
+                f"The pod {need.verb} {what}, which {tool} deploys {later.description}, after this "
+                f"{target.kind.kind} ({own.description}) is {done}. Unless it exists before, "
+                f"{need.without}, and the first deployment never completes.",
                 f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}.",
                 Certainty.LIKELY,
             )
+
+
+class _Need(Struct, frozen=True):
+    """An object without which a pod does not start."""
+
+    kind: GroupKind
+    name: str
+    path: str
+    verb: str
+    without: str
+
+
+def _needs(template: PodTemplate) -> Iterator[_Need]:
+    for each in objects_read(template):
+        if not each.optional:
+            verb = "mounts" if each.mounted else "reads"
+            yield _Need(each.kind, each.name, each.path, verb, "none of its containers starts")
+    account = template.typed.spec.service_account_name
+    if account not in ("", _DEFAULT_ACCOUNT):
+        path = f"{template.spec_path}.serviceAccountName"
+        yield _Need(SERVICE_ACCOUNT, account, path, "runs as", "no pod is created")
 
 
 def _compared(target: Target, link: Link, service: Service, providers: list[Object]) -> Finding | None:
