@@ -11,6 +11,7 @@ from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import TypedIndex
+from policies.core.lives import runs_in
 from policies.core.volumes import class_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
 from policies.kube.names import listed
@@ -136,9 +137,11 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
 
 
 def _held_by_a_server(target: Target, template: PodTemplate, facts: Facts) -> Findings:
-    """A finding about a ReadWriteOnce claim that a Job fills on other nodes than those of its servers."""
+    """A finding about a ReadWriteOnce claim that a Job fills on other nodes than those of its servers, or
+    that each run of a CronJob shares with a server, which is there whenever a run starts."""
     pod = template.typed.spec
-    for path, claim in _claims_of(template, facts) if pod.node_selector else ():
+    scheduled = any(run.life.schedule for run in runs_in(target.obj))
+    for path, claim in _claims_of(template, facts) if pod.node_selector or scheduled else ():
         user = server_elsewhere(target, pod, claim, facts)
         if user is not None:
             yield Finding(
@@ -146,6 +149,18 @@ def _held_by_a_server(target: Target, template: PodTemplate, facts: Facts) -> Fi
                 f"Claim {claim.name} is {_ONE_NODE}, and {user.name} mounts it on other nodes than this pod "
                 "selects. If its volume is attached there first, this pod waits as long as the other runs.",
                 "Select the same nodes, run it as an init container, or use a ReadWriteMany claim.",
+                Certainty.LIKELY,
+            )
+            return
+        user = next(users_elsewhere(target, pod, claim, facts), None) if scheduled else None
+        if user is not None:
+            yield Finding(
+                path,
+                f"Claim {claim.name} is {_ONE_NODE}, and {user.name} mounts it all the time. A run of this "
+                f"{target.kind.kind} on another node waits for the volume, without an end if it has no "
+                "deadline.",
+                "Keep the runs on its node by a podAffinity, or give them a volume of their own or a "
+                "ReadWriteMany claim.",
                 Certainty.LIKELY,
             )
             return
