@@ -43,7 +43,8 @@ def _refused(run: Run) -> Findings:
         if each.greater is not None:
             first, what = each.greater[0], " above ".join(each.greater)
         else:
-            first, what = each.fields[-1].partition("=")[0], " with ".join(each.fields)
+            joined = " and " if each.fails else " with "
+            first, what = each.fields[-1].partition("=")[0], joined.join(each.fields)
         without = "".join(f" without {field}" for field in each.without)
         yield Finding(
             f"{field_path(steps)}.{first}",
