@@ -35,7 +35,7 @@ from policies.kube.objects.services import (
     VirtualService,
 )
 from policies.kube.objects.storage import ConfigMap, PersistentVolume, PersistentVolumeClaim, StorageClass
-from policies.kube.objects.webhooks import WebhookConfiguration
+from policies.kube.objects.webhooks import AdmissionPolicy, WebhookConfiguration
 from policies.kube.objects.workloads import (
     DaemonSet,
     Deployment,
@@ -70,6 +70,8 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.NAMESPACE: Namespace,
         gk.MUTATING_WEBHOOKS: WebhookConfiguration,
         gk.VALIDATING_WEBHOOKS: WebhookConfiguration,
+        gk.MUTATING_POLICY: AdmissionPolicy,
+        gk.VALIDATING_POLICY: AdmissionPolicy,
         GroupKind("networking.k8s.io", "Ingress"): Ingress,
         gk.NETWORK_POLICY: NetworkPolicy,
         GroupKind("gateway.networking.k8s.io", "HTTPRoute"): Route,

@@ -1,4 +1,4 @@
-"""Configurations of admission webhooks."""
+"""Configurations of admission webhooks, and policies that the API server evaluates itself."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ class RuleWithOperations(Part):
     api_groups: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     scope: str = "*"
+
+
+class NamedRule(RuleWithOperations):
+    """A rule of an AdmissionPolicy."""
+
+    resource_names: tuple[str, ...] = ()
 
 
 class MatchCondition(Part):
@@ -54,3 +60,32 @@ class WebhookConfiguration(Object):
         """Whether requests are refused while the webhook does not answer: the default since v1."""
         default = "Ignore" if self.api_version.endswith("/v1beta1") else "Fail"
         return (webhook.failure_policy or default) == "Fail"
+
+
+class ParamKind(Part):
+    api_version: str = ""
+    kind: str = ""
+
+
+class MatchResources(Part):
+    resource_rules: tuple[NamedRule, ...] = ()
+    exclude_resource_rules: tuple[NamedRule, ...] = ()
+    namespace_selector: LabelSelector = LabelSelector()
+    object_selector: LabelSelector = LabelSelector()
+
+
+class AdmissionPolicySpec(Part):
+    failure_policy: str = ""
+    param_kind: ParamKind | None = None
+    match_constraints: MatchResources = MatchResources()
+
+    @property
+    def fails_closed(self) -> bool:
+        """Whether requests are denied while the policy has no valid configuration: the default."""
+        return (self.failure_policy or "Fail") == "Fail"
+
+
+class AdmissionPolicy(Object):
+    """A MutatingAdmissionPolicy or ValidatingAdmissionPolicy."""
+
+    spec: AdmissionPolicySpec = AdmissionPolicySpec()

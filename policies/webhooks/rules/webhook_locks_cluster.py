@@ -1,4 +1,4 @@
-"""webhook-locks-cluster: webhooks that refuse or delay requests without which a cluster does not recover."""
+"""webhook-locks-cluster: webhooks and policies that refuse or delay requests without which a cluster does not recover."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from msgspec.structs import replace
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import DAEMON_SET, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from policies.core.workloads import is_builtin
+from policies.kube.group_kinds import (
+    DAEMON_SET,
+    MUTATING_POLICY,
+    MUTATING_WEBHOOKS,
+    VALIDATING_POLICY,
+    VALIDATING_WEBHOOKS,
+    kind_of,
+)
 from policies.kube.images import image_matches
 from policies.kube.json import maps, text
-from policies.kube.objects.webhooks import ServiceReference, Webhook, WebhookConfiguration
+from policies.kube.objects.webhooks import AdmissionPolicy, ServiceReference, Webhook, WebhookConfiguration
 from policies.webhooks.network_policies import hiding_policy
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
 
@@ -46,6 +54,9 @@ def _table() -> tuple[CriticalRequest, ...]:
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in (MUTATING_POLICY, VALIDATING_POLICY):
+        yield from _of_policy(target.read(AdmissionPolicy), facts)
+        return
     configuration = target.read(WebhookConfiguration)
     for index, webhook in enumerate(configuration.webhooks):
         yield from _hidden(webhook, index, configuration, facts)
@@ -70,6 +81,33 @@ def check(target: Target, facts: Facts) -> Findings:
                 "Ignore.",
                 "List only the resources that it needs in rules, or set timeoutSeconds to 3 or less.",
             )
+
+
+def _of_policy(policy: AdmissionPolicy, facts: Facts) -> Findings:
+    """A finding about a policy whose parameters are of a kind that the API server may not know yet.
+
+    Without that kind the API server denies each request that `matchConstraints` match, before it reads
+    bindings and `matchConditions` (k8s.io/apiserver v0.37.0, pkg/admission/plugin/policy/validating/dispatcher.go).
+    """
+    parameters, constraints = policy.spec.param_kind, policy.spec.match_constraints
+    if parameters is None or not policy.spec.fails_closed or constraints.exclude_resource_rules:
+        return
+    kind = kind_of({"apiVersion": parameters.api_version, "kind": parameters.kind})
+    if is_builtin(kind):
+        return
+    rules = tuple(each for each in constraints.resource_rules if not each.resource_names)
+    selectors = constraints.namespace_selector, constraints.object_selector
+    matched = Webhook(rules=rules, namespace_selector=selectors[0], object_selector=selectors[1])
+    first = next((each for each in _received(matched, facts) if each.patience), None)
+    if first is not None:
+        yield Finding(
+            "spec.failurePolicy",
+            f"The policy fails closed on {first.what}. While the API server does not know the kind of its "
+            f"parameters, {kind}, as after a restart, it denies them whatever bindings and "
+            f"matchConditions select: {first.loss}.",
+            "List only the resources that it needs in matchConstraints.resourceRules, or set failurePolicy to "
+            "Ignore.",
+        )
 
 
 def _hidden(webhook: Webhook, index: int, configuration: WebhookConfiguration, facts: Facts) -> Findings:
@@ -144,4 +182,4 @@ def _joined(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1] if words else "")))
 
 
-RULE = rule(__name__, check, (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS))
+RULE = rule(__name__, check, (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, MUTATING_POLICY, VALIDATING_POLICY))
