@@ -15,10 +15,11 @@ _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        # With hostNetwork loopback is the node's, and a native sidecar may be the server.
-        if template.typed.spec.host_network or any(template.containers(Role.SIDECAR)):
-            continue
-        for container in template.containers(Role.INIT):
+        if template.typed.spec.host_network:
+            continue  # loopback is the node's
+        for container in template.containers(Role.INIT, Role.SIDECAR):
+            if container.role is Role.SIDECAR:
+                break  # it may be the server
             summary = container_command(template, container)
             loops = [loop for loop in summary.loops if loop.hosts and not loop.bounded]
             if not loops or any(host.reach is not Reach.LOCAL for loop in loops for host in loop.hosts):
