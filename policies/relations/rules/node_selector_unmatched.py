@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.inventory import lasting
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -11,9 +12,9 @@ from policies.core.listing import Listing, is_manifest
 from policies.core.services import workloads_of
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import mapping
-from policies.kube.objects.nodes import HOSTNAME, NodePool, Taint
+from policies.kube.objects.nodes import HOSTNAME, Node, NodePool, Taint
 from policies.kube.objects.pods import PodSpec
-from policies.kube.scheduling import is_within_limits, required_keys, tolerates
+from policies.kube.scheduling import admits, is_within_limits, required_keys, tolerates
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
 from policies.relations.node_pools import MAX_POOLS, kept_out_by_taints, obstacle
 
@@ -31,7 +32,10 @@ def check(target: Target, facts: Facts) -> Findings:
     outcome = "No node runs the DaemonSet's pod" if on_each_node else "The pods stay Pending"
     for template in target.templates:
         if placement(template.view, facts) is None and is_within_limits(template.typed.spec):
-            yield from _tainted(template, nodes, outcome)
+            tainted = list(_tainted(template, nodes, outcome))
+            yield from tainted
+            if on_each_node and not tainted:
+                yield from _mistaken(template, nodes, settings)
             if not on_each_node:
                 yield from _following(template, facts)
     if on_each_node:
@@ -69,6 +73,30 @@ def _tainted(template: PodTemplate, nodes: Listing, outcome: str) -> Findings:
             "Tolerate the taint if these nodes are meant for the pods.",
             Certainty.UNDECIDED,
         )
+
+
+def _mistaken(template: PodTemplate, nodes: Listing, settings: GpuAffinity) -> Findings:
+    """A finding about a toleration of nodes with accelerators whose value none of them has."""
+    spec = template.typed.spec
+    for index, toleration in enumerate(spec.tolerations):
+        if toleration.operator not in ("", "Equal") or not settings.catalogue.vendor_of(toleration.key):
+            continue
+        taints = [
+            (node.name, taint)
+            for node in nodes.objects(Node)
+            for taint in lasting(node.spec.taints)
+            if taint.key == toleration.key and admits(spec, node.name, node.metadata.labels)
+        ]
+        if taints and not any(tolerates(spec, taint) for _, taint in taints):
+            name, taint = taints[0]
+            if toleration.effect in ("", taint.effect):
+                yield Finding(
+                    f"{template.spec_path}.tolerations[{index}].value",
+                    f"No pod of the DaemonSet runs on {name}. The toleration is of {taint.key} with the value "
+                    f"{toleration.value!r}, and the value of the taint is {taint.value!r}.",
+                    "Tolerate the taint with operator: Exists.",
+                    Certainty.LIKELY,
+                )
 
 
 def _without_pool(template: PodTemplate, obstacles: list[str]) -> Finding:
