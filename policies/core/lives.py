@@ -164,7 +164,10 @@ class Refused(Model):
         description="`path=value`, or `path` for any value but false and 0; `env[NAME]` is the element of a "
         "list with that name",
     )
-    without: tuple[str, ...] = Field((), description="the same, of which none may hold")
+    without: tuple[str, ...] = Field(
+        (), description="the same, of which none may hold; a finding names the first"
+    )
+    spec: tuple[str, ...] = Field((), description="the same of the spec, where `at` is a part of it")
     greater: tuple[str, str] | None = Field(None, description="a number that is greater than another one")
     fails: str = Field("", description="what fails with it, as half a sentence; empty: it is refused")
     instead: str = Field(description="what to write instead")
@@ -429,7 +432,7 @@ class Run(Struct, frozen=True):
         """What its operator refuses in it, with the steps of the map in the whole object."""
         for each in self.life.refused:
             for steps, node in _maps(self.spec, each.at):
-                if each.applies(node):
+                if each.applies(node) and all(_holds(self.spec, wanted) for wanted in each.spec):
                     yield (*self.steps, *steps), each
 
     @property

@@ -43,9 +43,10 @@ def _refused(run: Run) -> Findings:
         if each.greater is not None:
             first, what = each.greater[0], " above ".join(each.greater)
         else:
-            joined = " and " if each.fails else " with "
-            first, what = each.fields[-1].partition("=")[0], joined.join(each.fields)
-        without = "".join(f" without {field}" for field in each.without)
+            known, *others = (*each.spec, *each.fields)
+            joined = (" and " if each.fails else " with ").join(filter(None, (known, " and ".join(others))))
+            first, what = each.fields[-1].partition("=")[0], joined
+        without = "".join(f" without {field}" for field in each.without[:1])
         yield Finding(
             f"{field_path(steps)}.{first}",
             f"With {what}, {each.fails}."

@@ -92,8 +92,8 @@ def _mistaken(template: PodTemplate, nodes: Listing, settings: GpuAffinity) -> F
             if toleration.effect in ("", taint.effect):
                 yield Finding(
                     f"{template.spec_path}.tolerations[{index}].value",
-                    f"No pod of the DaemonSet runs on {name}. The toleration is of {taint.key} with the value "
-                    f"{toleration.value!r}, and the value of the taint is {taint.value!r}.",
+                    f"No pod of the DaemonSet runs on {name}. The toleration is of {taint.key} with the "
+                    f"value {toleration.value!r}, and the value of the taint is {taint.value!r}.",
                     "Tolerate the taint with operator: Exists.",
                     Certainty.LIKELY,
                 )

@@ -1,4 +1,4 @@
-"""webhook-locks-cluster: webhooks and policies that refuse or delay requests without which a cluster does not recover."""
+"""webhook-locks-cluster: webhooks and policies that refuse or delay requests that a cluster needs to live."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _of_policy(policy: AdmissionPolicy, facts: Facts) -> Findings:
     """A finding about a policy whose parameters are of a kind that the API server may not know yet.
 
     Without that kind the API server denies each request that `matchConstraints` match, before it reads
-    bindings and `matchConditions` (k8s.io/apiserver v0.37.0, pkg/admission/plugin/policy/validating/dispatcher.go).
+    bindings and `matchConditions`: k8s.io/apiserver v0.37.0,
+    pkg/admission/plugin/policy/validating/dispatcher.go.
     """
     parameters, constraints = policy.spec.param_kind, policy.spec.match_constraints
     if parameters is None or not policy.spec.fails_closed or constraints.exclude_resource_rules:
@@ -105,8 +106,8 @@ def _of_policy(policy: AdmissionPolicy, facts: Facts) -> Findings:
             f"The policy fails closed on {first.what}. While the API server does not know the kind of its "
             f"parameters, {kind}, as after a restart, it denies them whatever bindings and "
             f"matchConditions select: {first.loss}.",
-            "List only the resources that it needs in matchConstraints.resourceRules, or set failurePolicy to "
-            "Ignore.",
+            "List only the resources that it needs in matchConstraints.resourceRules, or set failurePolicy "
+            "to Ignore.",
         )
 
 
