@@ -44,8 +44,9 @@ HELD_OUT = (
     "cause, and 19 do not contain the manifest. From those about model servers of round 6, 31 were left out: "
     "in 19 no manifest shows the cause, and 12 do not contain the manifest. From those about training of "
     "round 6, 68 were left out: in 48 no manifest shows the cause, and 20 do not contain the manifest. From "
-    "those about training of round 7, 33 were left out: in 27 no manifest shows the cause, and 6 do not "
-    "contain the manifest."
+    "those about model servers of round 7, 36 were left out: in 22 no manifest shows the cause, and 14 do not "
+    "contain the manifest. From those about training of round 7, 33 were left out: in 27 no manifest shows "
+    "the cause, and 6 do not contain the manifest."
 )
 HELD_OUT_ROUND = "In round {number} the first run caught {caught} of {all} ({share} %): {areas}."
 
