@@ -106,6 +106,7 @@ class Reserved(Model):
 
     what: str = Field("", description="what fills the memory, such as `cached prompts`")
     flags: tuple[str, ...] = Field((), description="flags that set the amount")
+    key: tuple[str, ...] = Field((), description="the keys of the amount, if the flags have JSON as a value")
     env: tuple[str, ...] = Field((), description="environment variables that set the amount")
     unit: int = Field(description="bytes of 1 in the option's value")
     each: bool = Field(False, description="whether each accelerator's process reserves this amount")
@@ -141,6 +142,26 @@ class SharedMemory(Model):
     )
     why: str = Field(description="what needs the space: the end of a sentence that begins with `since`")
     source: str = Field(description="the documentation or thread that shows it")
+
+
+class SharedRegion(Model):
+    """A file in /dev/shm, as large as an option says, without which a server ends."""
+
+    images: tuple[str, ...] = Field((), description="the only images with it, written as those of a preset")
+    since: str = Field(
+        "",
+        pattern=r"^([0-9]+(\.[0-9]+)*)?$",
+        description="the first version with it, by the tag of the preset's images",
+    )
+    flags: tuple[str, ...] = Field(description="flags that set the size")
+    key: tuple[str, ...] = Field((), description="the keys of the size, if the flags have JSON as a value")
+    texts: tuple[str, ...] = Field((), description="texts in the flags' value, without which there is none")
+    unless_texts: tuple[str, ...] = Field((), description="texts with which the size is not known")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which there is none")
+    unless_env: tuple[str, ...] = Field((), description="variables with which there is none")
+    unit: int = Field(1, description="bytes of 1 in the option's value")
+    what: str = Field(description="what it contains")
+    source: str = Field(description="the documentation or code that shows it")
 
 
 class LinkVariable(Model):

@@ -36,6 +36,7 @@ from policies.probes.life import (
     Reserved,
     RootOnly,
     SharedMemory,
+    SharedRegion,
     SlowStart,
     Sockets,
 )
@@ -476,6 +477,7 @@ class Preset(Model):
     shared_memory: tuple[SharedMemory, ...] = Field(
         (), description="when its processes exchange data through /dev/shm, besides use of several GPUs"
     )
+    shared_regions: tuple[SharedRegion, ...] = Field((), description="files of known sizes in /dev/shm")
     link_variables: tuple[LinkVariable, ...] = Field(
         (),
         description="variables besides `portEnv` that it reads, and that Kubernetes sets for a Service with "

@@ -514,6 +514,16 @@ def release(version: str) -> tuple[int, ...]:
     return version_of(version)
 
 
+def is_since(server: Server, container: Container, since: str) -> bool:
+    """Whether a server has at least this version, by the tag of its image. Without a number in the tag, the
+    next start runs the newest version."""
+    if not server.own_image or "@" in container.image:
+        return False
+    if server.version:
+        return server.version >= release(since)
+    return not any(map(str.isdigit, repository_and_tag(container.image)[1]))
+
+
 def version_in(tag: str) -> str:
     """The version in a tag: 24.05 in `v24.05-py3` and in `main-v24.05`, b6800 in `server-b6800`; empty for a
     tag without one."""

@@ -205,7 +205,7 @@ def _memory(preset: Preset) -> Iterator[str]:
     for reserved in preset.reserves:
         each = " for each accelerator's process" if reserved.each else ""
         until = f", before version {reserved.before}" if reserved.before else ""
-        options = _code((*reserved.flags, *reserved.env))
+        options = _code(reserved.key[-1:] or (*reserved.flags, *reserved.env))
         what = "memory" if reserved.directory_env is None else "disk space"
         default = (
             f", {reserved.default} by default from version {reserved.since} on" if reserved.default else ""
@@ -217,6 +217,11 @@ def _memory(preset: Preset) -> Iterator[str]:
             or "several processes on more than 32 processors"
         )
         yield (f"needs more than 64 MiB of /dev/shm with {when}, because {shared.why}{_cited(shared.source)}")
+    for region in preset.shared_regions:
+        option = _code(region.key[-1:] or region.flags)
+        when = f" with {_code(region.texts)}" if region.texts else ""
+        since = f" since version {region.since}" if region.since else ""
+        yield f"keeps {region.what} in /dev/shm{when}{since}, as large as {option}{_cited(region.source)}"
 
 
 def _variables(preset: Preset) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""shared-memory-too-small: servers on several GPUs with the container runtime's default /dev/shm."""
+"""shared-memory-too-small: servers that need more than what /dev/shm of their container holds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.parallelism import devices, on_this_node, per_copy
 from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, greatest_size, has_default_shm, is_small
 from policies.containers.programs import launch_of
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.ray_pods import start_parameters
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import RAY_KINDS
@@ -15,8 +15,9 @@ from policies.kube.images import image_matches
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, whole_number
-from policies.probes.life import SharedMemory
-from policies.probes.recognition import Server
+from policies.probes.json_options import number_in
+from policies.probes.life import SharedMemory, SharedRegion
+from policies.probes.recognition import Server, is_since
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import pods_per_replica
 
@@ -27,6 +28,8 @@ _REQUIRED_ABOVE: Final = 10**10
 """Ray stores less on disk if /dev/shm is too small (`REQUIRE_SHM_SIZE_THRESHOLD`)."""
 _GB: Final = 10**9
 _DIGITS: Final = 15
+_FILLED: Final = 0.9
+"""The least part of an amount that whole blocks of a cache fill."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -38,7 +41,13 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
-            if server is None or _DISABLED_BY in launch_of(container).variables:
+            if server is None:
+                continue
+            found = _region(template, container, server)
+            if found is not None:
+                yield found
+                continue
+            if _DISABLED_BY in launch_of(container).variables:
                 continue
             needs = next(
                 (each for each in server.preset.shared_memory if _has(each, server, container)), None
@@ -60,6 +69,41 @@ def check(target: Target, facts: Facts) -> Findings:
                     "space left on device' when it starts or later.",
                     HINT,
                 )
+
+
+def _region(template: PodTemplate, container: Container, server: Server) -> Finding | None:
+    """A file of a known size that is larger than /dev/shm."""
+    size = greatest_size(template, container, DEFAULT_BYTES)
+    if not size or server.conditional or not on_this_node(server):
+        return None
+    for region in server.preset.shared_regions:
+        amount, option = _size_of(region, server, container)
+        if amount * _FILLED > size:
+            return Finding(
+                template.at(container, "volumeMounts"),
+                f"Container {container.name} ({server.name}) keeps {region.what} in /dev/shm, "
+                f"{amount / 2**30:.3g} GiB by {option}, but it has {size / 2**30:.2g} GiB. The server ends "
+                "with an error when it starts.",
+                "Give an emptyDir volume with medium Memory at /dev/shm a sizeLimit above that, and the "
+                "container as much more memory, or lower the option.",
+            )
+    return None
+
+
+def _size_of(region: SharedRegion, server: Server, container: Container) -> tuple[int, str]:
+    """The size of a file in bytes, and the option that sets it; 0 if there is none or it is unknown."""
+    value = server.options.value(region.flags)
+    if value is None or (region.images and not image_matches(container.image, region.images)):
+        return 0, ""
+    if region.since and not is_since(server, container, region.since):
+        return 0, ""
+    if server.has_option(*region.unless_flags) or server.has_variable(*region.unless_env):
+        return 0, ""
+    if any(text not in value for text in region.texts) or any(text in value for text in region.unless_texts):
+        return 0, ""
+    if region.key:
+        return number_in(server, region.flags, region.key) * region.unit, region.key[-1]
+    return (whole_number(value, _DIGITS) or 0) * region.unit, region.flags[0]
 
 
 def _object_stores(target: Target) -> Findings:

@@ -7,13 +7,13 @@ from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import STATEFUL_SET
-from policies.kube.images import repository_and_tag
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero
 from policies.probes.life import Reserved
-from policies.probes.recognition import Server, release
+from policies.probes.json_options import number_in
+from policies.probes.recognition import Server, is_since, release
 from policies.probes.serving import recognised
 from policies.servers.caches import Download, download_of
 
@@ -115,12 +115,14 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
 def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple[int, str]:
     """The bytes that a server may take, and the option with its value; 0 if unknown."""
     names = (*reserved.flags, *reserved.env)
+    if reserved.key:
+        return number_in(server, reserved.flags, reserved.key) * reserved.unit, reserved.key[-1]
     value = server.configured(reserved.flags, reserved.env)
     if value is None:
         if not reserved.default or server.has_env_from or server.has_option(*reserved.unless_flags):
             return 0, ""
         changed = server.may_have_option(*reserved.flags, *reserved.unless_flags)
-        if changed or not _is_since(server, container, reserved.since):
+        if changed or not is_since(server, container, reserved.since):
             return 0, ""
         return reserved.default * reserved.unit, f"{names[0]} {reserved.default}, the default"
     if not value.isascii() or not value.replace(".", "", 1).isdigit() or len(value) > 9:
@@ -129,16 +131,6 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
     option = next(name for name in names if server.has_option(name) or name in server.variables)
     of = f" in each of {processes} processes" if processes > 1 else ""
     return int(float(value) * reserved.unit) * processes, f"{option} {value}{of}"
-
-
-def _is_since(server: Server, container: Container, since: str) -> bool:
-    """Whether a server has at least this version, by the tag of its image. Without a number in the tag, the
-    next start runs the newest version."""
-    if not server.own_image or "@" in container.image:
-        return False
-    if server.version:
-        return server.version >= release(since)
-    return not any(map(str.isdigit, repository_and_tag(container.image)[1]))
 
 
 def _of_directory(
