@@ -21,6 +21,9 @@ class Unattached(Model):
     classes: tuple[str, ...] = Field(
         (), description="names of StorageClasses, which others continue: `nfs-csi` is in `fast-nfs-csi-v2`"
     )
+    late: tuple[str, ...] = Field(
+        (), description="names of StorageClasses that its own manifests set to wait for the first pod"
+    )
     source: str
 
 
@@ -40,6 +43,16 @@ def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
         return classes.named(name)
     defaults = [each for each in classes if each.metadata.annotations.get(_IS_DEFAULT) == "true"]
     return defaults[0] if len(defaults) == 1 else None
+
+
+def waits_for_a_pod(claim: PersistentVolumeClaim, facts: Facts) -> bool:
+    """Whether a claim is certainly not bound before a pod mounts it."""
+    if claim.spec.volume_name or volume_of(claim, facts) is not None:
+        return False
+    storage = class_of(claim, facts)
+    if storage is not None:
+        return storage.volume_binding_mode == "WaitForFirstConsumer"
+    return any(claim.spec.storage_class_name in each.late for each in unattached())
 
 
 def volume_of(claim: PersistentVolumeClaim, facts: Facts) -> PersistentVolume | None:

@@ -1,4 +1,4 @@
-"""deploy-order-deadlock: workloads that wait for or need objects that Argo CD or Helm deploys after them."""
+"""deploy-order-deadlock: workloads that need objects which Argo CD or Helm deploys at another time."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from policies.kube.group_kinds import (
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import read, readable
 from policies.kube.objects.services import Service
+from policies.relations.late_claims import claims_too_early
 from policies.relations.links import Link, blocking_links, tried_links
 from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
 from policies.relations.reads import objects_read
@@ -37,7 +38,8 @@ _DEFAULT_ACCOUNT: Final = "default"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    """One finding: what deploys the workload later is right for all that it waits for."""
+    """One finding about all that the workload waits for: it is right to deploy the workload later. Another
+    one about a claim, for which it is wrong."""
     if target.replicas:
         first = next(_needed_too_early(target, facts), None)
         waiting = _waits_too_early(target, facts)
@@ -45,6 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield first
         elif waiting is not None:
             yield waiting
+    yield from claims_too_early(target, facts)
 
 
 def _waits_too_early(target: Target, facts: Facts) -> Finding | None:
