@@ -294,6 +294,12 @@ class FixedGroup(Model):
     """A server whose running processes on other nodes cannot take a restarted one in."""
 
     unless_flags: tuple[str, ...] = Field((), description="flags with which they can")
+    flags: tuple[str, ...] = Field(
+        (), description="flags with which its processes are on several nodes, besides --nnodes"
+    )
+    apart_flags: tuple[str, ...] = Field(
+        (), description="flags with which those of `flags` may serve without each other"
+    )
     source: str = Field(description="the documentation or code that shows it")
 
 

@@ -82,7 +82,12 @@ def _in_group(template: PodTemplate, facts: Facts) -> Server | None:
         fixed = server.preset.fixed_group if server else None
         if server is None or fixed is None or server.has_option(*fixed.unless_flags):
             continue
-        if server.spans_pods and not server.may_have_option(*fixed.unless_flags):
+        if server.may_have_option(*fixed.unless_flags):
+            continue
+        joined = server.has_option(*fixed.flags) and not (
+            server.has_option(*fixed.apart_flags) or server.may_have_option(*fixed.apart_flags)
+        )
+        if server.spans_pods or joined:
             return server
     return None
 
