@@ -43,17 +43,23 @@ def check(target: Target, facts: Facts) -> Findings:
             and apart
             and not kept_apart(template.typed, HOSTNAME, revisions=True)
         ):
-            ends = outcome(update, placed.room(one_each=False))
+            apart, room = False, placed.room(one_each=False) / pods
+            ends = outcome(update, room)
         if ends is RolloutOutcome.COMPLETES:
             continue
         requested = listed(f"{count * pods} {resource}" for resource, count in placed.requests.items())
+        limit, instead = "", ""
+        if apart and placed.room(one_each=False) > room:
+            limit = "with one on each node, as podAntiAffinity requires, "
+            instead = "make the podAntiAffinity preferred, "
         what, such = (f"group of {pods} pods", "groups") if groups else ("pod", "pods")
         if ends is RolloutOutcome.SHORT:
             yield Finding(
                 "spec.replicas",
-                f"All nodes and pools together fit only {int(room)} {such} with {requested}, so "
-                f"{pending_replicas(update.replicas, room)}.",
-                f"Run at most {int(room)} replicas, or declare a pool that can grow in gpu-affinity.yaml.",
+                f"{limit.capitalize()}{'all' if limit else 'All'} nodes and pools together fit only "
+                f"{int(room)} {such} with {requested}, so {pending_replicas(update.replicas, room)}.",
+                f"Run at most {int(room)} replicas, {instead}or declare a pool that can grow in "
+                "gpu-affinity.yaml.",
                 _certainty(facts),
             )
         else:
@@ -61,9 +67,9 @@ def check(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 f"spec.{strategy}.maxUnavailable",
                 f"A rollout starts a new {what} with {requested} before it stops an old one. While "
-                f"{_running(update.replicas)}, no node has room for it: all nodes and pools together fit "
-                f"only {int(room)}.",
-                "Set maxUnavailable to 1 and maxSurge to 0, or declare a pool that can grow in "
+                f"{_running(update.replicas)}, no node has room for it: {limit}all nodes and pools together "
+                f"fit only {int(room)}.",
+                f"Set maxUnavailable to 1 and maxSurge to 0, {instead}or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
                 _certainty(facts),
             )
