@@ -269,6 +269,9 @@ class Workload(Model):
         Restarts.POD, description="which pods are restarted when one fails: `pod`, `group` or `job`"
     )
     probes: str = Field("", description="the probes that the operator adds or replaces, in words")
+    adds_liveness: bool = Field(
+        False, description="whether the operator adds a livenessProbe to a main container that has none"
+    )
     gives: dict[str, Json] = Field(
         default_factory=dict, description="fields that the operator gives to each main container of the pods"
     )

@@ -49,11 +49,13 @@ def _missing_liveness(
 
 
 def _others_add_probes(template: PodTemplate) -> bool:
-    """Whether KubeRay or a serving runtime adds the probes, or a person watches a Pod without controller. The
+    """Whether an operator or a serving runtime adds the probes, or a person watches a Pod without controller. The
     flags and probes of a serving runtime may be in the service that uses it, so it is judged there."""
-    is_bare_pod = template.workload is None and controller(template.pod) is None
-    is_runtime = template.workload is not None and template.workload.gk in RUNTIMES
-    return template.is_ray or bool(template.container_path) or template.rewritten or is_bare_pod or is_runtime
+    if template.workload is None:
+        added = controller(template.pod) is None
+    else:
+        added = template.workload.adds_liveness or template.workload.gk in RUNTIMES
+    return template.is_ray or bool(template.container_path) or template.rewritten or added
 
 
 def _lacks_liveness(template: PodTemplate, container: Container, facts: Facts) -> bool:
