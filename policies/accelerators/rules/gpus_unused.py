@@ -1,11 +1,30 @@
-"""gpus-unused: servers whose options use fewer GPUs than their container gets."""
+"""gpus-unused: containers that get accelerators which their options or their image do not use."""
 
 from __future__ import annotations
 
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.pods import Role
+from policies.accelerators.requests import GpuAffinity
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.data import load_list, table
+from policies.core.settings import Field, Model
+from policies.kube.images import image_matches, repository_and_tag
+from policies.kube.names import listed
+from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
+
+
+class CpuImage(Model):
+    """An entry of the table cpu_images.yaml."""
+
+    images: tuple[str, ...] = Field(description="globs of the images' paths, with or without their tags")
+    unless: tuple[str, ...] = Field((), description="globs of those that use accelerators")
+    instead: str = Field(description="an image that uses them: the end of a sentence")
+    source: str = Field(description="the page of the image")
+
+
+@table
+def _cpu_images() -> tuple[CpuImage, ...]:
+    return load_list(CpuImage, "policies.accelerators", "cpu_images.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -13,6 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.is_ray or template.rewritten or template.container_path:
             continue  # the operator may add the options
         for container in template.containers(Role.MAIN):
+            yield from _on_processors(template, container, facts)
             available = devices(container)
             server = recognised(container, facts) if available > 1 else None
             known = None if server is None else server.preset.parallelism
@@ -31,6 +51,23 @@ def check(target: Target, facts: Facts) -> Findings:
                 "options. The others are idle, and no other pod can have them.",
                 f"{raise_it} {used}.",
             )
+
+
+def _on_processors(template: PodTemplate, container: Container, facts: Facts) -> Findings:
+    """A finding about accelerators of an image that has no code for them."""
+    requested = facts.settings(GpuAffinity).catalogue.requests_of(container.typed.resources)
+    if not requested or not repository_and_tag(container.image)[1]:
+        return
+    for each in _cpu_images():
+        if image_matches(container.image, each.images) and not image_matches(container.image, each.unless):
+            what = listed(f"{count} {resource}" for resource, count in requested.items())
+            yield Finding(
+                template.at(container, "resources"),
+                f"Container {container.name} gets {what}, but its image computes on processors only. No "
+                "other pod can have what it gets.",
+                f"Remove the request, or use another image: {each.instead}.",
+            )
+            return
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

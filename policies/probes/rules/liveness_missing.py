@@ -49,8 +49,8 @@ def _missing_liveness(
 
 
 def _others_add_probes(template: PodTemplate) -> bool:
-    """Whether an operator or a serving runtime adds the probes, or a person watches a Pod without controller. The
-    flags and probes of a serving runtime may be in the service that uses it, so it is judged there."""
+    """Whether an operator or a serving runtime adds the probes, or a person watches a Pod without controller.
+    The flags and probes of a serving runtime may be in the service that uses it, so it is judged there."""
     if template.workload is None:
         added = controller(template.pod) is None
     else:
