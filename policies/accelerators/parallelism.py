@@ -16,7 +16,7 @@ from policies.containers.programs import has_option, joins_ray, launch_of, start
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
-from policies.probes.life import Factor
+from policies.probes.life import Factor, Parallelism
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
 
@@ -55,12 +55,19 @@ def per_copy(server: Server) -> int:
 def on_this_node(server: Server) -> int:
     """The least number of accelerators that a server uses on its node; 0 if unknown."""
     known = server.preset.parallelism
-    if known is None or not _is_readable(server, known.elsewhere_with):
+    if known is None or not _is_readable(server, _moving(server, known)):
         return 0
     factors = known.spread
     if known.copies is not None and not has_option(server.argv, *known.shared_with):
         factors = (*factors, known.copies)
     return _product(server, factors)
+
+
+def _moving(server: Server, known: Parallelism) -> tuple[str, ...]:
+    """The options that move processes, without those of which the server has a harmless value."""
+    local = known.local_values
+    harmless = [flag for flag in local if server.options.value((flag,)) in local[flag]]
+    return tuple(flag for flag in known.elsewhere_with if flag not in harmless)
 
 
 def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:

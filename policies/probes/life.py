@@ -197,6 +197,9 @@ class Parallelism(Model):
     elsewhere_with: tuple[str, ...] = Field(
         (), description="options that move processes to other nodes or off the accelerators"
     )
+    local_values: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="values of these options that move nothing"
+    )
     source: str = Field(description="the documentation or code that shows it")
 
 

@@ -50,7 +50,8 @@ class Server:
     argv: Program
     """The server's own command line, as far as it is known."""
     variables: Mapping[str, str | None]
-    """The container's variables; None if the value is in another object."""
+    """The container's variables and those that its script exports; None if the value is in another object or
+    only known when the script runs."""
     own_image: bool
     """Whether the image is one of the preset's."""
     weak_match: bool
@@ -289,7 +290,7 @@ class Recogniser:
             name=name,
             preset=preset,
             argv=argv,
-            variables=launch.variables,
+            variables={**launch.variables, **_exported(programs, conditional, argv)},
             own_image=own_image,
             weak_match=not own_image and match is not by_command,
             conditional=argv in conditional,
@@ -440,6 +441,27 @@ def _unused_words(launch: Launch, programs: tuple[Program, ...]) -> Program:
     known = {part for word in _joined(programs) for part in _SPLIT.split(word)}
     text = "\n".join((*launch.command, *launch.args))
     return tuple(word for word in _SPLIT.split(text) if word not in known)
+
+
+def _exported(
+    programs: tuple[Program, ...], conditional: frozenset[Program], argv: Program
+) -> dict[str, str | None]:
+    """The variables that a script exports or unsets before it starts a program."""
+    found: dict[str, str | None] = {}
+    for program in programs[: programs.index(argv)] if argv in programs else ():
+        if program[0] not in _EXPORTS:
+            continue
+        for word in program[1:]:
+            name, _, value = word.partition("=")
+            known = program not in conditional and "$" not in value and "`" not in value
+            if program[0] == "unset":
+                found[name] = "" if known else None
+            elif "=" in word:
+                found[name] = value if known else None
+    return found
+
+
+_EXPORTS: Final = frozenset({"export", "unset"})
 
 
 _SPLIT: Final = re.compile(r"[\s\"'();&|]+|=(?=-)")

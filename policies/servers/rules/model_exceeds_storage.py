@@ -5,8 +5,9 @@ from __future__ import annotations
 from policies.accelerators.fit import MIN_SHARE, load_of
 from policies.accelerators.parallelism import on_this_node
 from policies.accelerators.requests import wants_accelerator
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
@@ -17,6 +18,10 @@ from policies.probes.recognition import Server, is_since, release
 from policies.probes.serving import recognised
 from policies.servers.caches import Download, download_of
 
+_MAX_NODES = 500
+"""The number of nodes whose memory is compared."""
+_DEFAULT = ", the default"
+"""The end of an option that is not given."""
 _MARGIN = 0.8
 """A model is at least this part of the size that follows from its name."""
 
@@ -94,6 +99,7 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
     limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
     if server is None or server.conditional:
         return
+    largest = 0 if limit else _largest_node(facts)
     for reserved in server.preset.reserves:
         if reserved.before is not None and not () < server.version < release(reserved.before):
             continue
@@ -110,6 +116,23 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
                 f"({option}), but the limit is {limit / 2**30:.0f} GiB. The kernel kills it.",
                 f"Raise the memory limit, or lower {option.split()[0]}.",
             )
+        elif largest and amount >= largest and not option.endswith(_DEFAULT):
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory "
+                f"({option}), but the largest node has {largest / 2**30:.0f} GiB. The kernel kills it.",
+                f"Lower {option.split()[0]}, and set a memory limit.",
+                Certainty.LIKELY,
+            )
+
+
+def _largest_node(facts: Facts) -> int:
+    """The bytes of the largest node; 0 if a node is unknown, or can be added."""
+    nodes = facts.cluster_objects(Node)
+    if not nodes or len(nodes) > _MAX_NODES or facts.cluster_objects(NodePool) or facts.is_unread(NodePool):
+        return 0
+    amounts = [bytes_or_zero(node.status.allocatable.get("memory")) for node in nodes]
+    return max(amounts) if all(amounts) else 0
 
 
 def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple[int, str]:
@@ -124,7 +147,7 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
         changed = server.may_have_option(*reserved.flags, *reserved.unless_flags)
         if changed or not is_since(server, container, reserved.since):
             return 0, ""
-        return reserved.default * reserved.unit, f"{names[0]} {reserved.default}, the default"
+        return reserved.default * reserved.unit, f"{names[0]} {reserved.default}{_DEFAULT}"
     if not value.isascii() or not value.replace(".", "", 1).isdigit() or len(value) > 9:
         return 0, ""
     processes = max(1, on_this_node(server)) if reserved.each else 1
