@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.requests import Catalogue, GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
 from policies.kube.images import image_matches, repository_and_tag
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
+from policies.probes.recognition import release, version_of
 from policies.probes.serving import recognised
 
 
-class CpuImage(Model):
-    """An entry of the table cpu_images.yaml."""
+class ImageVendors(Model):
+    """An entry of the table image_vendors.yaml."""
 
     images: tuple[str, ...] = Field(description="globs of the images' paths, with or without their tags")
     unless: tuple[str, ...] = Field((), description="globs of those that use accelerators")
+    vendors: tuple[str, ...] = Field((), description="the vendors whose accelerators they can use")
+    before: str = Field(
+        "", pattern=r"^([0-9]+(\.[0-9]+)*)?$", description="the first version that can use others"
+    )
     instead: str = Field(description="an image that uses them: the end of a sentence")
     source: str = Field(description="the page of the image")
 
 
 @table
-def _cpu_images() -> tuple[CpuImage, ...]:
-    return load_list(CpuImage, "policies.accelerators", "cpu_images.yaml")
+def _image_vendors() -> tuple[ImageVendors, ...]:
+    return load_list(ImageVendors, "policies.accelerators", "image_vendors.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -32,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.is_ray or template.rewritten or template.container_path:
             continue  # the operator may add the options
         for container in template.containers(Role.MAIN):
-            yield from _on_processors(template, container, facts)
+            yield from _of_others(template, container, facts)
             available = devices(container)
             server = recognised(container, facts) if available > 1 else None
             known = None if server is None else server.preset.parallelism
@@ -53,21 +58,33 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _on_processors(template: PodTemplate, container: Container, facts: Facts) -> Findings:
+def _of_others(template: PodTemplate, container: Container, facts: Facts) -> Findings:
     """A finding about accelerators of an image that has no code for them."""
-    requested = facts.settings(GpuAffinity).catalogue.requests_of(container.typed.resources)
-    if not requested or not repository_and_tag(container.image)[1]:
+    catalogue = facts.settings(GpuAffinity).catalogue
+    requested = catalogue.requests_of(container.typed.resources)
+    tag = repository_and_tag(container.image)[1] if requested else ""
+    if not tag:
         return
-    for each in _cpu_images():
-        if image_matches(container.image, each.images) and not image_matches(container.image, each.unless):
-            what = listed(f"{count} {resource}" for resource, count in requested.items())
+    for each in _image_vendors():
+        if not image_matches(container.image, each.images) or image_matches(container.image, each.unless):
+            continue
+        if each.before and not () < version_of(tag) < release(each.before):
+            continue
+        unused = {name: count for name, count in requested.items() if not _can_use(each, catalogue, name)}
+        if unused:
+            made = f"can use those of {listed(map(str.upper, each.vendors[:1]))} only"
             yield Finding(
                 template.at(container, "resources"),
-                f"Container {container.name} gets {what}, but its image computes on processors only. No "
-                "other pod can have what it gets.",
+                f"Container {container.name} gets {listed(f'{n} {name}' for name, n in unused.items())}, but "
+                f"its image {made if each.vendors else 'computes on processors only'}. No other pod can have "
+                "what it gets.",
                 f"Remove the request, or use another image: {each.instead}.",
             )
             return
+
+
+def _can_use(image: ImageVendors, catalogue: Catalogue, resource: str) -> bool:
+    return catalogue.vendor_of(resource) in image.vendors
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

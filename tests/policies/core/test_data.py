@@ -51,7 +51,7 @@ def test_every_file_is_somebodys() -> None:
     tables = {
         "policies/accelerators/sharing.yaml",
         "policies/accelerators/gpu_images.yaml",
-        "policies/accelerators/cpu_images.yaml",
+        "policies/accelerators/image_vendors.yaml",
         "policies/accelerators/rank_launchers.yaml",
         "policies/accelerators/vendors.yaml",
         "policies/autoscaling/metrics.yaml",
