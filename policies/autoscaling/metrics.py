@@ -13,6 +13,7 @@ from policies.core import data
 from policies.core.settings import Field, Model
 from policies.core.target import Target
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.kube.json import mapping, maps, text
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, NamedMetric, ScaledObject, Trigger
 from policies.kube.quantities import parse_quantity
 
@@ -82,6 +83,35 @@ def named_metrics(target: Target) -> Iterator[tuple[str, list[str]]]:
     elif target.kind == SCALED_OBJECT:
         for n, trigger in enumerate(target.read(ScaledObject).spec.triggers[:_MAX]):
             yield f"spec.triggers[{n}]", _NAME.findall(query_of(trigger))
+
+
+def label_values(target: Target, prefix: str, label: str) -> Iterator[tuple[str, str]]:
+    """The values that an autoscaler asks for in a label of metrics with a prefix, each with its path."""
+    if target.kind == AUTOSCALER:
+        for n, metric in enumerate(maps(target.obj, "spec", "metrics")[:_MAX]):
+            for source in ("pods", "object", "external"):
+                asked = mapping(metric, source, "metric")
+                value = text(asked, "selector", "matchLabels", label)
+                if value and _plain(text(asked, "name")).startswith(f"{prefix}_"):
+                    yield f"spec.metrics[{n}]", value
+    elif target.kind == SCALED_OBJECT:
+        for n, trigger in enumerate(target.read(ScaledObject).spec.triggers[:_MAX]):
+            for name, matchers in _selected(query_of(trigger)):
+                for matcher in matchers.split(",") if _plain(name).startswith(f"{prefix}_") else ():
+                    key, _, value = matcher.partition("=")
+                    if key.strip() == label and value.startswith('"'):
+                        yield f"spec.triggers[{n}]", value.strip().strip('"')
+
+
+def _selected(query: str) -> Iterator[tuple[str, str]]:
+    """The names in a query that matchers follow, with the matchers."""
+    before, *parts = query.split("{")
+    for part in parts:
+        names = _NAME.findall(before)
+        matchers, _, after = part.partition("}")
+        if names and before.endswith(names[-1]):
+            yield names[-1], matchers
+        before = after
 
 
 def query_of(trigger: Trigger) -> str:

@@ -279,6 +279,7 @@ class LoadMetrics(Model):
     )
     env: tuple[str, ...] = Field((), description="environment variables with the same effect")
     unless_flags: tuple[str, ...] = Field((), description="flags with which it shows none")
+    model_label: str = Field("", description="their label with the first name by which it serves its model")
     source: str = Field(description="the documentation or code that shows them")
 
 

@@ -7,10 +7,9 @@ from policies.accelerators.requests import Catalogue, GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
-from policies.kube.images import image_matches, repository_and_tag
+from policies.kube.images import image_matches, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
-from policies.probes.recognition import release, version_of
 from policies.probes.serving import recognised
 
 
@@ -68,7 +67,7 @@ def _of_others(template: PodTemplate, container: Container, facts: Facts) -> Fin
     for each in _image_vendors():
         if not image_matches(container.image, each.images) or image_matches(container.image, each.unless):
             continue
-        if each.before and not () < version_of(tag) < release(each.before):
+        if each.before and not () < numbers_of_tag(tag) < numbers_of_tag(each.before):
             continue
         unused = {name: count for name, count in requested.items() if not _can_use(each, catalogue, name)}
         if unused:

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from itertools import islice, takewhile
 from typing import Final
 
-from policies.autoscaling.metrics import KnownMetric, MaximumOption, named_metrics, used_metrics
+from policies.autoscaling.metrics import KnownMetric, MaximumOption, label_values, named_metrics, used_metrics
 from policies.core.autoscalers import pods_of, scaled_by
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.kube.objects.metadata import Object
 from policies.kube.pods import Role
 from policies.kube.quantities import whole_number
 from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
+from policies.probes.startup_budget import named_models
 
+_MANAGED: Final = "llm-d.ai/managed"
+_MODEL: Final = "llm-d.ai/model-id"
+"""Annotations for llm-d's autoscaler, which reads the metrics of this model:
+https://github.com/llm-d/llm-d/pull/2310"""
 _TOLERANCE: Final = Decimal("1.1")
 """An autoscaler adds pods only above its target by this factor, by default."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     yield from _without_metrics(target, facts)
+    yield from islice(_of_another_model(target, facts), 1)
     for used in used_metrics(target):
         if used.known is None or used.target is None:
             continue
@@ -74,6 +83,39 @@ def _without_metrics(target: Target, facts: Facts) -> Findings:
             f"{'Remove' if off else 'Add'} {flag}.",
         )
         return
+
+
+def _of_another_model(target: Target, facts: Facts) -> Findings:
+    """Findings about metrics of a model that the scaled server does not serve."""
+    server = _server(target, facts)
+    shown = None if server is None else server.preset.load_metrics
+    if server is None or shown is None or not shown.model_label or server.conditional or server.has_env_from:
+        return
+    if server.has_option(*server.preset.config_flags) or any("$" in word for word in server.argv):
+        return
+    served = _served(server)
+    asked = list(label_values(target, shown.names[0].partition(":")[0], shown.model_label))
+    annotations = target.read(Object).metadata.annotations
+    if annotations.get(_MANAGED) == "true" and _MODEL in annotations:
+        asked.append((field_path(("metadata", "annotations", _MODEL)), annotations[_MODEL]))
+    for path, name in asked:
+        if served and name not in served:
+            yield Finding(
+                path,
+                f"The server ({server.name}) has metrics of {min(served)}. The autoscaler asks for "
+                f"those of {name}, which have no value, so it never adds a pod.",
+                f"Ask for {min(served)}, or serve the model by the other name.",
+                Certainty.LIKELY,
+            )
+
+
+def _served(server: Server) -> set[str]:
+    """All names by which a server serves its model; empty if they are unknown."""
+    given = server.options.value(server.preset.served_name_flags)
+    if given is None:
+        return set(filter(None, named_models(server)))
+    following = server.argv[server.argv.index(given) :] if given in server.argv else (given,)
+    return {*takewhile(lambda word: not word.startswith("-"), following)}
 
 
 def _server(target: Target, facts: Facts) -> Server | None:
