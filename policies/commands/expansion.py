@@ -32,6 +32,8 @@ class Scope:
         self.positional: tuple[str, ...] | None = ()
         self.sourced = False
         """A script was sourced, which may have set any variable."""
+        self.of_command: dict[str, str] = {}
+        """The variables of the present command only."""
         self._log: list[tuple[str, str | None]] = []
 
     @cached_property
@@ -80,10 +82,12 @@ class Scope:
     @contextmanager
     def assigned(self, variables: Mapping[str, str]) -> Iterator[None]:
         """The variables of one command: `A=b command` or `env A=b command`."""
+        before, self.of_command = self.of_command, {**self.of_command, **variables}
         with self.branch(subshell=True):
             for name, value in variables.items():
                 self.assign(name, value)
             yield
+        self.of_command = before
 
     @contextmanager
     def parameters(self, positional: tuple[str, ...] | None) -> Iterator[None]:

@@ -62,6 +62,8 @@ class Command(Struct, frozen=True):
     the script."""
     forgiven: bool = False
     """Its failure ends nothing: it runs in the background, or before `|| true`."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Those that are set for it only, as in `A=b command`, spelled as `argv`."""
 
 
 class ScriptLoop(Struct, frozen=True):

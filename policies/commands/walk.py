@@ -371,12 +371,16 @@ class Walk(ABC):
         calls: tuple[str, ...] = (),
     ) -> float:
         """Add a command to the summary."""
-        self.budget.spend(3 + len(words) + 4 * len(hosts))
+        own = self.scope.of_command
+        self.budget.spend(3 + len(words) + 4 * len(hosts) + len(own))
         argv = tuple(map(values.show, words))
         name = argv[0].rpartition("/")[2].lower() if argv else ""
         self.writes_hosts_file |= name in WRITERS and _HOSTS_FILE in argv
         conditional = self.conditions > 0
-        self.commands.append(Command(name, argv, tuple(hosts), timeout, calls, conditional, self.forgiven))
+        variables = tuple((key, values.show(value)) for key, value in own.items())
+        self.commands.append(
+            Command(name, argv, tuple(hosts), timeout, calls, conditional, self.forgiven, variables)
+        )
         return timeout or 0.0
 
     @abstractmethod

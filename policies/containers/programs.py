@@ -118,6 +118,15 @@ def _started(container: Container) -> Started:
     )
 
 
+def variables_of(container: Container, program: Program) -> dict[str, str]:
+    """The variables that a script sets for a program only, as in `HF_HOME=/models vllm serve`."""
+    found: dict[str, str] = {}
+    for command in command_without_pod(container).commands:
+        if command.variables and program_of(command.argv) == program:
+            found.update(command.variables)
+    return found
+
+
 def runs_alone(container: Container) -> bool:
     """Whether at most one program of a container may listen on a port. The shell that runs a script does not,
     nor do programs such as `mkdir` and `pip` in it."""

@@ -17,7 +17,15 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.containers.programs import Launch, Program, ProgramOptions, has_option, launch_of, started
+from policies.containers.programs import (
+    Launch,
+    Program,
+    ProgramOptions,
+    has_option,
+    launch_of,
+    started,
+    variables_of,
+)
 from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.containers.sidecars import is_puller
 from policies.kube.cache import BoundedCache, lazy
@@ -290,7 +298,11 @@ class Recogniser:
             name=name,
             preset=preset,
             argv=argv,
-            variables={**launch.variables, **_exported(programs, conditional, argv)},
+            variables={
+                **launch.variables,
+                **_exported(programs, conditional, argv),
+                **_known(variables_of(container, argv)),
+            },
             own_image=own_image,
             weak_match=not own_image and match is not by_command,
             conditional=argv in conditional,
@@ -443,6 +455,14 @@ def _unused_words(launch: Launch, programs: tuple[Program, ...]) -> Program:
     return tuple(word for word in _SPLIT.split(text) if word not in known)
 
 
+def _known(variables: Mapping[str, str]) -> dict[str, str | None]:
+    """The values of variables; None for those that contain others."""
+    return {name: None if _UNKNOWN.search(value) else value for name, value in variables.items()}
+
+
+_UNKNOWN: Final = re.compile(r"[$`]")
+
+
 def _exported(
     programs: tuple[Program, ...], conditional: frozenset[Program], argv: Program
 ) -> dict[str, str | None]:
@@ -453,11 +473,9 @@ def _exported(
             continue
         for word in program[1:]:
             name, _, value = word.partition("=")
-            known = program not in conditional and "$" not in value and "`" not in value
-            if program[0] == "unset":
-                found[name] = "" if known else None
-            elif "=" in word:
-                found[name] = value if known else None
+            value = "" if program[0] == "unset" else value
+            if program[0] == "unset" or "=" in word:
+                found.update({name: None} if program in conditional else _known({name: value}))
     return found
 
 

@@ -254,3 +254,20 @@ def test_a_command_is_forgiven_if_its_failure_ends_nothing(script: str, forgiven
 def test_a_script_does_not_wait_for_a_loop_in_the_background() -> None:
     loops = read(["sh", "-c", "(until a; do b; done) & until c; do d; done"]).loops
     assert [loop.background for loop in loops] == [True, False]
+
+
+@table(
+    ("script", "variables"),
+    [
+        ("A=b serve", {"A": "b"}),
+        ("env A=b C=d serve", {"A": "b", "C": "d"}),
+        ("A=b timeout 5 serve", {"A": "b"}),
+        ("A=b sh -c 'C=d serve'", {"A": "b", "C": "d"}),
+        ("A=$(hostname) serve", {"A": "$(hostname)"}),
+        ("A=b true; serve", {}),
+        ("A=b; serve", {}),
+    ],
+)
+def test_variables_of_one_command(script: str, variables: dict[str, str]) -> None:
+    [served] = [each for each in sh(script).commands if each.name == "serve"]
+    assert dict(served.variables) == variables
