@@ -129,6 +129,18 @@ class Reserved(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class RefusedOption(Model):
+    """An option that a server no longer has, and with which it ends when it starts."""
+
+    flags: tuple[str, ...] = Field(min_length=1, description="the flags, each with the same replacement")
+    since: str = Field(
+        pattern=r"^[0-9]+(\.[0-9]+)+$",
+        description="the first version without them, by the tag of the preset's images",
+    )
+    instead: str = Field(description="what to write: a sentence without its full stop")
+    source: str = Field(description="the thread or code that shows it")
+
+
 class SharedMemory(Model):
     """When the processes of a server exchange data through /dev/shm."""
 

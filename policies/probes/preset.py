@@ -32,6 +32,7 @@ from policies.probes.life import (
     Parallelism,
     PullerOption,
     Pulls,
+    RefusedOption,
     RequestLimit,
     Reserved,
     RootOnly,
@@ -473,6 +474,9 @@ class Preset(Model):
     pulls: Pulls | None = Field(None, description="how it downloads a model on request")
     example: Example | None = Field(None, description="what the complete manifest of its page runs")
     load_metrics: LoadMetrics | None = Field(None, description="its metrics that show its load")
+    refused_options: tuple[RefusedOption, ...] = Field(
+        (), description="options with which it ends in some versions"
+    )
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
     shared_memory: tuple[SharedMemory, ...] = Field(
         (), description="when its processes exchange data through /dev/shm, besides use of several GPUs"

@@ -249,6 +249,11 @@ def _stop(preset: Preset) -> Iterator[str]:
 
 
 def _pitfalls(preset: Preset) -> Iterator[str]:
+    for refused in preset.refused_options:
+        yield (
+            f"ends when it starts with {_code(refused.flags)}, from version {refused.since} on "
+            f"([rule](../rules/option-refused.md)){_cited(refused.source)}"
+        )
     if preset.busy is not None:
         yield (
             f"under load its health endpoint {preset.busy.why}: give probes a timeout of 10 s or "
