@@ -38,10 +38,14 @@ def check(target: Target, facts: Facts) -> Findings:
         for index, webhook in enumerate(configuration.webhooks)
         if not configuration.fails_closed(webhook) and _reviews_pods(webhook, facts)
     ]
+    waits.sort(key=lambda each: (-each.seconds, each.configuration, each.index))
+    once: dict[str, _Wait] = {}
+    for each in waits:  # two of one name are alternatives: an operator with a component, and the component
+        once.setdefault(each.name, each)
+    waits = list(once.values())
     total = sum(each.seconds for each in waits)
     if total <= REQUEST:
         return
-    waits.sort(key=lambda each: (-each.seconds, each.configuration, each.index))
     if waits[0].configuration != target.name:
         return  # it is reported once, at the longest timeout
     named = ", ".join(f"{each.name}: {each.seconds} s" for each in waits[:_MAX_NAMES])
