@@ -57,6 +57,9 @@ _MEASURES: Final = (
     "vector-add",
     "dcgm",
     "mnist",
+    "bandwidth",
+    "osu-micro",
+    "osu_",
 )
 """Parts of names of benchmarks, which have nothing to save."""
 
@@ -93,6 +96,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if any(
         CHECKPOINT in t.typed.metadata.annotations
         or _has_durable_volume(t)
+        or _has_an_account(t)
         or _names_storage(t)
         or _uploads(t)
         for t in target.templates
@@ -142,6 +146,14 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
     if not any(map(prepares, names)):  # else an argument may name the model that is converted or downloaded
         names += words
     return any(map(_says_training, names))
+
+
+def _has_an_account(template: PodTemplate) -> bool:
+    """Whether the pod has an identity of its own, with which it may write to a bucket that no field names.
+    https://docs.aws.amazon.com/eks/latest/userguide/iam-roles-for-service-accounts.html
+    https://docs.cloud.google.com/kubernetes-engine/docs/how-to/workload-identity
+    """
+    return text(template.spec, "serviceAccountName") not in ("", "default")
 
 
 def _says_training(name: str) -> bool:
