@@ -14,6 +14,7 @@ from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Role
+from policies.kube.quantities import parse_quantity
 from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
 from policies.probes.liveness_program import watched_start
@@ -28,6 +29,8 @@ _SHARE: Final = 4
 """No server starts in a quarter of its usual time, whatever the model and the node are."""
 _SMALL: Final = 32
 """Seconds to load 2 GiB at the default rate."""
+_LITTLE: Final = 1 << 30
+"""Bytes. Whoever limits the memory of a server without accelerators to less has no model of gigabytes."""
 _NOTEBOOK: Final = GroupKind("kubeflow.org", "Notebook")
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|npu|gaudi|mig-|neuron)")
 _HUB: Final = re.compile(r"[A-Za-z0-9][\w-]*/[\w-][\w.-]*")
@@ -111,7 +114,17 @@ def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
         return True
     if any(map(_requests_accelerators, (each.typed for each in probe.template.containers(Role.MAIN)))):
         return False  # that one loads the model, and this one downloads it or reports about it
+    if _has_little_memory(typed):
+        return False
     return _names_a_model(typed) or (server is None and has_a_model(probe.container))
+
+
+def _has_little_memory(container: ContainerSpec) -> bool:
+    try:
+        limit = parse_quantity(container.resources.limits["memory"])
+    except (KeyError, ValueError):
+        return False
+    return limit < _LITTLE
 
 
 def _names_a_model(container: ContainerSpec) -> bool:
