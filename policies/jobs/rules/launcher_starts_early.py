@@ -16,6 +16,12 @@ from policies.kube.pods import Role
 
 _LAUNCHERS: Final = frozenset({"mpirun", "mpiexec", "horovodrun", "orterun", "prun"})
 _DAEMON: Final = "sshd"
+_PATIENT: Final = 10
+"""Retries. Their delays, which double from 10 s up to 5 or 6 minutes, add up to half an hour, in which a node
+starts and an image is pulled.
+https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-backoff-failure-policy
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy
+"""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -25,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
         start = run.life.start
         if start is None or (run.value(start.field) or start.default) not in start.early:
             continue
-        if any(map(run.has, start.unless)):
+        if any(map(run.has, start.unless)) or _is_patient(run):
             continue
         pods = {each.role.name: each.pods for each in run.roles()}
         if not any(wants_accelerator(each.view, facts) for each in target.templates):
@@ -59,7 +65,10 @@ def _job_set(target: Target) -> Findings:
         index = template.steps[2] if len(template.steps) > 2 else None
         if not isinstance(index, int) or not daemons or not _programs(template) & _LAUNCHERS:
             continue
-        if spec.replicated_jobs[index].depends_on or template in daemons or _waits(template):
+        job = spec.replicated_jobs[index]
+        if job.depends_on or template in daemons or _waits(template):
+            continue
+        if (job.template.spec.backoff_limit or 0) >= _PATIENT:
             continue
         yield Finding(
             f"spec.replicatedJobs[{index}].dependsOn",
@@ -68,6 +77,12 @@ def _job_set(target: Target) -> Findings:
             "first, the JobSet fails.",
             "Add dependsOn with the name of the workers' job and status Ready.",
         )
+
+
+def _is_patient(run: Run) -> bool:
+    """Whether the retries of the workload last until its workers run."""
+    limits = [each.limit for each in run.retries()]
+    return any(limit is not None and limit >= _PATIENT for limit in limits)
 
 
 def _programs(template: PodTemplate) -> set[str]:
