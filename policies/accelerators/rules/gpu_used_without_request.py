@@ -21,6 +21,8 @@ _OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
 _NONE_OF_CUDA: Final = frozenset({"", "-1"})
 """https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables"""
 _GPU: Final = "nvidia.com/"
+_GOOGLE: Final = "cloud.google.com/"
+_REGISTRIES: Final = (".gcr.io", "-docker.pkg.dev")
 _MANY_CPUS: Final = 4
 """CPUs of one pod that other pods of a node with accelerators will miss."""
 
@@ -29,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind == DAEMON_SET:
         return  # agents see the GPUs of their node
     for template in target.templates:
-        found = list(_visible(template, facts))
+        found = [] if _is_on_gke(template) else list(_visible(template, facts))
         yield from found
         if found or wants_accelerator(template.view, facts) or template.is_ray:
             continue
@@ -58,6 +60,18 @@ def _visible(template: PodTemplate, facts: Facts) -> Findings:
                     "request. The scheduler also assigns them to other pods, and they run out of memory.",
                     f"Request nvidia.com/gpu in resources.limits and remove {_VISIBLE}.",
                 )
+
+
+def _is_on_gke(template: PodTemplate) -> bool:
+    """Whether a label of its nodes or the registry of an image is Google's. GKE has its own device plugin,
+    which passes the devices themselves, and no NVIDIA runtime reads the variable.
+    https://github.com/NVIDIA/k8s-device-plugin/issues/61 (2021-06-29)
+    github.com/GoogleCloudPlatform/container-engine-accelerators at 992db812: pkg/gpu/nvidia/manager.go
+    """
+    if any(key.startswith(_GOOGLE) for key in template.typed.spec.node_selector):
+        return True
+    hosts = (each.image.partition("/")[0] for each in template.containers(Role.MAIN))
+    return any(host == "gcr.io" or host.endswith(_REGISTRIES) for host in hosts)
 
 
 def _is_agent(container: Container) -> bool:
