@@ -28,6 +28,7 @@ from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
 from policies.kube.objects.metadata import Object, Requirement
 from policies.kube.objects.placement import PodAffinity
 from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue
 from policies.kube.objects.reading import WrongTypeError
 from policies.kube.objects.workloads import NO_STATUS, Replicated
 from policies.kube.pods import Container
@@ -256,7 +257,7 @@ def quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
 
 def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     quotas = facts.objects(ResourceQuota)
-    if not quotas or target.has_controller:
+    if not quotas or target.has_controller or _is_dispatched(target, facts):
         return []
     replicated = target.kind in REPLICATED
     replicas = minimum_replicas(target, facts) if replicated else 1
@@ -283,6 +284,22 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
                 usage = _sum(each.usage for each in pods)
                 matches.append(QuotaMatch(quota, pods, templates, update, usage))
     return matches
+
+
+def _is_dispatched(target: Target, facts: Facts) -> bool:
+    """Whether the pods of the workload run, or may run, in other clusters, whose quotas are unknown."""
+    run = run_of(target.obj)
+    if run is not None and run.is_delegated:
+        return True
+    name = target.read(Object).metadata.labels.get(QUEUE_NAME)
+    queues, cluster_queues = facts.objects(LocalQueue), facts.cluster_objects(ClusterQueue)
+    if not name:
+        return False
+    if queues is None or cluster_queues is None:
+        return True
+    queue = queues.named(name)
+    found = None if queue is None else cluster_queues.named(queue.spec.cluster_queue)
+    return found is not None and found.is_dispatched
 
 
 def in_use(quota: ResourceQuota) -> dict[str, Decimal] | None:

@@ -40,16 +40,34 @@ class ResourceGroup(Part):
     flavors: tuple[FlavorQuotas, ...] = ()
 
 
+class AdmissionCheckRule(Part):
+    name: str = ""
+
+
+class AdmissionChecksStrategy(Part):
+    admission_checks: tuple[AdmissionCheckRule, ...] = ()
+
+
 class ClusterQueueSpec(Part):
     namespace_selector: LabelSelector | None = None
     """The namespaces that it serves. None: no namespace."""
     resource_groups: tuple[ResourceGroup, ...] = ()
     cohort: str = ""
     cohort_name: str = ""
+    admission_checks: tuple[str, ...] = ()
+    admission_checks_strategy: AdmissionChecksStrategy = AdmissionChecksStrategy()
 
 
 class ClusterQueue(Object):
     spec: ClusterQueueSpec = ClusterQueueSpec()
+
+    @property
+    def is_dispatched(self) -> bool:
+        """Whether MultiKueue creates the pods of its workloads in other clusters, by the name of a check.
+        https://kueue.sigs.k8s.io/docs/concepts/multikueue/
+        """
+        named = (each.name for each in self.spec.admission_checks_strategy.admission_checks)
+        return any("multikueue" in name.lower() for name in (*self.spec.admission_checks, *named))
 
 
 class CohortSpec(Part):
