@@ -95,27 +95,34 @@ def _refused(
     written = not template.container_path  # else its serving runtime has the missing values
     for item in bounds(limit_range, CONTAINER):
         for each in found:
-            who = f"container {each.container.name}"
-            path = template.at(each.container, "resources")
-            for why, resource, certain in _violations(item, each.requests, each.limits, written=written):
-                if resource not in each.ambiguous:
-                    yield _finding(path, name, f"{who} {why}", certain)
+            out = list(_violations(item, each.requests, each.limits, written=written))
+            path, who = template.at(each.container, "resources"), f"container {each.container.name}"
+            yield from _together(path, name, who, out, each.ambiguous)
     for item in bounds(limit_range, POD):
         requests = total((each.container, each.requests) for each in found)
         limits = total((each.container, each.limits) for each in found)
         ambiguous = frozenset[str]().union(*(each.ambiguous for each in found))
-        for why, resource, certain in _violations(item, requests, limits, written=written, pod=True):
-            if resource not in ambiguous:
-                yield _finding(template.spec_path, name, f"the pod {why}", certain)
+        out = list(_violations(item, requests, limits, written=written, pod=True))
+        yield from _together(template.spec_path, name, "the pod", out, ambiguous)
 
 
-def _finding(path: str, name: str, why: str, certain: bool) -> Finding:
-    return Finding(
-        path,
-        f"LimitRange {name} refuses every pod: {why}.",
-        "Choose requests and limits within the bounds, or change the LimitRange.",
-        Certainty.CERTAIN if certain else Certainty.LIKELY,
-    )
+def _together(
+    path: str, name: str, who: str, violations: list[tuple[str, str, bool]], ambiguous: frozenset[str]
+) -> Findings:
+    """One finding about all resources that are certainly out of bounds, and one about the others."""
+    for is_certain in (True, False):
+        why = [
+            each
+            for each, resource, certain in violations
+            if certain is is_certain and resource not in ambiguous
+        ]
+        if why:
+            yield Finding(
+                path,
+                f"LimitRange {name} refuses every pod: {who} {'; it '.join(why)}.",
+                "Choose requests and limits within the bounds, or change the LimitRange.",
+                Certainty.CERTAIN if is_certain else Certainty.LIKELY,
+            )
 
 
 def _violations(
@@ -157,6 +164,11 @@ def _violations(
                 name,
                 not pod,
             )
+
+
+def refuses(target: Target, facts: Facts) -> bool:
+    """Whether a LimitRange certainly refuses the workload's pods."""
+    return any(each.certainty is Certainty.CERTAIN for each in check(target, facts))
 
 
 RULE = rule(__name__, check, unowned=True, at_once=True)

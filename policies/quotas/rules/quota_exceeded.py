@@ -16,6 +16,7 @@ from policies.quotas.quotas import (
     quota_matches,
     used_by_other_manifests,
 )
+from policies.quotas.rules.limit_range_conflict import refuses
 from policies.rollouts.rollouts import RolloutOutcome, outcome
 
 
@@ -27,8 +28,10 @@ def check(target: Target, facts: Facts) -> Findings:
             found = list(_findings(target, each, facts))
         except ValueError:
             continue  # a quantity that no API server accepts
-        yield from found
         if found:
+            sized = any(finding.path.endswith(".resources") for finding in found)
+            if not sized or not refuses(target, facts):  # else one edit is right for both
+                yield from found
             return
 
 
