@@ -58,6 +58,23 @@ def bytes_or_zero(value: object) -> int:
         return 0
 
 
+def in_binary(size: int) -> str:
+    """Bytes in words, in the units of Kubernetes: `512 MiB`, `1.5 GiB`."""
+    return _in_units(size, 1 << 20, 1 << 10, ("MiB", "GiB"))
+
+
+def in_decimal(size: int) -> str:
+    """Bytes in words, in the units of models' pages: `250 MB`, `7.5 GB`."""
+    return _in_units(size, 10**6, 1000, ("MB", "GB"))
+
+
+def _in_units(size: int, small: int, step: int, units: tuple[str, str]) -> str:
+    if size < small * step:
+        return f"{size / small:.0f} {units[0]}"
+    amount = size / (small * step)
+    return f"{amount:.0f} {units[1]}" if amount >= 10 else f"{amount:.1f}".removesuffix(".0") + f" {units[1]}"
+
+
 def shown(value: object) -> str:
     """A value quoted for a message, cut if it is long."""
     if isinstance(value, str) and len(value) > MAX_CHARACTERS:

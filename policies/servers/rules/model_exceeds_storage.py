@@ -11,7 +11,7 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
-from policies.kube.quantities import bytes_or_zero
+from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal
 from policies.probes.json_options import number_in
 from policies.probes.life import Reserved
 from policies.probes.recognition import Server, is_since, release
@@ -41,12 +41,12 @@ def check(target: Target, facts: Facts) -> Findings:
 def _of_model(
     target: Target, template: PodTemplate, container: Container, found: Download, facts: Facts
 ) -> Findings:
-    model = f"Model {found.model} has about {found.size / 10**9:.0f} GB"
+    model = f"Model {found.model} has about {in_decimal(found.size)}"
     room, where = _room(target, template, found, facts)
     if room and found.size * _MARGIN > room:
         yield Finding(
             template.at(container),
-            f"{model}, but {where} holds {room / 10**9:.0f} GB. The download fails or the pod is "
+            f"{model}, but {where} holds {in_decimal(room)}. The download fails or the pod is "
             "evicted, and the next one starts over.",
             "Give the volume room for the model.",
         )
@@ -57,7 +57,7 @@ def _of_model(
     if limit and local and not in_memory and found.size * _MARGIN > limit:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"{model}, but the limit of ephemeral-storage is {limit / 10**9:.0f} GB. The kubelet evicts "
+            f"{model}, but the limit of ephemeral-storage is {in_decimal(limit)}. The kubelet evicts "
             "the pod during the download.",
             f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
         )
@@ -66,7 +66,7 @@ def _of_model(
         yield Finding(
             template.at(container, "resources.limits"),
             f"{model}, the emptyDir {in_memory} is in memory, and the memory limit is "
-            f"{memory / 10**9:.0f} GB. Files in it count as memory, so the kernel kills the server "
+            f"{in_decimal(memory)}. Files in it count as memory, so the kernel kills the server "
             "during the download.",
             "Raise the memory limit above the model's size and the server's own need, or use a claim.",
         )
@@ -112,15 +112,15 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
             by = f" for {reserved.what}" if reserved.what else ""
             yield Finding(
                 template.at(container, "resources.limits"),
-                f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory{by} "
-                f"({option}), but the limit is {limit / 2**30:.0f} GiB. The kernel kills it.",
+                f"Container {container.name} ({server.name}) may take {in_binary(amount)} of memory{by} "
+                f"({option}), but the limit is {in_binary(limit)}. The kernel kills it.",
                 f"Raise the memory limit, or lower {option.split()[0]}.",
             )
         elif largest and amount >= largest and not option.endswith(_DEFAULT):
             yield Finding(
                 template.at(container),
-                f"Container {container.name} ({server.name}) may take {amount / 2**30:.0f} GiB of memory "
-                f"({option}), but the largest node has {largest / 2**30:.0f} GiB. The kernel kills it.",
+                f"Container {container.name} ({server.name}) may take {in_binary(amount)} of memory "
+                f"({option}), but the largest node has {in_binary(largest)}. The kernel kills it.",
                 f"Lower {option.split()[0]}, and set a memory limit.",
                 Certainty.LIKELY,
             )
@@ -172,8 +172,8 @@ def _of_directory(
     if room and amount > room:
         yield Finding(
             template.at(container),
-            f"The processes of container {container.name} ({server.name}) may store {amount / 2**30:.0f} "
-            f"GiB in {directory} together, but it holds only {room / 2**30:.0f} GiB. The kubelet evicts "
+            f"The processes of container {container.name} ({server.name}) may store {in_binary(amount)} "
+            f"in {directory} together, but it holds only {in_binary(room)}. The kubelet evicts "
             "the pod.",
             "Lower the size of each process's cache, or give the volume room for all of them.",
         )
@@ -188,8 +188,8 @@ def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Fi
     if load is not None and load.weights * MIN_SHARE > limit:
         yield Finding(
             template.at(container, "resources.limits"),
-            f"Model {load.model} has about {load.weights / 10**9:.0f} GB, but the server, which computes "
-            f"on the CPU, may use only {limit / 10**9:.0f} GB of memory. The kernel kills it while it "
+            f"Model {load.model} has about {in_decimal(load.weights)}, but the server, which computes "
+            f"on the CPU, may use only {in_decimal(limit)} of memory. The kernel kills it while it "
             "loads.",
             "Raise the memory limit above the model's size, or request accelerators.",
         )

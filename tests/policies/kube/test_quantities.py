@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from policies.kube.quantities import parse_bytes, parse_duration, parse_quantity
+from policies.kube.quantities import in_binary, in_decimal, parse_bytes, parse_duration, parse_quantity
 
 DURATIONS: dict[object, int] = {
     0: 0,
@@ -65,3 +65,18 @@ def test_malformed_and_large_values(
 
 def test_bytes_are_rounded_up() -> None:
     assert [parse_bytes("1500m"), parse_bytes("1Gi")] == [2, 2**30]
+
+
+def test_no_size_is_shown_as_zero() -> None:
+    assert [in_binary(size) for size in (2**29, 3 * 2**29, 2**33, 100 * 2**30)] == [
+        "512 MiB",
+        "1.5 GiB",
+        "8 GiB",
+        "100 GiB",
+    ]
+    assert [in_decimal(size) for size in (25 * 10**7, 10**9, 7 * 2**30, 16 * 10**9)] == [
+        "250 MB",
+        "1 GB",
+        "7.5 GB",
+        "16 GB",
+    ]
