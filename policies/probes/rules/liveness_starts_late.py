@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
+from policies.probes.first_party import is_third_party
 from policies.probes.probe import LIVENESS, probes
 from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 from policies.probes.standard_probes import looks_injected
@@ -13,6 +14,8 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
         if not probe.starts_late or is_too_strict(probe, facts):
             continue
+        if is_third_party(probe.container.image):
+            continue  # its project chose the delay
         if not looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             yield Finding(
                 probe.at("initialDelaySeconds"),
