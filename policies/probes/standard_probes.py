@@ -165,13 +165,14 @@ def _startup_of_own_liveness(
     pod: PodView, container: Container, settings: StandardProbes, facts: Facts
 ) -> Iterator[AddedField]:
     """A startupProbe, if the author's livenessProbe would end a start of the expected length."""
-    live, expected = container.typed.liveness_probe, killed_start(pod, container, facts)
-    if live is None or expected is None:
+    live = container.typed.liveness_probe
+    if live is None or killed_start(pod, container, facts) is None:
         return
     handler, why_not = startup_check(pod, container, container.spec["livenessProbe"], facts)
     if not handler:
         return
-    because = f"; without it, your livenessProbe kills the container during its start of {in_words(expected)}"
+    killed = in_words(live.startup_deadline)
+    because = f"; without it, your livenessProbe kills a start that takes longer than {killed}"
     if why_not:
         because = f"; {asked(handler)} instead of its livenessProbe, since {why_not}"
     yield startup_field(container, handler, live, budget_of(pod, container, facts), settings, because)
