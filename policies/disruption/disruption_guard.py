@@ -33,6 +33,8 @@ GUARDS: Final = {
 }
 DEADLINE: Final = ("spec", "activeDeadlineSeconds")
 GRACE: Final = ("spec", "terminationGracePeriodSeconds")
+_DAEMON: Final = "sshd"
+"""By which a launcher starts its processes in another pod."""
 _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
@@ -114,10 +116,13 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
         )
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
+    main = [each for each in view.containers if each.role is Role.MAIN]
     reason = "runs to completion, and an eviction loses its work since its last checkpoint"
     if view.is_ray:
         reason = "runs tasks and actors of Ray, which an eviction ends"
-    elif all(idles(command_without_pod(each)) for each in view.containers if each.role is Role.MAIN):
+    elif any(each.name == _DAEMON for container in main for each in command_without_pod(container).commands):
+        reason = "runs processes of a launcher, which an eviction ends"
+    elif all(idles(command_without_pod(each)) for each in main):
         reason = "isn't started again after an eviction"
     if state:
         reason = f"{state}, and an eviction loses the state of the cluster and all workers"
