@@ -6,11 +6,14 @@ from functools import lru_cache
 from typing import Final
 
 from policies.core import data
-from policies.core.facts import Facts
+from policies.core.facts import Facts, WholeObjects
 from policies.core.listing import TypedIndex
 from policies.core.settings import Field, Model
+from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.json import maps, text
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
+_SERVING: Final = (DEPLOYMENT, STATEFUL_SET)
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -82,7 +85,27 @@ def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
     storage, name = class_of(claim, facts), claim.spec.storage_class_name
     if storage is not None:
         return all(storage.provisioner != each.provisioner for each in unattached())
-    return name is None or not _is_named(name)
+    if name is None:
+        return nodes is not None or not _has_local_images(facts)
+    return not _is_named(name)
+
+
+def _has_local_images(facts: Facts) -> bool:
+    """Whether an image of the same namespace is never pulled: somebody built it on the only node, as in
+    minikube, Docker Desktop or kind.
+    https://minikube.sigs.k8s.io/docs/handbook/pushing/
+    """
+    whole = facts.whole
+    return whole is not None and whole.cache.once_for(facts.namespace, _never_pulls, whole, facts.namespace)
+
+
+def _never_pulls(whole: WholeObjects, namespace: str) -> bool:
+    workloads = (obj for kind in _SERVING for obj in whole.every(kind, namespace))
+    return any(
+        text(container, "imagePullPolicy") == "Never"
+        for obj in workloads
+        for container in maps(obj, "spec", "template", "spec", "containers")
+    )
 
 
 @lru_cache(maxsize=256)
