@@ -24,6 +24,8 @@ from policies.kube.names import did_you_mean
 _POD_TEMPLATE: Final = "V1PodTemplateSpec"
 _PYTHON: Final[Mapping[str, type]] = {"int": int, "bool": bool}
 _IN_WORDS: Final = {int: "a whole number", bool: "true or false", dict: "a map", list: "a list", str: "text"}
+_HEAD: Final = frozenset({"apiVersion", "kind", "metadata"})
+"""The fields of a patch of metadata, which kustomize merges into an object of any version."""
 _MOST: Final = 20
 """Problems that are looked for in one object."""
 
@@ -57,9 +59,12 @@ def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[F
     """The unknown and mistyped fields of a built-in kind, or of the pod templates of another known kind; the
     first few of them. An apiVersion that Kubernetes no longer has is one, too."""
     kind = f"{text(obj, 'apiVersion')} {text(obj, 'kind')}"
-    if removed := removed_version(text(obj, "apiVersion"), text(obj, "kind")):
+    removed = removed_version(text(obj, "apiVersion"), text(obj, "kind"))
+    if removed and not obj.keys() <= _HEAD:
         said = f"Kubernetes has no such version since {removed.since}, and kubectl refuses the object"
         return [FieldProblem("apiVersion", f"{said}; use {removed.use}")]
+    if _is_encrypted(obj):
+        obj = {key: value for key, value in obj.items() if key != "sops"}
     places: list[tuple[Steps, Any, str]] = []
     if kind in _api().kinds:
         places.append(((), obj, _api().kinds[kind]))
@@ -73,6 +78,13 @@ def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[F
             if len(found) >= _MOST:
                 return found
     return found
+
+
+def _is_encrypted(obj: Json) -> bool:
+    """Whether it is a file of SOPS: whoever applies it decrypts it, which also removes the field.
+    https://fluxcd.io/flux/guides/mozilla-sops/
+    """
+    return bool(text(obj, "sops", "mac"))
 
 
 def _walk(steps: Steps, value: Any, kind: str) -> Iterator[FieldProblem]:

@@ -113,6 +113,7 @@ def test_a_problem(kind: str, spec: Json, path: str, said: str) -> None:
         manifest("ConfigMap", "x") | {"data": {"anything": "1"}},
         manifest("Service", "x", {"ports": [{"port": 80, "targetPort": "http"}]}),
         manifest("InferenceService", "x", {"predictor": {**POD, "minReplicas": 1}}),
+        manifest("Secret", "x") | {"stringData": {"a": "ENC[AES256_GCM,data:x]"}, "sops": {"mac": "ENC[x]"}},
         {"apiVersion": "example.org/v1", "kind": "Odd", "spec": {"x": 1}},
     ],
 )
@@ -131,7 +132,7 @@ def test_no_problem(obj: Json) -> None:
     ],
 )
 def test_a_removed_version_is_a_problem(api_version: str, kind: str, use: str) -> None:
-    (problem,) = field_problems({"apiVersion": api_version, "kind": kind}, WORKLOADS)
+    (problem,) = field_problems({"apiVersion": api_version, "kind": kind, "spec": {}}, WORKLOADS)
     assert problem.path == "apiVersion"
     assert problem.problem.endswith(f"; use {use}")
 
@@ -142,6 +143,13 @@ def test_a_removed_version_is_a_problem(api_version: str, kind: str, use: str) -
 )
 def test_another_kind_of_a_removed_version_is_none(api_version: str, kind: str) -> None:
     assert field_problems({"apiVersion": api_version, "kind": kind}, WORKLOADS) == []
+
+
+def test_a_patch_of_metadata_may_have_a_removed_version() -> None:
+    """As those of older scaffolds of operators."""
+    patch = {"apiVersion": "apiextensions.k8s.io/v1beta1", "kind": "CustomResourceDefinition"}
+    assert field_problems({**patch, "metadata": {"name": "x"}}, WORKLOADS) == []
+    assert field_problems({**patch, "spec": {}}, WORKLOADS)
 
 
 def test_no_served_version_counts_as_removed() -> None:
