@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.manifests.documents import BadDocument, as_documents, load_all
 from webhook.manifests.positions import Lines, Origin
-from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, sources
+from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, RenderedSource, sources
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -148,24 +148,32 @@ def _rendered(
     """The objects of the kustomizations and charts of a directory, an error for each that cannot be built,
     and the files to leave out: those that are no objects, and those that a result contains."""
     documents: list[Document] = []
-    problems: list[UserError] = []
-    left_out: set[Path] = set()
+    unbuilt: list[tuple[RenderedSource, str]] = []
+    reviewed: set[Path] = set()
     found = sources(directory, values)
     for source in found[:MOST_BUILDS] if build else ():
         try:
             made = [replace(each, origin=None) for each in parse(str(source.file), source.build())]
         except UserError as problem:
-            problems.append(problem)
-            left_out |= source.files if source.patched else source.parts
+            unbuilt.append((source, str(problem)))
         else:
             documents += made
-            left_out |= source.files
+            reviewed |= source.files
     for source in found[MOST_BUILDS:] if build else ():
-        problems.append(
-            UserError(f"{source.file}: not reviewed, because one run renders at most {MOST_BUILDS} results")
-        )
-        left_out |= source.files if source.patched else source.parts
-    return documents, problems, {str(file) for file in left_out.union(*(source.parts for source in found))}
+        why = f"{source.file}: not reviewed, because one run renders at most {MOST_BUILDS} results"
+        unbuilt.append((source, why))
+    problems = [UserError(_with_its_files(why, source, reviewed)) for source, why in unbuilt]
+    changed = (source.files if source.patched else source.parts for source, _ in unbuilt)
+    left_out = reviewed.union(*changed, *(source.parts for source in found))
+    return documents, problems, {str(file) for file in left_out}
+
+
+def _with_its_files(why: str, source: RenderedSource, reviewed: Set[Path]) -> str:
+    """A sentence about a result that is not reviewed, with the number of objects' files that are only in such
+    results."""
+    count = len(source.files - source.parts - reviewed) if source.patched else 0
+    files = "the file" if count == 1 else f"the {count} files"
+    return why.replace("not reviewed", f"not reviewed, nor {files} that it changes", 1) if count else why
 
 
 def _sources(path: str) -> Iterator[tuple[str, bool]]:

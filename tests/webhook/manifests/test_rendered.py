@@ -132,6 +132,27 @@ def test_what_a_kustomization_changes_is_not_judged_as_it_is_written(
     assert names(root, build=True)[0] == read
 
 
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("*", ["not reviewed, nor the 2 files that it changes (kubectl failed"] * 2),
+        ("*two", ["not reviewed (kubectl failed"]),
+    ],
+)
+def test_the_files_that_are_in_no_result_are_counted(
+    tmp_path: Path, tools: Path, fails: str, said: list[str]
+) -> None:
+    program(tools, "kubectl", f"case $2 in {fails}) exit 1;; *) echo '{DEPLOYMENT}';; esac")
+    base = {"kustomization.yaml": "resources: [a.yaml, b.yaml]\n", "a.yaml": DEPLOYMENT, "b.yaml": DEPLOYMENT}
+    root = tmp_path / "all"
+    put(root / "base", base)
+    for name in ("one", "two"):
+        put(root / name, {"kustomization.yaml": f"resources: [../base]\nnameSuffix: -{name}\n"})
+    _, problems = names(root, build=True)
+    assert len(problems) == len(said)
+    assert all(part in problem for part, problem in zip(said, problems, strict=True))
+
+
 def test_the_charts_of_a_chart_are_a_part_of_it(tmp_path: Path) -> None:
     chart = "name: a\nversion: 0.1.0\n"
     inside = ("a/charts/b/charts/c", "a/charts/d", "a/x/charts/y")
@@ -168,7 +189,8 @@ def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: p
         put(tmp_path / "all" / name, suffixed)
     read, [problem] = names(tmp_path / "all", build=True)
     assert read == ["one/kustomization.yaml"]
-    assert "two/kustomization.yaml: not reviewed, because one run renders at most 1 results" in problem
+    why = "because one run renders at most 1 results"
+    assert f"two/kustomization.yaml: not reviewed, nor the file that it changes, {why}" in problem
 
 
 @pytest.mark.usefixtures("tools")
