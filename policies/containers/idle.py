@@ -27,8 +27,9 @@ def only_idles(target: Target) -> bool:
 
 
 def idles(summary: CommandSummary) -> bool:
-    """Whether a command is known and runs nothing but idle programs and single lines of Python."""
-    return bool(summary.commands) and programs_of(summary) <= _IDLE
+    """Whether a command is known and runs nothing but idle programs and single lines of Python. A shell that
+    runs a file does what the file says."""
+    return bool(summary.commands) and not summary.scripts and programs_of(summary) <= _IDLE
 
 
 def programs_of(summary: CommandSummary) -> set[str]:

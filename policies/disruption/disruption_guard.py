@@ -124,6 +124,8 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
         reason = "runs processes of a launcher, which an eviction ends"
     elif all(idles(command_without_pod(each)) for each in main):
         reason = "isn't started again after an eviction"
+        if view.owner is not None:
+            reason = "only waits, and an eviction ends what people run in it"
     if state:
         reason = f"{state}, and an eviction loses the state of the cluster and all workers"
     for key, value in GUARDS.items():

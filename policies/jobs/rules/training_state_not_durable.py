@@ -130,8 +130,8 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
         if not container.image:
             return False
         summary = container_command(template, container)
-        if idles(summary):
-            continue
+        if idles(summary) or (summary.scripts and not programs_of(summary)):
+            continue  # a shell's file may copy what it writes
         names += [container.name, repository(container.image).rpartition("/")[2]]
         started += (*programs_of(summary), *summary.scripts)
         words += container.typed.argv
