@@ -120,6 +120,7 @@ def _tolerating(
 ) -> PodView:
     """The pod with tolerations of the vendor's taints: key and effect, with any value."""
     spec = view.typed.spec
+    known = {(taint.key, taint.effect) for taint in (fleet.taints if fleet else ())}
     missing = [
         (taint.key, taint.effect) for taint in (fleet.taints if fleet else ()) if not tolerates(spec, taint)
     ]
@@ -132,9 +133,10 @@ def _tolerating(
         {"key": key, "operator": "Exists", "effect": effect} for key, effect in dict.fromkeys(missing)
     ]
     for each in tolerations:
+        have = "have" if (each["key"], each["effect"]) in known else "usually have"
         why.give(
             f"spec.tolerations[{each['key']}]",
-            f"requests {requested}, whose nodes have the taint {each['key']}:{each['effect']}",
+            f"requests {requested}, whose nodes {have} the taint {each['key']}:{each['effect']}",
             setting="vendors",
         )
     return facts.view(appended(view.json, TOLERATIONS, *tolerations)) if tolerations else view
