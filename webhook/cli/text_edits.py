@@ -114,7 +114,8 @@ class _Editor:
         """Insert lines below a line (-1: at the top)."""
         rendered = "".join(f"{' ' * column}{each}\n" for each in dump(value).splitlines())
         start = self._starts[line + 1]
-        if start and not self._origin.text[start - 1].isspace():  # the text has no final line end
+        last = self._origin.text[start - 1 : start]
+        if start and (last in " \t" or not last.isspace()):  # the text has no final line end
             rendered = f"\n{rendered.removesuffix(chr(10))}"
         return _Edit(start, start, rendered)
 

@@ -298,6 +298,30 @@ def test_other_ways_to_write_it(run: Chassis, tmp_path: Path, spec: str) -> None
         assert (file.read_text() != text) == bool(before)
 
 
+def test_spaces_may_end_a_file(run: Chassis, tmp_path: Path) -> None:
+    """As an editor leaves them behind the last value."""
+    file = tmp_path / "pod.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+        "spec:\n  containers:\n  - name: a\n    image: ollama/ollama:0.5  \t"
+    )
+    assert run(file).status == 0
+    assert left_in(file) == []
+
+
+def test_a_block_of_text_at_the_end_stays_without_a_line_break(run: Chassis, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    text = (
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  template:\n    spec:\n"
+        "      restartPolicy: Never\n      containers:\n      - name: a\n        image: a/b:1\n"
+        "        command:\n        - sh\n        - -c\n        - |\n          python train.py"
+    )
+    file.write_text(text)
+    status, _, err = run(file)
+    assert (status, file.read_text()) == (2, text)
+    assert "its last line has no line break" in err
+
+
 # --- where it writes -----------------------------------------------------------------------------------
 
 
