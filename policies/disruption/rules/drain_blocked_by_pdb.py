@@ -193,8 +193,8 @@ def _workload(target: Target, facts: Facts) -> Findings:
                 f"PodDisruptionBudget {budget.name} selects this workload, which has "
                 f"{_replicas(replicas)}: {_needed(least, replicas)}, so no pod can be evicted and node "
                 "drains block.",
-                "Give the budget maxUnavailable 1, or run more replicas than its minAvailable, if they keep no "
-                "state of their own.",
+                "Give the budget maxUnavailable 1, or run more replicas than its minAvailable, if they keep "
+                "no state of their own.",
                 Certainty.UNDECIDED,
             )
 
