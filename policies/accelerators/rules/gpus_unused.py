@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
 from policies.accelerators.requests import Catalogue, GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
@@ -64,9 +66,7 @@ def _of_others(template: PodTemplate, container: Container, facts: Facts) -> Fin
     tag = repository_and_tag(container.image)[1] if requested else ""
     if not tag:
         return
-    for each in _image_vendors():
-        if not image_matches(container.image, each.images) or image_matches(container.image, each.unless):
-            continue
+    for each in _known_of(container.image):
         if each.before and not () < numbers_of_tag(tag) < numbers_of_tag(each.before):
             continue
         unused = {name: count for name, count in requested.items() if not _can_use(each, catalogue, name)}
@@ -80,6 +80,15 @@ def _of_others(template: PodTemplate, container: Container, facts: Facts) -> Fin
                 f"Remove the request, or use another image: {each.instead}.",
             )
             return
+
+
+@lru_cache(maxsize=1024)
+def _known_of(image: str) -> tuple[ImageVendors, ...]:
+    return tuple(
+        each
+        for each in _image_vendors()
+        if image_matches(image, each.images) and not image_matches(image, each.unless)
+    )
 
 
 def _can_use(image: ImageVendors, catalogue: Catalogue, resource: str) -> bool:

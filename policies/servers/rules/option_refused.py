@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.pods import Container, Role
@@ -39,11 +40,14 @@ def _refused(server: Server, container: Container) -> Iterator[tuple[str, str]]:
     """The flags in a command line that a server's version does not have, also written as `--a_b`, each with
     what to write instead."""
     for refused in server.preset.refused_options:
-        if is_since(server, container, refused.since):
-            for flag in refused.flags:
-                for form in (flag, f"--{flag[2:].replace('-', '_')}"):
-                    if server.has_option(form):
-                        yield form, refused.instead
+        forms = _forms(refused.flags)
+        if server.has_option(*forms) and is_since(server, container, refused.since):
+            yield next(filter(server.has_option, forms)), refused.instead
+
+
+@cache
+def _forms(flags: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(form for flag in flags for form in dict.fromkeys((flag, f"--{flag[2:].replace('-', '_')}")))
 
 
 RULE = rule(__name__, check)
