@@ -588,14 +588,16 @@ async def test_models_over_the_memory_limit_are_logged_once(world: World) -> Non
     world.set(max_memory=2 * MB, load_workers=8)
     models: dict[str, Any] = {name: world.put(name, name) for name in "abcdef"}  # a mebibyte each
     world.config.write(models)
-    world.start()
-
-    def settled() -> bool:
-        states = list(world.states().values())
-        return states.count(ModelState.LOADED) == 2 and states.count(ModelState.FAILED) == 4
-
-    await until(settled)
     with logged() as lines:
+        world.start()
+
+        def settled() -> bool:
+            states = list(world.states().values())
+            failed = [line for line in lines if line.get("state") == ModelState.FAILED.value]
+            return states.count(ModelState.LOADED) == 2 and len(failed) == 4
+
+        await until(settled)
+        lines.clear()
         world.config.write(models | {"bad": "ftp://x"})
         await until(lambda: world.entry("bad"))
         last = max(name for name in "abcdef" if world.entry(name)["state"] == "Loaded")
