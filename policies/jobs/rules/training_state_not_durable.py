@@ -153,7 +153,7 @@ def _has_an_account(template: PodTemplate) -> bool:
     https://docs.aws.amazon.com/eks/latest/userguide/iam-roles-for-service-accounts.html
     https://docs.cloud.google.com/kubernetes-engine/docs/how-to/workload-identity
     """
-    return text(template.spec, "serviceAccountName") not in ("", "default")
+    return bool(template.typed.spec.own_account)
 
 
 def _says_training(name: str) -> bool:

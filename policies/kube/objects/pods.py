@@ -382,6 +382,11 @@ class PodSpec(Part):
         seconds = self.termination_grace_period_seconds
         return DEFAULT_GRACE if seconds is None else seconds
 
+    @property
+    def own_account(self) -> str:
+        """Its ServiceAccount; empty for the default one, which kube-controller-manager creates everywhere."""
+        return "" if self.service_account_name == "default" else self.service_account_name
+
 
 NO_SPEC = PodSpec()
 

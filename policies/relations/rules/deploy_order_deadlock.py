@@ -33,8 +33,6 @@ _MAX: Final = 8
 """The number of waits of one workload that are compared with the order."""
 _INSTANCE: Final = "app.kubernetes.io/instance"
 """Charts label the objects of one release with it; Argo CD labels those of one application."""
-_DEFAULT_ACCOUNT: Final = "default"
-"""kube-controller-manager creates this ServiceAccount in every namespace."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -116,8 +114,8 @@ def _needs(template: PodTemplate) -> Iterator[_Need]:
         if not each.optional:
             verb = "mounts" if each.mounted else "reads"
             yield _Need(each.kind, each.name, each.path, verb, "none of its containers starts")
-    account = template.typed.spec.service_account_name
-    if account not in ("", _DEFAULT_ACCOUNT):
+    account = template.typed.spec.own_account
+    if account:
         path = f"{template.spec_path}.serviceAccountName"
         yield _Need(SERVICE_ACCOUNT, account, path, "runs as", "no pod is created")
 
