@@ -17,8 +17,8 @@ from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer
 from webhook.kube.calls import ApiError
 from webhook.server.ca_bundle import RESOURCES
 
-SETTLE_SECONDS: Final = 3.0
-"""API servers watch webhook configurations and follow a deletion in much less time."""
+SETTLE_SECONDS: Final = 10.0
+"""API servers watch webhook configurations: they follow a deletion within a second, a busy one later."""
 RETRIES: Final = 20
 
 
