@@ -16,10 +16,10 @@ from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import POD, SERVICE, GroupKind, kind_of
-from policies.kube.json import Json, integer, mapping, maps, text
+from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
-from policies.kube.objects.services import Ingress, Route, Service
+from policies.kube.objects.services import InferencePool, Ingress, Route, Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
 
@@ -226,31 +226,22 @@ def selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
             yield from (each for each in services.by(BY_FIRST_LABEL, label) if selects(each, labels))
 
 
-_KINDS: Final = (
+_POOLS: Final = (
     GroupKind("inference.networking.k8s.io", "InferencePool"),
     GroupKind("inference.networking.x-k8s.io", "InferencePool"),
 )
 
 
-def pools_of(labels: Mapping[str, str], facts: Facts) -> Iterator[Json]:
+def pools_of(labels: Mapping[str, str], facts: Facts) -> Iterator[InferencePool]:
     """The known InferencePools that select pods with labels."""
     if facts.whole is not None:
-        for kind in _KINDS:
-            yield from (pool for pool in facts.whole.every(kind, facts.namespace) if _selects(pool, labels))
+        for pool in _pools(facts.whole, facts.namespace):
+            if pool.selects(labels):
+                yield pool
 
 
-def _selects(pool: Json, labels: Mapping[str, str]) -> bool:
-    """Whether an InferencePool selects pods with labels: by `matchLabels` in v1, else by a map of labels."""
-    selector = mapping(pool, "spec", "selector")
-    wanted = mapping(selector, "matchLabels") or selector
-    return bool(wanted) and wanted.items() <= labels.items()
-
-
-def target_ports(pool: Json) -> tuple[int, ...]:
-    """The ports to which it sends: `targetPorts` in v1, before that `targetPortNumber`."""
-    old = integer(pool, "spec", "targetPortNumber", default=0)
-    numbers = (integer(each, "number", default=0) for each in maps(pool, "spec", "targetPorts"))
-    return tuple(filter(None, (old, *numbers)))
+def _pools(cluster: WholeObjects, namespace: str) -> Iterator[InferencePool]:
+    return chain.from_iterable(cluster.typed(kind, namespace, InferencePool) for kind in _POOLS)
 
 
 _INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
@@ -299,9 +290,5 @@ def _of_routes(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str
 
 def _of_pickers(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:
     """The Services that InferencePools ask which pod gets a request."""
-    for kind in _KINDS:
-        for pool in cluster.every(kind, namespace):
-            picker = mapping(pool, "spec", "endpointPickerRef") or mapping(pool, "spec", "extensionRef")
-            old = integer(picker, "portNumber", default=0)
-            port = integer(picker, "port", "number", default=old)
-            yield f"InferencePool {text(pool, 'metadata', 'name')}", text(picker, "name"), port
+    for pool in _pools(cluster, namespace):
+        yield f"InferencePool {pool.name}", *pool.picker

@@ -115,6 +115,54 @@ class Route(Object):
                     yield f"spec.rules[{number}].backendRefs[{index}].name", each
 
 
+class NumberedPort(Part):
+    number: int = 0
+
+
+class EndpointPicker(Part):
+    """The Service that chooses the pod for each request."""
+
+    name: str = ""
+    port: NumberedPort = NumberedPort()
+    port_number: int = 0
+    """The port in v1alpha2."""
+
+
+class InferencePoolSpec(Part):
+    selector: Mapping[str, str | Mapping[str, str]] = EMPTY
+    """In v1 with `matchLabels`, in v1alpha2 the labels themselves."""
+    target_ports: tuple[NumberedPort, ...] = ()
+    target_port_number: int = 0
+    """The only target port in v1alpha2."""
+    endpoint_picker_ref: EndpointPicker | None = None
+    extension_ref: EndpointPicker | None = None
+    """The picker in v1alpha2."""
+
+
+class InferencePool(Object):
+    """Of the Gateway API's extension for inference: v1, and v1alpha2 in another group."""
+
+    spec: InferencePoolSpec = InferencePoolSpec()
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it selects pods with these labels."""
+        nested = self.spec.selector.get("matchLabels")
+        wanted = nested if isinstance(nested, Mapping) else self.spec.selector
+        return bool(wanted) and wanted.items() <= labels.items()
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports to which it sends."""
+        numbers = (self.spec.target_port_number, *(each.number for each in self.spec.target_ports))
+        return tuple(filter(None, numbers))
+
+    @property
+    def picker(self) -> tuple[str, int]:
+        """The name and port of the Service of its endpoint picker."""
+        picker = self.spec.endpoint_picker_ref or self.spec.extension_ref or EndpointPicker()
+        return picker.name, picker.port.number or picker.port_number
+
+
 class GatewaySpec(Part):
     gateway_class_name: str = ""
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.services import pools_of, selecting
-from policies.kube.json import text
 from policies.kube.pods import Role
 from policies.network.gateways import Backends, Routed, routed, with_body_limit
 from policies.probes.recognition import Server
@@ -40,7 +39,7 @@ def _backends_of(template: PodTemplate, facts: Facts) -> Backends:
     labels = template.typed.metadata.labels
     return Backends(
         frozenset(each.name for each in selecting(labels, facts)),
-        frozenset(text(pool, "metadata", "name") for pool in pools_of(labels, facts)),
+        frozenset(pool.name for pool in pools_of(labels, facts)),
     )
 
 

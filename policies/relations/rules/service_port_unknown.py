@@ -10,9 +10,8 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import table
-from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only, target_ports
+from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SERVICE, STATEFUL_SET
-from policies.kube.json import text
 from policies.kube.names import listed
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
@@ -131,9 +130,9 @@ def _senders(
         if port and service.has_address and selects_only(service, target, facts) is not None:
             yield f"Service {service.name}", port
     for pool in pools_of(labels, facts):
-        port = next((each for each in target_ports(pool) if each in closed), None)
+        port = next((each for each in pool.ports if each in closed), None)
         if port:
-            yield f"InferencePool {text(pool, 'metadata', 'name')}", port
+            yield f"InferencePool {pool.name}", port
 
 
 def _by_name(target: Target, template: PodTemplate, facts: Facts) -> Findings:
