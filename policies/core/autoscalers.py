@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
+
+import msgspec
 
 from policies.core.facts import BY_NAME, Facts
 from policies.core.listing import TypedIndex
@@ -11,10 +13,10 @@ from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import Target
 from policies.kube.group_kinds import AUTOSCALER
-from policies.kube.json import Json, integer, mapping, maps, text
-from policies.kube.metadata import annotations_of
+from policies.kube.json import Json, mapping, text
 from policies.kube.objects.metadata import ObjectReference
-from policies.kube.objects.scaling import KEDA_MOST, HorizontalPodAutoscaler, ScaledObject
+from policies.kube.objects.reading import readable
+from policies.kube.objects.scaling import KEDA_MOST, HorizontalPodAutoscaler, ScaledObject, Trigger
 from policies.kube.objects.workloads import Replicated
 from policies.kube.quantities import whole_number
 
@@ -65,59 +67,59 @@ def autoscaler_minimum(autoscaler: HorizontalPodAutoscaler) -> int:
 
 
 def autoscaler_of_scaled_object(obj: Json) -> Json | None:
-    """The HorizontalPodAutoscaler of a ScaledObject, with the fields that rules read; None if it is paused.
+    """The HorizontalPodAutoscaler of a ScaledObject, with the fields that rules read; None if it is paused
+    or cannot be read.
 
     Its minimum is at least 1: KEDA itself removes the last pod and adds the first (`GetHPAMinReplicas` in
     apis/keda/v1alpha1/scaledobject_types.go).
     """
-    if any(key in annotations_of(obj) for key in _PAUSED):
+    scaled = readable(obj, ScaledObject)
+    if scaled is None or any(key in scaled.metadata.annotations for key in _PAUSED):
         return None
-    reference = mapping(obj, "spec", "scaleTargetRef")
-    config = mapping(obj, "spec", "advanced", "horizontalPodAutoscalerConfig")
-    scaled_object = text(obj, "metadata", "name")
-    name = text(config, "name") or f"keda-hpa-{scaled_object}"
+    spec = scaled.spec
+    config = spec.advanced.horizontal_pod_autoscaler_config
+    reference = spec.scale_target_ref
     owner = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "name": scaled_object,
+        "name": scaled.name,
         "controller": True,
     }
+    own = {"name": config.name or f"keda-hpa-{scaled.name}", "ownerReferences": [owner]}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
-        "metadata": {**mapping(obj, "metadata"), "name": name, "ownerReferences": [owner]},
+        "metadata": mapping(obj, "metadata") | own,
         "spec": {
             "scaleTargetRef": {
-                "apiVersion": text(reference, "apiVersion") or "apps/v1",
-                "kind": text(reference, "kind") or "Deployment",
-                "name": text(reference, "name"),
+                "apiVersion": reference.api_version or "apps/v1",
+                "kind": reference.kind or "Deployment",
+                "name": reference.name,
             },
-            "minReplicas": max(1, integer(obj, "spec", "minReplicaCount", default=0)),
-            "maxReplicas": integer(obj, "spec", "maxReplicaCount", default=KEDA_MOST),
-            "metrics": list(_metrics(obj)),
-            "behavior": mapping(config, "behavior"),
+            "minReplicas": max(1, spec.min_replica_count or 0),
+            "maxReplicas": KEDA_MOST if spec.max_replica_count is None else spec.max_replica_count,
+            "metrics": list(_metrics(spec.triggers)),
+            "behavior": msgspec.to_builtins(config.behavior),
         },
     }
 
 
-def _metrics(obj: Json) -> Iterator[Json]:
+def _metrics(triggers: Iterable[Trigger]) -> Iterator[Json]:
     """The metrics of the triggers (KEDA 2.18, `GetMetricSpecForScaling` in pkg/scalers/cpu_memory_scaler.go).
 
     All triggers but cpu and memory become external metrics; their names begin with the trigger's index and
     scaler. Until KEDA 2.17 `metricType` was `metadata.type`.
     """
-    for index, trigger in enumerate(maps(obj, "spec", "triggers")):
-        resource = text(trigger, "type")
-        if resource not in ("cpu", "memory"):
-            yield {"type": "External", "external": {"metric": {"name": f"s{index}-{resource}"}}}
+    for index, trigger in enumerate(triggers):
+        if trigger.type not in ("cpu", "memory"):
+            yield {"type": "External", "external": {"metric": {"name": f"s{index}-{trigger.type}"}}}
             continue
-        metadata = mapping(trigger, "metadata")
-        target: Json = {"type": text(trigger, "metricType") or text(metadata, "type")}
-        value = whole_number(text(metadata, "value"), _DIGITS)
+        target: Json = {"type": trigger.metric_type or trigger.metadata.get("type", "")}
+        value = whole_number(trigger.metadata.get("value", ""), _DIGITS)
         if value is not None:
             target["averageUtilization"] = value
-        source: Json = {"name": resource, "target": target}
-        container = text(metadata, "containerName")
+        source: Json = {"name": trigger.type, "target": target}
+        container = trigger.metadata.get("containerName")
         if container:
             source["container"] = container
             yield {"type": "ContainerResource", "containerResource": source}
