@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
 
@@ -14,6 +16,7 @@ class GpuImage(Model):
     source: str = Field(description="the page that shows it")
 
 
+@cache
 def gpu_images(*, agents: bool) -> tuple[str, ...]:
     """The globs of the agents of nodes, or of the others."""
     return tuple(each.image for each in _images() if each.agent == agents)

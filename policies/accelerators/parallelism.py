@@ -67,11 +67,9 @@ def _moving(server: Server, known: Parallelism) -> tuple[str, ...]:
     """The options that move processes, without those of which the server has a harmless value."""
     local = known.local_values
     harmless = [flag for flag in local if server.options.value((flag,)) in local[flag]]
-    return (
-        tuple(flag for flag in known.elsewhere_with if flag not in harmless)
-        if harmless
-        else known.elsewhere_with
-    )
+    if not harmless:
+        return known.elsewhere_with
+    return tuple(flag for flag in known.elsewhere_with if flag not in harmless)
 
 
 def _is_readable(server: Server, flags: tuple[str, ...]) -> bool:

@@ -292,9 +292,9 @@ def _is_dispatched(target: Target, facts: Facts) -> bool:
     if run is not None and run.is_delegated:
         return True
     name = target.read(Object).metadata.labels.get(QUEUE_NAME)
-    queues, cluster_queues = facts.objects(LocalQueue), facts.cluster_objects(ClusterQueue)
     if not name:
         return False
+    queues, cluster_queues = facts.objects(LocalQueue), facts.cluster_objects(ClusterQueue)
     if queues is None or cluster_queues is None:
         return True
     queue = queues.named(name)

@@ -31,7 +31,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind == DAEMON_SET:
         return  # agents see the GPUs of their node
     for template in target.templates:
-        found = [] if _is_on_gke(template) else list(_visible(template, facts))
+        found = list(_visible(template, facts))
+        if found and _is_on_gke(template):
+            found = []
         yield from found
         if found or wants_accelerator(template.view, facts) or template.is_ray:
             continue
