@@ -74,7 +74,11 @@ def _blocks(claim: PersistentVolumeClaim, manifests: WholeObjects, facts: Facts)
     """Whether Argo CD waits for a claim that waits for its pods."""
     if not claim.is_manifest or _IGNORED in claim.metadata.annotations or not waits_for_a_pod(claim, facts):
         return False
-    return not any(_OWN_HEALTH in mapping(each, "data") for each in manifests.every(CONFIG_MAP, None))
+    return not manifests.cache.once(_has_own_health, manifests)
+
+
+def _has_own_health(manifests: WholeObjects) -> bool:
+    return any(_OWN_HEALTH in mapping(each, "data") for each in manifests.every(CONFIG_MAP, None))
 
 
 def _of_later_pods(
