@@ -26,7 +26,7 @@ class Resource(StrEnum):
     BUDGETS = "poddisruptionbudgets"
     AUTOSCALERS = "horizontalpodautoscalers"
     WORKLOADS = "workloads"
-    """Deployments, StatefulSets and ReplicaSets without a controller, each with its `kind`."""
+    """Deployments, StatefulSets, ReplicaSets and Rollouts without a controller, each with its `kind`."""
     GROUPS = "leaderworkersets"
     """LeaderWorkerSets; none where the cluster does not serve them."""
     NODES = "nodes"

@@ -9,11 +9,10 @@ from policies.core import data
 from policies.core.facts import Facts, WholeObjects
 from policies.core.listing import TypedIndex
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import SERVING
 from policies.kube.json import maps, text
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
-_SERVING: Final = (DEPLOYMENT, STATEFUL_SET)
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -100,7 +99,7 @@ def _has_local_images(facts: Facts) -> bool:
 
 
 def _never_pulls(whole: WholeObjects, namespace: str) -> bool:
-    workloads = (obj for kind in _SERVING for obj in whole.every(kind, namespace))
+    workloads = (obj for kind in SERVING for obj in whole.every(kind, namespace))
     return any(
         text(container, "imagePullPolicy") == "Never"
         for obj in workloads

@@ -56,6 +56,8 @@ SELDON_DEPLOYMENT: Final = GroupKind("machinelearning.seldon.io", "SeldonDeploym
 STATEFUL_SET: Final = GroupKind("apps", "StatefulSet")
 DAEMON_SET: Final = GroupKind("apps", "DaemonSet")
 REPLICA_SET: Final = GroupKind("apps", "ReplicaSet")
+SERVING: Final = (DEPLOYMENT, STATEFUL_SET, ROLLOUT)
+"""Kinds that keep a number of like pods running, with a rolling update."""
 REPLICATION_CONTROLLER: Final = GroupKind("", "ReplicationController")
 JOB: Final = GroupKind("batch", "Job")
 CRON_JOB: Final = GroupKind("batch", "CronJob")

@@ -22,7 +22,7 @@ from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import known_workloads
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, ROLLOUT, STATEFUL_SET
+from policies.kube.group_kinds import LEADER_WORKER_SET, REPLICA_SET, SERVING
 from policies.kube.json import mapping
 from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
 from policies.kube.objects.metadata import Object, Requirement
@@ -58,9 +58,9 @@ REQUIRED: Final = frozenset(
 )
 """The resources that every container must set if a quota limits them (`validationSet`)."""
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
-_LISTED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET)
+_LISTED: Final = (*SERVING, REPLICA_SET)
 """The kinds of `Resource.WORKLOADS`."""
-REPLICATED: Final = (DEPLOYMENT, STATEFUL_SET, REPLICA_SET, ROLLOUT, LEADER_WORKER_SET)
+REPLICATED: Final = (*_LISTED, LEADER_WORKER_SET)
 MAX_WORKLOADS: Final = 500
 """Maximum number of workloads whose usage is added up."""
 _GROUP: Final = 2

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
 from policies.core.facts import Facts
@@ -30,6 +31,7 @@ from policies.kube.objects.workloads import (
     LeaderWorkerSet,
     Replicated,
     RollingUpdateSteps,
+    Rollout,
     StatefulSet,
     UpdateStrategy,
 )
@@ -45,6 +47,17 @@ class RollingUpdate(Struct, frozen=True):
     replicas: int
     surge: int
     unavailable: int
+    first: int = 1
+    """How many new pods must be ready before further old ones are removed."""
+    path: str = "spec.strategy.rollingUpdate.maxUnavailable"
+    """The field that would let an old pod stop before a new one starts."""
+    in_place: str = "Set maxUnavailable to 1 and maxSurge to 0"
+    """How to change that, as the start of a sentence."""
+
+    @property
+    def starts(self) -> str:
+        """What is started before an old pod stops."""
+        return "a new pod" if self.first == 1 else f"{self.first} new pods"
 
 
 class RolloutOutcome(Enum):
@@ -63,13 +76,15 @@ def outcome(update: RollingUpdate, room: float) -> RolloutOutcome:
     The controller adds pods up to `replicas + surge` and removes ready old pods down to
     `replicas - unavailable` (`reconcileNewReplicaSet` and `reconcileOldReplicaSets` in the deployment
     controller's `rolling.go`). So the first new pod needs room next to all old pods, or the room of an old
-    pod that may be removed. minReadySeconds and readiness only delay this. PodDisruptionBudgets do not
-    apply, because controllers delete pods and do not evict them.
+    pod that may be removed; in a Rollout, it may be all new pods. minReadySeconds and readiness only delay
+    this. PodDisruptionBudgets do not apply, because controllers delete pods and do not evict them.
     """
     if room < update.replicas:
         return RolloutOutcome.SHORT
     return (
-        RolloutOutcome.STUCK if room < update.replicas - update.unavailable + 1 else RolloutOutcome.COMPLETES
+        RolloutOutcome.STUCK
+        if room < update.replicas - update.unavailable + update.first
+        else RolloutOutcome.COMPLETES
     )
 
 
@@ -137,6 +152,8 @@ def rolling_update(target: Target, replicas: int) -> RollingUpdate | None:
     match target.kind:
         case group_kinds.DEPLOYMENT:
             return _of_deployment(target.read(Deployment), replicas)
+        case group_kinds.ROLLOUT:
+            return _of_rollout(target.read(Rollout), replicas)
         case group_kinds.STATEFUL_SET:
             return _of_stateful_set(target.read(StatefulSet), replicas)
         case group_kinds.DAEMON_SET:
@@ -150,6 +167,26 @@ def _of_deployment(deployment: Deployment, replicas: int) -> RollingUpdate | Non
     """Surge is rounded up, unavailable down; if both are 0, one pod may be unavailable
     (`ResolveFenceposts` in the deployment controller's `deployment_util.go`)."""
     return None if deployment.spec.paused else _of_strategy(deployment.spec.strategy, replicas)
+
+
+def _of_rollout(rollout: Rollout, replicas: int) -> RollingUpdate | None:
+    """A canary is a rolling update that pauses. A blue-green update, and a canary with a traffic router whose
+    stable pods stay, end with all pods of both revisions (`NewRSNewReplicas` and
+    `CalculateReplicaCountsForTrafficRoutedCanary` in utils/replicaset of Argo Rollouts 1.9).
+    """
+    strategy = rollout.spec.strategy
+    if rollout.spec.paused:
+        return None
+    doubles = "Use a canary without trafficRouting, with maxSurge 0 and maxUnavailable 1"
+    if strategy.blue_green is not None:
+        return RollingUpdate(replicas, replicas, 0, replicas, "spec.strategy.blueGreen", doubles)
+    if strategy.canary is None:
+        return None
+    if strategy.canary.traffic_routing is not None:
+        first = 1 if strategy.canary.dynamic_stable_scale else replicas
+        return RollingUpdate(replicas, replicas, 0, first, "spec.strategy.canary.trafficRouting", doubles)
+    update = _of_strategy(UpdateStrategy(rolling_update=strategy.canary), replicas)
+    return None if update is None else replace(update, path="spec.strategy.canary.maxUnavailable")
 
 
 def _of_strategy(strategy: UpdateStrategy, replicas: int) -> RollingUpdate | None:
@@ -200,7 +237,8 @@ def _of_groups(workload: LeaderWorkerSet, replicas: int) -> RollingUpdate | None
     unavailable = count_of(_or_default(steps.max_unavailable, 1), replicas, up=False)
     if (not surge and not unavailable) or surge is None or unavailable is None:
         return None
-    return RollingUpdate(replicas, min(surge, replicas), min(unavailable, replicas))
+    path = "spec.rolloutStrategy.rollingUpdateConfiguration.maxUnavailable"
+    return RollingUpdate(replicas, min(surge, replicas), min(unavailable, replicas), path=path)
 
 
 def minimum_replicas(target: Target, facts: Facts) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE, STATEFUL_SET
+from policies.kube.group_kinds import LEADER_WORKER_SET, RAY_SERVICE, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayService
@@ -21,7 +21,7 @@ from policies.rollouts.rollouts import (
     running_update,
 )
 
-_UPDATED: Final = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
+_UPDATED: Final = (*SERVING, LEADER_WORKER_SET)
 """The kinds that are updated themselves; the operators of others make Deployments."""
 
 
@@ -63,14 +63,14 @@ def check(target: Target, facts: Facts) -> Findings:
                 _certainty(facts),
             )
         else:
-            strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
+            starts = f"a new {what}" if groups else update.starts
             yield Finding(
-                f"spec.{strategy}.maxUnavailable",
-                f"A rollout starts a new {what} with {requested} before it stops an old one. While "
-                f"{_running(update.replicas)}, no node has room for it: {limit}all nodes and pools together "
-                f"fit only {int(room)}.",
-                f"Set maxUnavailable to 1 and maxSurge to 0, {instead}or declare a pool that can grow in "
-                "gpu-affinity.yaml.",
+                update.path,
+                f"A rollout starts {starts} with {requested}{'' if update.first == 1 else ' each'} before it "
+                f"stops an old one. While {_running(update.replicas)}, no node has room for "
+                f"{'it' if update.first == 1 else 'all of them'}: {limit}all nodes and pools together fit "
+                f"only {int(room)}.",
+                f"{update.in_place}, {instead}or declare a pool that can grow in gpu-affinity.yaml.",
                 _certainty(facts),
             )
         return

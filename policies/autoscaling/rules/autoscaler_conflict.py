@@ -8,17 +8,16 @@ from typing import Final
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autoscaler_of_scaled_object
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import TypedIndex
-from policies.kube.group_kinds import AUTOSCALER, DEPLOYMENT, SCALED_OBJECT, STATEFUL_SET
+from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING
 from policies.kube.metadata import written
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 
 Scaled = tuple[str, str, str]
-_WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if target.kind in _WORKLOADS:
+    if target.kind in SERVING:
         yield from _of_manifest(target, facts)
         return
     autoscalers = facts.objects(HorizontalPodAutoscaler)
@@ -82,4 +81,4 @@ def _targets(autoscaler: HorizontalPodAutoscaler) -> Iterator[Scaled]:
 
 _BY_TARGET: Final = TypedIndex(HorizontalPodAutoscaler, _targets)
 
-RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, *_WORKLOADS))
+RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, *SERVING))

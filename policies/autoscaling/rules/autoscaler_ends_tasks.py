@@ -12,7 +12,7 @@ from policies.core import data
 from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SCALED_JOB, STATEFUL_SET
+from policies.kube.group_kinds import SCALED_JOB, SERVING
 from policies.kube.metadata import written
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, ScaledJob
@@ -110,4 +110,4 @@ def _has_default_grace(target: Target, template: PodTemplate) -> bool:
     return not is_chosen and all(each.typed.pre_stop is None for each in template.containers(Role.MAIN))
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT, SCALED_JOB), unowned=True)
+RULE = rule(__name__, check, (*SERVING, SCALED_JOB), unowned=True)

@@ -8,12 +8,10 @@ from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (
     AUTOSCALER,
-    DEPLOYMENT,
     INFERENCE_SERVICE,
     LEADER_WORKER_SET,
-    ROLLOUT,
     SCALED_OBJECT,
-    STATEFUL_SET,
+    SERVING,
 )
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role
@@ -88,5 +86,5 @@ def _only_cpu(autoscaler: HorizontalPodAutoscaler) -> bool:
 RULE = rule(
     __name__,
     check,
-    (AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET, INFERENCE_SERVICE),
+    (AUTOSCALER, SCALED_OBJECT, *SERVING, LEADER_WORKER_SET, INFERENCE_SERVICE),
 )

@@ -6,7 +6,7 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.services import workloads_of
 from policies.disruption.rules.drain_blocked_by_pdb import check as blocked
 from policies.disruption.single_state import starts_slowly
-from policies.kube.group_kinds import DISRUPTION_BUDGET
+from policies.kube.group_kinds import DEPLOYMENT, DISRUPTION_BUDGET, ROLLOUT
 from policies.kube.json import mapping
 from policies.kube.objects.scaling import PodDisruptionBudget
 
@@ -21,13 +21,13 @@ def check(target: Target, facts: Facts) -> Findings:
     if any(blocked(target, facts)):
         return  # drain-blocked-by-pdb: it evicts no pod at all
     for obj, workload in workloads_of(selector, facts):
-        if workload.kind != "Deployment":
+        if workload.kind not in (DEPLOYMENT.kind, ROLLOUT.kind):
             continue  # a store's pod that recovers its data must not be evicted
         if starts_slowly(facts.view(mapping(obj, "spec", "template")), facts):
             yield Finding(
                 "spec.unhealthyPodEvictionPolicy",
-                f"If too few pods of Deployment {workload.name} are ready, even pods that crash or never "
-                "start can't be evicted. A drain of their nodes blocks until somebody deletes them.",
+                f"If too few pods of {workload.kind} {workload.name} are ready, even pods that crash or "
+                "never start can't be evicted. A drain of their nodes blocks until somebody deletes them.",
                 f"Set unhealthyPodEvictionPolicy to {_ALWAYS}. Pods that aren't ready serve nobody.",
             )
             return

@@ -19,7 +19,6 @@ from policies.disruption.budgets import budgets_of
 from policies.kube.group_kinds import (
     AUTOSCALER,
     CRON_JOB,
-    DEPLOYMENT,
     DISRUPTION_BUDGET,
     JOB,
     JOB_SET,
@@ -27,7 +26,7 @@ from policies.kube.group_kinds import (
     RAY_CLUSTER,
     RAY_SERVICE,
     SCALED_OBJECT,
-    STATEFUL_SET,
+    SERVING,
 )
 from policies.kube.objects.metadata import IntOrString, LabelSelector
 from policies.kube.objects.ray import RayCluster, RayService, WorkerGroupSpec
@@ -52,7 +51,7 @@ def check(target: Target, facts: Facts) -> Findings:
         made = autoscaler_of_scaled_object(target.obj)
         if made is not None:
             yield from _autoscaler(read(made, HorizontalPodAutoscaler), "spec.minReplicaCount", facts)
-    elif target.kind in (DEPLOYMENT, STATEFUL_SET):
+    elif target.kind in SERVING:
         yield from _workload(target, facts)
     elif target.kind in _UNSCALED:
         yield from _pods_of_jobs(target, facts)
@@ -375,5 +374,5 @@ _UNSCALED: Final = (JOB, CRON_JOB, JOB_SET)
 RULE = rule(
     __name__,
     check,
-    (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, DEPLOYMENT, STATEFUL_SET, *_REPLICAS, *_UNSCALED),
+    (DISRUPTION_BUDGET, AUTOSCALER, SCALED_OBJECT, *SERVING, *_REPLICAS, *_UNSCALED),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import known_lives
 from policies.disruption.disruption_guard import GUARDS
-from policies.kube.group_kinds import DEPLOYMENT, POD, STATEFUL_SET
+from policies.kube.group_kinds import POD, SERVING
 from policies.kube.objects.metadata import Object
 
 _RENAMED = {"karpenter.sh/do-not-evict": "karpenter.sh/do-not-disrupt"}
@@ -38,4 +38,4 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, *known_lives()), unowned=True)
+RULE = rule(__name__, check, (*SERVING, *known_lives()), unowned=True)

@@ -6,7 +6,7 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.disruption.budgets import budgets_of
 from policies.disruption.single_state import may_run_alone, starts_slowly
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import SERVING
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
 from policies.kube.objects.workloads import Replicated
 from policies.rollouts.rollouts import minimum_replicas
@@ -47,4 +47,4 @@ def _is_guarded(target: Target, facts: Facts) -> bool:
     return facts.objects(PodDisruptionBudget) is None or any(budgets_of(labels, facts))
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
+RULE = rule(__name__, check, SERVING)

@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data_directories import OwnPlace, data_directories, is_below
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.kube.group_kinds import SERVING, STATEFUL_SET
 from policies.kube.objects.pods import VolumeMount
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
@@ -123,4 +123,4 @@ def _beside(
     return next(kept, None)
 
 
-RULE = rule(__name__, check, (STATEFUL_SET, DEPLOYMENT, ROLLOUT), unowned=True)
+RULE = rule(__name__, check, SERVING, unowned=True)

@@ -82,9 +82,28 @@ class Deployment(Progressing):
     spec: DeploymentSpec = DeploymentSpec()
 
 
-class RolloutSpec(ProgressingSpec):
-    """Without the `strategy` of Argo Rollouts, whose steps are its own."""
+class TrafficRouting(Part):
+    """Only whether there is one."""
 
+
+class CanaryStrategy(RollingUpdateSteps):
+    traffic_routing: TrafficRouting | None = None
+    dynamic_stable_scale: bool = False
+
+
+class BlueGreenStrategy(Part):
+    """Only whether there is one."""
+
+
+class RolloutStrategy(Part):
+    """The `strategy` of a Rollout, without its steps."""
+
+    canary: CanaryStrategy | None = None
+    blue_green: BlueGreenStrategy | None = None
+
+
+class RolloutSpec(ProgressingSpec):
+    strategy: RolloutStrategy = RolloutStrategy()
     workload_ref: ObjectReference | None = None
 
 

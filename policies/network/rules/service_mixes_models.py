@@ -10,7 +10,7 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.facts import BY_NAME
 from policies.core.pod_view import PodView
 from policies.core.services import selecting
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.kube.group_kinds import SERVING
 from policies.kube.json import mapping
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
@@ -71,4 +71,4 @@ def _models(view: PodView, facts: Facts) -> Iterator[str]:
             yield from filter(None, (served,) if served else named_models(server))
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT))
+RULE = rule(__name__, check, SERVING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE
+from policies.kube.group_kinds import DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE, ROLLOUT
 from policies.kube.objects.limits import ResourceQuota
 from policies.kube.objects.ray import RayService
 from policies.quotas.limit_ranges import amounts, formatted
@@ -18,7 +18,7 @@ from policies.quotas.quotas import (
     quota_matches,
     used_by_other_manifests,
 )
-from policies.rollouts.rollouts import RolloutOutcome, outcome
+from policies.rollouts.rollouts import RollingUpdate, RolloutOutcome, outcome
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -41,20 +41,20 @@ def _finding(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
         return None
     in_empty_namespace = outcome(each.update, float(room.replicas))
     if in_empty_namespace is RolloutOutcome.STUCK:
-        return _stuck(target, f"{room.text}, and all of them run", Certainty.CERTAIN)
+        return _stuck(target, each.update, f"{room.text}, and all of them run", Certainty.CERTAIN)
     if in_empty_namespace is RolloutOutcome.SHORT or each.update.unavailable:
         return None  # quota-exceeded reports the first; in the second an old pod makes room
     used = in_use(each.quota)
     if used is None:
         return _among_manifests(target, each, facts)
     room = each.room(used) if is_running(target, each.quota, facts) else None
-    if room is None or room.replicas >= 1:
+    if room is None or room.replicas >= each.update.first:
         return None
     full = (
         f"ResourceQuota {room.quota} has {room.amount(room.used)} of {room.limit} in use now, "
         f"and one more replica takes {room.amount(room.per_replica)}"
     )
-    return _stuck(target, full, Certainty.LIKELY)
+    return _stuck(target, each.update, full, Certainty.LIKELY)
 
 
 def _among_manifests(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
@@ -68,7 +68,7 @@ def _among_manifests(target: Target, each: QuotaMatch, facts: Facts) -> Finding 
         f"{room.amount(room.used)}, and each replica takes {room.amount(room.per_replica)}, "
         "so one more does not fit"
     )
-    return _stuck(target, full, Certainty.LIKELY)
+    return _stuck(target, each.update, full, Certainty.LIKELY)
 
 
 def _second_cluster(target: Target, facts: Facts) -> Findings:
@@ -108,16 +108,16 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
                 return
 
 
-def _stuck(target: Target, full: str, certainty: Certainty) -> Finding:
-    groups = target.kind == LEADER_WORKER_SET
-    strategy = "rolloutStrategy.rollingUpdateConfiguration" if groups else "strategy.rollingUpdate"
+def _stuck(target: Target, update: RollingUpdate, full: str, certainty: Certainty) -> Finding:
+    one = update.first == 1
+    starts = "a new group" if target.kind == LEADER_WORKER_SET else update.starts
     return Finding(
-        f"spec.{strategy}.maxUnavailable",
-        f"{full}. A rollout starts a new {'group' if groups else 'pod'} before it stops an old one. The "
-        "quota refuses the new one, and the rollout never completes.",
-        "Set maxUnavailable to 1 and maxSurge to 0, or raise the quota by one replica.",
+        update.path,
+        f"{full}. A rollout starts {starts} before it stops an old one. The quota refuses "
+        f"{'the new one' if one else 'some of them'}, and the rollout never completes.",
+        f"{update.in_place}, or raise the quota{' by one replica' if one else ''}.",
         certainty,
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, LEADER_WORKER_SET, RAY_SERVICE), unowned=True)
+RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT, LEADER_WORKER_SET, RAY_SERVICE), unowned=True)

@@ -12,12 +12,10 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (
-    DEPLOYMENT,
     INFERENCE_SERVICE,
     LEADER_WORKER_SET,
     RAY_KINDS,
-    ROLLOUT,
-    STATEFUL_SET,
+    SERVING,
 )
 from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayObject
@@ -159,6 +157,6 @@ def _by_nodes(scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
 RULE = rule(
     __name__,
     check,
-    (DEPLOYMENT, STATEFUL_SET, ROLLOUT, LEADER_WORKER_SET, INFERENCE_SERVICE, *RAY_KINDS),
+    (*SERVING, LEADER_WORKER_SET, INFERENCE_SERVICE, *RAY_KINDS),
     unowned=True,
 )

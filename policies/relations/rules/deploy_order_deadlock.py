@@ -14,11 +14,10 @@ from policies.core.resources import Resource
 from policies.core.services import selected_workloads
 from policies.kube.group_kinds import (
     DAEMON_SET,
-    DEPLOYMENT,
     JOB,
     POD,
     SERVICE_ACCOUNT,
-    STATEFUL_SET,
+    SERVING,
     GroupKind,
 )
 from policies.kube.objects.metadata import Object
@@ -174,4 +173,4 @@ def _finding(
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB, POD), unowned=True)
+RULE = rule(__name__, check, (*SERVING, DAEMON_SET, JOB, POD), unowned=True)

@@ -11,7 +11,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.data import load_list, table
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import DEPLOYMENT, JOB, STATEFUL_SET
+from policies.kube.group_kinds import JOB, SERVING
 from policies.kube.json import Json, text
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
@@ -27,7 +27,6 @@ _WAITER: Final = "wait_for.sh"
 """Its arguments are a kind and a name: https://github.com/groundnuty/k8s-wait-for."""
 _WAITER_KINDS: Final = frozenset({"job", "job-we", "job-wr"})
 _DELETE: Final = "helm.sh/hook-delete-policy"
-_SERVING: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
 class Migration(Model):
@@ -91,7 +90,7 @@ def _late_migrations(
 
 def _around(migration: Migration, namespace: str, cluster: WholeObjects) -> tuple[list[str], list[str]]:
     """The names of the workloads that wait for a migration, and of those and the Jobs that do it."""
-    known = [(each, _words(each)) for kind in _SERVING for each in cluster.every(kind, namespace)]
+    known = [(each, _words(each)) for kind in SERVING for each in cluster.every(kind, namespace)]
     waits = [text(each, "metadata", "name") for each, words in known if migration.waits in words]
     known += [(each, _words(each)) for each in cluster.every(JOB, namespace)]
     doing = [

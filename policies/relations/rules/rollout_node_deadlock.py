@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import SERVING
 from policies.kube.objects.nodes import HOSTNAME, pinned_to_one_node
 from policies.kube.scheduling import is_within_limits
 from policies.relations.domains import (
@@ -71,10 +71,11 @@ def _finding(
         message = f"{reason}, and {pending_replicas(update.replicas, room)}."
         return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
     return Finding(
-        "spec.strategy.rollingUpdate.maxUnavailable",
-        f"{reason}, one for each replica. A rollout starts a new pod before it stops an old one, so the "
-        "new pod stays Pending and the rollout never completes.",
-        f"Set maxUnavailable to 1 and maxSurge to 0, or {alternative}.",
+        update.path,
+        f"{reason}, one for each replica. A rollout starts {update.starts} before it stops an old one, so "
+        f"{'the new pod stays' if update.first == 1 else 'new pods stay'} Pending and the rollout never "
+        "completes.",
+        f"{update.in_place}, or {alternative}.",
         certainty,
     )
 
@@ -116,4 +117,4 @@ def _places(limit: Limit) -> str:
     return _PLACES.get(limit.key, f"on nodes with different values of {limit.key}")
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET), unowned=True)
+RULE = rule(__name__, check, SERVING, unowned=True)

@@ -11,7 +11,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import table
 from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, SERVICE, STATEFUL_SET
+from policies.kube.group_kinds import SERVICE, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
@@ -179,4 +179,4 @@ def _is_added_to(template: PodTemplate) -> bool:
     return any(part in key.lower() for key in keys for part in _INJECTED)
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, ROLLOUT), unowned=True)
+RULE = rule(__name__, check, SERVING, unowned=True)

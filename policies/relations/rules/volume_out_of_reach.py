@@ -13,7 +13,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.listing import TypedIndex
 from policies.core.lives import life_of
 from policies.core.volumes import class_of, keeps_others_waiting, volume_of
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node as ClusterNode
@@ -172,8 +172,8 @@ def _shared(target: Target, facts: Facts) -> Findings:
     if not facts.objects(PersistentVolumeClaim):
         return
     update = running_update(target, facts)
-    if target.kind == DEPLOYMENT and update is not None and update.surge:
-        return  # rollout-volume-deadlock is about a Deployment that adds pods first
+    if target.kind in (DEPLOYMENT, ROLLOUT) and update is not None and update.surge:
+        return  # rollout-volume-deadlock is about those that add pods first
     group = pods_in_group(target)
     replicas = 1 if group else minimum_replicas(target, facts)
     made = {each.template.path: each.update.replicas for each in made_rollouts(target)}

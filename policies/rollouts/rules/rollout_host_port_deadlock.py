@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
-from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import DAEMON_SET, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.nodes import Node, only_node, pinned_to_one_node
 from policies.kube.objects.pods import PodSpec
@@ -140,7 +140,7 @@ def _texts(ports: str, one_node: bool, update: RollingUpdate, found: RolloutOutc
         return (
             f"The new pod needs host port {ports} of {node}, but the old pod holds it until the new one is "
             "ready.",
-            "Set maxSurge to 0 and maxUnavailable to 1",
+            update.in_place,
         )
     return (
         f"Only one pod of a node can have host port {ports}, and all pods are bound to the same node, so "
@@ -149,4 +149,4 @@ def _texts(ports: str, one_node: bool, update: RollingUpdate, found: RolloutOutc
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET, DAEMON_SET), requires=(PodFeature.HOST_PORT,))
+RULE = rule(__name__, check, (*SERVING, DAEMON_SET), requires=(PodFeature.HOST_PORT,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, STATEFUL_SET
+from policies.kube.group_kinds import SERVING, STATEFUL_SET
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.probes.serving import serving_containers
 from policies.rollouts.rollouts import is_recreate, minimum_replicas, rolling_update
@@ -37,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     has_unknown_minimum = facts.is_unread(HorizontalPodAutoscaler)
     yield Finding(
-        "spec.strategy.rollingUpdate.maxUnavailable",
+        update.path,
         f"All {replicas} replicas may be unavailable at once. A rollout takes them all down together, "
         "and with one bad image, no pod serves.",
         f"Set maxUnavailable below {replicas}: 1, 25%, or 0 with a maxSurge.",
@@ -45,4 +45,4 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, STATEFUL_SET))
+RULE = rule(__name__, check, SERVING)

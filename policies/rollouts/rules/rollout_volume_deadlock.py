@@ -13,7 +13,7 @@ from policies.core.data_directories import data_directories, is_below
 from policies.core.listing import Objects
 from policies.core.volumes import keeps_others_waiting
 from policies.core.workloads import known_workloads
-from policies.kube.group_kinds import DEPLOYMENT
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT
 from policies.kube.names import listed
 from policies.kube.objects.nodes import pinned_to_one_node
 from policies.kube.objects.pods import VolumeMount
@@ -31,9 +31,7 @@ from policies.rollouts.rollouts import (
 )
 from policies.rollouts.rules.rollout_host_port_deadlock import keeps_new_pod_waiting
 
-_HINT: Final = (
-    "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1, or use a ReadWriteMany claim."
-)
+_IN_PLACE: Final = "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1"
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -60,6 +58,7 @@ def _of_pods(
 ) -> Findings:
     """Findings about the pods of one rolling update."""
     pod = template.typed.spec
+    in_place = update.in_place if target.kind == ROLLOUT else _IN_PLACE
     locks = _locked(template)
     elsewhere: dict[str, str] = {}  # claims that keep a new pod on another node waiting, with their paths
     for index, volume in enumerate(pod.volumes):
@@ -69,19 +68,19 @@ def _of_pods(
             continue
         path = f"{template.spec_path}.volumes[{index}].persistentVolumeClaim"
         if "ReadWriteOncePod" in claim.spec.access_modes:
-            yield from _of_one_pod(path, claim.name, update)
+            yield from _of_one_pod(path, claim.name, update, in_place)
         elif volume.name in locks and "ReadWriteMany" in claim.spec.access_modes and _adds_first(update):
-            yield _of_one_process(path, claim.name, locks[volume.name])
+            yield _of_one_process(path, claim.name, locks[volume.name], in_place)
         elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
             if user_elsewhere(target, pod, claim, facts) is not None and minimum_replicas(target, facts):
                 continue  # volume-out-of-reach is about it: one edit is right for both
-            if target.kind != DEPLOYMENT and update.replicas > 1:
+            if target.kind not in (DEPLOYMENT, ROLLOUT) and update.replicas > 1:
                 continue  # the same
             elsewhere.setdefault(claim.name, path)
     if not elsewhere or not _adds_first(update) or pinned_to_one_node(pod):
         return
     if not keeps_new_pod_waiting(target, template, update, facts):  # one edit is right for both
-        yield _of_one_node(elsewhere)
+        yield _of_one_node(elsewhere, in_place)
 
 
 def _locked(template: PodTemplate) -> dict[str, str]:
@@ -100,7 +99,7 @@ def _covers(mount: VolumeMount, path: str) -> bool:
     return not mount.sub_path_expr and is_below(path, posixpath.normpath(mount.mount_path or "/"))
 
 
-def _of_one_node(claims: Mapping[str, str]) -> Finding:
+def _of_one_node(claims: Mapping[str, str], in_place: str) -> Finding:
     """About claims, each with its path."""
     ending, verb = ("s", "are") if len(claims) > 1 else ("", "is")
     return Finding(
@@ -108,17 +107,17 @@ def _of_one_node(claims: Mapping[str, str]) -> Finding:
         f"Claim{ending} {listed(list(claims))} {verb} ReadWriteOnce, and the new pod starts before the old "
         f"one stops. On another node, it waits for the volume{ending}, which the old pod keeps until the "
         "new one is ready.",
-        _HINT,
+        f"{in_place}, or use a ReadWriteMany claim.",
         Certainty.LIKELY,
     )
 
 
-def _of_one_process(path: str, claim: str, store: str) -> Finding:
+def _of_one_process(path: str, claim: str, store: str, in_place: str) -> Finding:
     return Finding(
         path,
         f"Claim {claim} has the data directory of {store}, which one process at a time may lock. The new pod "
         "starts before the old one stops, finds the lock, and is never ready, so the old one stays.",
-        "Set strategy.type to Recreate, or maxSurge 0 with maxUnavailable 1.",
+        f"{in_place}.",
         Certainty.LIKELY,
     )
 
@@ -128,14 +127,14 @@ def _adds_first(update: RollingUpdate) -> bool:
     return update.surge > 0 and update.unavailable < update.replicas
 
 
-def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
+def _of_one_pod(path: str, claim: str, update: RollingUpdate, in_place: str) -> Findings:
     match outcome(update, 1):
         case RolloutOutcome.STUCK:
             yield Finding(
                 path,
                 f"Claim {claim} is ReadWriteOncePod, and the new pod starts before the old one stops. It "
                 "waits for the volume, which the old pod keeps until the new one is ready.",
-                _HINT,
+                f"{in_place}, or use a ReadWriteMany claim.",
             )
         case RolloutOutcome.SHORT:
             replicas = pending_replicas(update.replicas, 1)
@@ -146,5 +145,5 @@ def _of_one_pod(path: str, claim: str, update: RollingUpdate) -> Findings:
             )
 
 
-_KINDS: Final = (DEPLOYMENT, *(each.gk for each in known_workloads() if each.deployments))
+_KINDS: Final = (DEPLOYMENT, ROLLOUT, *(each.gk for each in known_workloads() if each.deployments))
 RULE = rule(__name__, check, _KINDS, requires=(PodFeature.CLAIM,))

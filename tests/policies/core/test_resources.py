@@ -32,6 +32,15 @@ READ_BY_NO_RULE_OF_OTHERS = {
         "spec.template",
         "status",
     },
+    "Rollout": {
+        "spec.paused",
+        "spec.progressDeadlineSeconds",
+        "spec.progressDeadlineAbort",
+        "spec.strategy",
+        "spec.template",
+        "spec.workloadRef",
+        "status",
+    },
     "StatefulSet": {
         "spec.updateStrategy",
         "spec.ordinals",

@@ -190,6 +190,7 @@ def test_workloads_are_known_once_all_their_kinds_are() -> None:
     fill(by_kind["StatefulSet"], {"metadata": {"name": "s", "namespace": "ml"}})
     assert cache.listing(Resource.WORKLOADS, "ml") is None
     fill(by_kind["ReplicaSet"])
+    fill(by_kind["Rollout"])
     found = cache.listing(Resource.WORKLOADS, "ml")
     assert found is not None
     assert [(item["kind"], item["metadata"]["name"]) for item in found] == [
@@ -212,7 +213,7 @@ def test_listings_of_several_kinds_are_bounded_and_let_go(monkeypatch: pytest.Mo
     monkeypatch.setattr(facts, "MERGED_KEPT", 10)
     cache = ClusterCache()
     by_kind = stores_of(cache)
-    for kind in ("Deployment", "StatefulSet", "ReplicaSet"):
+    for kind in ("Deployment", "StatefulSet", "ReplicaSet", "Rollout"):
         fill(by_kind[kind])
     for n in range(100):
         by_kind["Deployment"].put({"metadata": {"name": "d", "namespace": f"ci-{n}"}})
