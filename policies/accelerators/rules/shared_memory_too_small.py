@@ -138,8 +138,9 @@ def _object_stores(target: Target) -> Findings:
 
 def _has(needs: SharedMemory, server: Server, container: Container) -> bool:
     """Whether the processes of a server exchange data through /dev/shm for this reason."""
+    line = f" {' '.join(server.argv)}".replace("=", " ")  # a value may follow its flag in either way
     return (
-        any(word.startswith(flag) for flag in needs.flags for word in server.argv)
+        any(f" {flag}".replace("=", " ") in line for flag in needs.flags)
         or any(text in word for text in needs.values for word in server.argv)
         or image_matches(container.image, needs.images)
         or _on_processors(needs, server, container)

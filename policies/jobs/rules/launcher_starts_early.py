@@ -97,8 +97,9 @@ def _waits(template: PodTemplate) -> bool:
     """Whether a launcher waits by itself: in an init container, in a loop, or in a script that is unknown."""
     if template.containers(Role.INIT):
         return True
-    summaries = [container_command(template, each) for each in template.containers(Role.MAIN)]
-    return any(each.loops or not each.complete or each.scripts or not each.commands for each in summaries)
+    read = [container_command(template, each) for each in template.containers(Role.MAIN)]
+    known = [each for each in read if each.commands or each.scripts or not each.complete]
+    return not known or any(each.loops or not each.complete or each.scripts for each in known)
 
 
 RULE = rule(__name__, check, tuple(known_lives()))

@@ -116,7 +116,8 @@ def _writes_checkpoints(template: PodTemplate) -> bool:
     return any(
         name.startswith("--") and _CHECKPOINT.search(name) and value.startswith("/")
         for container in template.containers(Role.MAIN)
-        for name, value in flags_and_values(container.typed.argv)
+        for command in container_command(template, container).commands
+        for name, value in flags_and_values(command.argv)
     )
 
 

@@ -1,0 +1,52 @@
+"""Incidents are caught, and their repairs are not, however somebody writes the same manifests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.incidents.forms import FORMS
+from tests.incidents.incidents import Incident, answers, incidents
+from webhook.manifests.files import read
+
+OTHERWISE: Final = {
+    (incident, "as Rollouts with a sidecar")
+    for incident in (
+        "training/volcano-rolling-update-waits-for-its-group",  # Volcano knows no Rollouts
+        # The sidecar may listen on the port.
+        "servers/endpoint-picker-drops-a-remapped-port",
+        "servers/llama-server-of-kubeswap-listens-on-loopback",
+        "servers/llm-d-prefill-on-another-port",
+        "servers/pool-lists-the-ports-of-its-decode-pods",
+        "servers/sglang-listens-on-loopback",
+    )
+}
+"""Incidents that a form does change."""
+CASES: Final = [
+    pytest.param(incident, form, id=f"{incident.name}, {form}")
+    for incident in incidents()
+    for form in FORMS
+    if incident.report.missed is None and (incident.name, form) not in OTHERWISE
+]
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Without anchors: objects of a form share values."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("incident", "form"), CASES)
+def test_the_answers_are_the_same(incident: Incident, form: str, tmp_path: Path) -> None:
+    for name, is_expected in (("reported", True), ("repaired", False)):
+        objects = [each.obj for each in read([str(incident.folder / f"{name}.yaml")])]
+        for change in FORMS[form]:
+            change(objects)
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False))
+        expected = [each for each in answers(file) if any(map(each.is_expected, incident.report.expect))]
+        assert bool(expected) == is_expected, f"{name}: {expected}"
