@@ -14,6 +14,7 @@ from typing import Final
 
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
+from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import LEADER_WORKER_SET, kind_of
 from policies.kube.json import Json, dig, integer, text
 from policies.kube.objects.metadata import ObjectMeta
@@ -50,6 +51,12 @@ def in_leader_worker_set(pod: ObjectMeta) -> bool:
     (`ContainerRestarted` in pkg/utils/pod)."""
     owner = pod.controller
     return LWS_NAME in pod.labels or (owner is not None and bool(owner.startup_policy))
+
+
+def labels_of_pods(target: Target, template: PodTemplate) -> dict[str, str]:
+    """The labels of a template's pods, with the name that LeaderWorkerSet's operator adds."""
+    labels = dict(template.typed.metadata.labels)
+    return labels | {LWS_NAME: target.name} if target.kind == LEADER_WORKER_SET else labels
 
 
 def leads(pod: PodView, facts: Facts) -> Waits | None:

@@ -13,7 +13,7 @@ from policies.core.autoscalers import (
     scaled_workload,
 )
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.groups import LWS_NAME, RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE
+from policies.core.groups import RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE, labels_of_pods
 from policies.core.services import workloads_of
 from policies.disruption.budgets import budgets_of
 from policies.kube.group_kinds import (
@@ -257,7 +257,7 @@ def _labelled_pods(target: Target, facts: Facts) -> Iterator[tuple[dict[str, str
     if target.kind == LEADER_WORKER_SET:
         groups = minimum_replicas(target, facts)
         for template, pods in pods_per_replica(target):
-            yield {**template.typed.metadata.labels, LWS_NAME: target.name}, groups * pods
+            yield labels_of_pods(target, template), groups * pods
         return
     if target.kind == RAY_CLUSTER:
         own, cluster = {RAY_CLUSTER_NAME: target.name}, target.read(RayCluster).spec

@@ -12,7 +12,7 @@ from msgspec import Struct
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.ray_pods import start_parameters
-from policies.kube.group_kinds import RAY_KINDS, SERVING
+from policies.kube.group_kinds import LEADER_WORKER_SET, RAY_KINDS, SERVING
 from policies.kube.images import numbers_of_tag, repository_and_tag
 from policies.kube.json import dig
 from policies.kube.names import listed
@@ -69,7 +69,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if not target.replicas or len(target.templates) != 1:
         return
-    [template] = target.templates
+    [template] = target.templates  # of a LeaderWorkerSet, whose autoscaler reads its leaders
     autoscaler = autoscaler_of(target.kind.kind, target.name, facts)
     if autoscaler is None or has_pod_level_resources(template.typed.spec):
         return
@@ -229,4 +229,4 @@ def _utilization(metric: Metric) -> _Utilization | None:
     return _Utilization(source.name, source.container, percent)
 
 
-RULE = rule(__name__, check, (*SERVING, *RAY_KINDS), unowned=True)
+RULE = rule(__name__, check, (*SERVING, LEADER_WORKER_SET, *RAY_KINDS), unowned=True)

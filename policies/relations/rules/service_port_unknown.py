@@ -10,8 +10,9 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import table
+from policies.core.groups import labels_of_pods
 from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only
-from policies.kube.group_kinds import SERVICE, SERVING
+from policies.kube.group_kinds import LEADER_WORKER_SET, SERVICE, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
@@ -30,11 +31,13 @@ _INJECTED: Final = ("inject", "sidecar")
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if len(target.templates) != 1:
+    leads = target.kind == LEADER_WORKER_SET
+    if not leads and len(target.templates) != 1:
         return
     template = target.templates[0]
-    yield from _by_name(target, template, facts)
-    yield from _by_route(target, template, facts)
+    if not leads:  # the Service may select pods of other LeaderWorkerSets, which have the port
+        yield from _by_name(target, template, facts)
+        yield from _by_route(target, template, facts)
     containers = template.containers(Role.MAIN)
     server = recognised(containers[0], facts) if len(containers) == 1 else None
     if server is not None and not _is_added_to(template):
@@ -66,7 +69,7 @@ def _by_address(
     """A finding about a Service of a server that listens only on loopback."""
     if not listens_on_loopback(template.view, container, facts):
         return
-    for service in selecting(template.typed.metadata.labels, facts):
+    for service in selecting(labels_of_pods(target, template), facts):
         if service.has_address and selects_only(service, target, facts) is not None:
             yield Finding(
                 template.at(container),
@@ -123,7 +126,7 @@ def _senders(
     target: Target, template: PodTemplate, facts: Facts, closed: frozenset[int]
 ) -> Iterator[tuple[str, int]]:
     """The Services and InferencePools that send requests for the pods to a closed port, and this port."""
-    labels = template.typed.metadata.labels
+    labels = labels_of_pods(target, template)
     for service in selecting(labels, facts):
         numbers = (each.port if each.target_port is None else each.target_port for each in service.spec.ports)
         port = next((each for each in numbers if isinstance(each, int) and each in closed), None)
@@ -179,4 +182,4 @@ def _is_added_to(template: PodTemplate) -> bool:
     return any(part in key.lower() for key in keys for part in _INJECTED)
 
 
-RULE = rule(__name__, check, SERVING, unowned=True)
+RULE = rule(__name__, check, (*SERVING, LEADER_WORKER_SET), unowned=True)
