@@ -7,6 +7,7 @@ kind may be part of another object, as a Job's is of a CronJob's: `runs_in` find
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
@@ -21,6 +22,8 @@ from policies.core.target import PodTemplate
 from policies.kube.field_paths import Steps, every_value_at, field_path, map_above, maps_at, value_at
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, dig, integer, text
+
+_VERSION: Final = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})", re.ASCII)
 
 
 class Unit(StrEnum):
@@ -161,8 +164,8 @@ class Refused(Model):
     at: str = Field("", description="path of the maps that it is about; empty: the spec")
     fields: tuple[str, ...] = Field(
         (),
-        description="`path=value`, or `path` for any value but false and 0; `env[NAME]` is the element of a "
-        "list with that name",
+        description="`path=value`, `path<version`, or `path` for any value but false and 0; `env[NAME]` is "
+        "the element of a list with that name",
     )
     without: tuple[str, ...] = Field(
         (), description="the same, of which none may hold; a finding names the first"
@@ -182,9 +185,21 @@ class Refused(Model):
 
 
 def _holds(node: Json, condition: str) -> bool:
+    path, below, version = condition.partition("<")
+    if below:
+        return _is_before(value_at(node, path), version)
     path, equals, wanted = condition.partition("=")
     value = value_at(node, path)
     return value == wanted if equals else bool(value)
+
+
+def _is_before(value: object, version: str) -> bool:
+    """Whether a value is a version before another one; one that cannot be read is not."""
+    found = _VERSION.match(value) if isinstance(value, str) else None
+    wanted = _VERSION.match(version)
+    if found is None or wanted is None:
+        return False
+    return (int(found[1]), int(found[2])) < (int(wanted[1]), int(wanted[2]))
 
 
 class Limited(Model):
