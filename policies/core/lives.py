@@ -212,9 +212,21 @@ class Limited(Model):
 class Named(Model):
     """A container that the pods of a workload in the spec must have."""
 
-    field: str = Field(description="path of its name")
+    field: str = Field("", description="path of its name; empty: the controller's name for it, in each role")
+    name: str = Field("", description="that name")
     unless: tuple[str, ...] = Field((), description="`path=value` with which no pod needs it")
-    otherwise: str = Field(description="what happens without it, as half a sentence")
+    otherwise: str = Field(description="what happens without it, in words")
+
+
+class First(Model):
+    """The program that a controller starts in the first container of each pod."""
+
+    images: tuple[str, ...] = Field(min_length=1, description="globs of images of that program")
+    names: tuple[str, ...] = Field((), description="names that people give its container")
+    unless: tuple[str, ...] = Field(
+        (), description="annotations, `key=value`, that leave the pods as they are"
+    )
+    otherwise: str = Field(description="what happens if it is another one, as half a sentence")
 
 
 class PerPod(Model):
@@ -307,6 +319,7 @@ class Life(Model):
     refused: tuple[Refused, ...] = ()
     limited: tuple[Limited, ...] = ()
     named: Named | None = None
+    first: First | None = None
     misplaced: Mapping[str, str] = Field(
         default_factory=dict,
         description="paths at which people write a field that the API server drops there, with the right "

@@ -3,13 +3,15 @@ that it refuses together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import Run, known_lives, runs_in
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.lives import First, Run, known_lives, runs_in
 from policies.kube.field_paths import every_value_at, field_path
+from policies.kube.images import Globs
 from policies.kube.names import listed
-from policies.kube.pods import Role
+from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_duration
 
 _SHOWN: Final = 4
@@ -36,6 +38,8 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _empty(run)
         yield from _limited(run)
         yield from _without_container(target, run)
+        yield from _without_name(target, run)
+        yield from _behind_another(target, run)
 
 
 def _refused(run: Run) -> Findings:
@@ -140,7 +144,7 @@ def _seconds(value: object) -> int:
 def _without_container(target: Target, run: Run) -> Findings:
     """A container that is named, and that no pod has."""
     named = run.named
-    name = run.value(named.field) if named else None
+    name = run.value(named.field) if named and named.field else None
     if named is None or not isinstance(name, str) or not all(each.is_exact for each in target.templates):
         return
     have = [each.name for template in target.templates for each in template.containers(Role.MAIN)]
@@ -151,6 +155,55 @@ def _without_container(target: Target, run: Run) -> Findings:
             f"{named.otherwise}.",
             f"Name the container that computes, such as {have[0]}.",
         )
+
+
+def _without_name(target: Target, run: Run) -> Findings:
+    """Pods without the container that the controller looks for by a fixed name."""
+    named = run.named
+    if named is None or not named.name:
+        return
+    for template in _templates(target, run):
+        have = [each.name for each in template.containers(Role.MAIN)]
+        if have and named.name not in have and not any("$" in each for each in have):
+            yield Finding(
+                f"{template.spec_path}.containers[0].name",
+                f"{run.life.versions[0]} looks for a container called {named.name}, and these pods have "
+                f"{listed(have[:_SHOWN])}. {named.otherwise}.",
+                f"Call the container that computes {named.name}.",
+            )
+
+
+def _behind_another(target: Target, run: Run) -> Findings:
+    """Pods in which the controller starts its program in another container, which comes first."""
+    known = run.life.first
+    if known is None:
+        return
+    images = Globs(known.images)
+    for template in _templates(target, run):
+        annotations = template.typed.metadata.annotations
+        if any(annotations.get(key) == value for key, _, value in (e.partition("=") for e in known.unless)):
+            continue
+        containers = list(template.containers(Role.MAIN))
+        program = next((each for each in containers if _is_program(each, images, known)), None)
+        if program is not None and (first := containers[0]) is not program:
+            yield Finding(
+                f"{template.spec_path}.containers[0]",
+                f"{run.life.versions[0]} takes the first container for that of its program, and here "
+                f"{first.name} comes before {program.name}. {known.otherwise}.",
+                f"Make {program.name} the first container.",
+            )
+
+
+def _is_program(container: Container, images: Globs, known: First) -> bool:
+    return container.name in known.names or bool(images.matching(container.image))
+
+
+def _templates(target: Target, run: Run) -> Iterator[PodTemplate]:
+    """The templates of a run that are as the pods will be."""
+    own = len(run.steps)
+    for template in target.templates:
+        if template.is_exact and template.steps[:own] == run.steps:
+            yield template
 
 
 RULE = rule(__name__, check, tuple(kind for kind, lives in known_lives().items()))
