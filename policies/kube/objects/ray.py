@@ -19,6 +19,7 @@ class ScaleStrategy(Part):
 class WorkerGroupSpec(Part):
     group_name: str = ""
     ray_start_params: Mapping[str, str] = EMPTY
+    resources: Mapping[str, str] = EMPTY
     replicas: int | None = None
     min_replicas: int = 0
     max_replicas: int | None = None
@@ -30,6 +31,7 @@ class WorkerGroupSpec(Part):
 
 class HeadGroupSpec(Part):
     ray_start_params: Mapping[str, str] = EMPTY
+    resources: Mapping[str, str] = EMPTY
     template: PodTemplateSpec = PodTemplateSpec()
 
 

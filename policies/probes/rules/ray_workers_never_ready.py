@@ -1,27 +1,38 @@
-"""ray-workers-never-ready: workers of a RayService whose readinessProbe asks a proxy that is not there.
+"""ray-workers-never-ready: workers of a RayService whose readinessProbe asks a proxy that is not there, and
+replicas of Serve that fit no pod.
 
-Source: `initLivenessAndReadinessProbe` in ray-operator/controllers/ray/common/pod.go of KubeRay 1.6.
+Source: `initLivenessAndReadinessProbe`, `generateRayStartCommand` and `updateRayStartParamsResources` in
+ray-operator/controllers/ray/common/pod.go of KubeRay 1.6.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.ray_pods import SERVE_PORT, SERVE_PORT_NAME
 from policies.kube.group_kinds import RAY_SERVICE
 from policies.kube.objects.pods import ContainerSpec
-from policies.kube.objects.ray import RayService, WorkerGroupSpec
-from policies.kube.quantities import whole_number
+from policies.kube.objects.ray import RayService, RayServiceSpec, WorkerGroupSpec
+from policies.kube.quantities import parse_quantity, whole_number
 
 _WITHOUT_PROXIES: Final = ("HeadOnly", "Disabled")
+_OPTIONS: Final = {"num_cpus": "CPUs", "num_gpus": "GPUs"}
+_NUMBER: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
+_NUMBERS: Final = {
+    "num_cpus": re.compile(r"\bnum_cpus[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII),
+    "num_gpus": re.compile(r"\bnum_gpus[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII),
+}
+_OUTSIDE: Final = -1
 _PORT: Final = re.compile(r"(?:^|[{,\s])port:[ \t]*([0-9]{1,5})\b")
 
 
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(RayService).spec
+    yield from _too_large(target, spec)
     place = _proxy_location(spec.serve_config_v2)
     port = _port(spec.serve_config_v2)
     groups = spec.ray_cluster_config.worker_group_specs
@@ -51,6 +62,74 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"Declare containerPort {port} with the name {SERVE_PORT_NAME} in the Ray containers.",
             )
             return
+
+
+def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
+    """A replica, which runs in one pod, that asks for more than each pod tells Ray that it has."""
+    for option, resource in _OPTIONS.items():
+        asked = max(_asked_by_replicas(spec.serve_config_v2, option), default=Decimal(0))
+        if not asked:
+            continue
+        known = [_told(template, spec, option) for template in target.templates]
+        if not known or None in known:
+            continue
+        most = max(each for each in known if each is not None)
+        if asked > most:
+            yield Finding(
+                "spec.serveConfigV2",
+                f"A replica of Serve asks for {asked} {resource} ({option}), and no pod of the Ray cluster "
+                f"has more than {most}. A replica runs in one pod, so Ray never starts it, however many pods "
+                "there are.",
+                f"Lower {option} in ray_actor_options to {most}, or give the pods of a group more.",
+            )
+
+
+def _asked_by_replicas(config: str, option: str) -> Iterator[Decimal]:
+    """The values of an option in the `ray_actor_options` of a config of Serve."""
+    inside = _OUTSIDE
+    for line in config.splitlines():
+        text = line.partition("#")[0]
+        depth = len(text) - len(text.lstrip(" -"))
+        if inside != _OUTSIDE and text.strip() and depth <= inside:
+            inside = _OUTSIDE
+        key, has_options, rest = text.partition("ray_actor_options:")
+        if has_options:
+            inside, text = len(key), rest
+        if inside != _OUTSIDE:
+            for found in _NUMBERS[option].finditer(text):
+                yield Decimal(found[1])
+
+
+def _told(template: PodTemplate, spec: RayServiceSpec, option: str) -> Decimal | None:
+    """The number that KubeRay tells Ray for the pods of a group; None if it is unknown."""
+    cluster = spec.ray_cluster_config
+    index = template.entry
+    if index is not None and index >= len(cluster.worker_group_specs):
+        return None
+    group = cluster.head_group_spec if index is None else cluster.worker_group_specs[index]
+    containers = template.typed.spec.containers
+    if not template.is_exact or not containers or group.resources:
+        return None
+    if index is not None and not _has_pods(cluster.worker_group_specs[index]):
+        return Decimal(0)
+    written = group.ray_start_params.get(option.replace("_", "-"))
+    if written is not None:
+        return Decimal(written) if _NUMBER.fullmatch(written) else None
+    resources = containers[0].resources
+    if option == "num_cpus":
+        quantity = resources.limits.get("cpu") or resources.requests.get("cpu")
+        return None if quantity is None else _rounded_up(quantity)
+    if resources.claims:
+        return None
+    gpus = [value for name, value in resources.limits.items() if name.endswith("gpu") or ".com/mig-" in name]
+    return max(filter(None, map(_rounded_up, gpus)), default=Decimal(0))
+
+
+def _rounded_up(quantity: object) -> Decimal | None:
+    try:
+        return parse_quantity(f"{quantity}").to_integral_value(ROUND_CEILING)
+    except ValueError:
+        return None
 
 
 def _proxy_location(config: str) -> str:
