@@ -1,15 +1,23 @@
-"""gpu-unschedulable: pods with accelerators that no node and no declared pool can take."""
+"""gpu-unschedulable: pods with accelerators that no node and no declared pool can take, or whose request the
+API server refuses.
+
+Source: `ValidateContainerResourceRequirements` in pkg/apis/core/validation/validation.go of Kubernetes 1.36.
+"""
 
 from __future__ import annotations
 
 from policies.accelerators.placement import Cause, Obstacle, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.kube.quantities import parse_quantity
 
 
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
+        if refused := list(_refused(template)):
+            yield from refused
+            continue
         found = placement(template.view, facts)
         if found is not None and found.obstacle is not None:
             obstacle = found.obstacle
@@ -20,6 +28,35 @@ def check(target: Target, facts: Facts) -> Findings:
                 obstacle.hint,
                 certainty if obstacle.certain else Certainty.UNDECIDED,
             )
+
+
+def _refused(template: PodTemplate) -> Findings:
+    """Extended resources, which no pod may request without that limit. The API server checks the templates of
+    its own kinds too, and those of others only when their controller creates the pods."""
+    for container in template.containers():
+        resources = container.typed.resources
+        for name, limit in resources.limits.items():
+            request = resources.requests.get(name)
+            if request is not None and _is_extended(name) and _differ(request, limit):
+                yield Finding(
+                    template.at(container, f"resources.requests[{name}]"),
+                    f"Container {container.name} requests {request} {name} with a limit of {limit}. For "
+                    "extended resources the two must be equal, so the API server refuses every pod.",
+                    "Set the limit only, which is also the request.",
+                    Certainty.CERTAIN,
+                )
+
+
+def _is_extended(resource: str) -> bool:
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io") and not domain.startswith("requests.")
+
+
+def _differ(request: object, limit: object) -> bool:
+    try:
+        return parse_quantity(request) != parse_quantity(limit)
+    except ValueError:
+        return False
 
 
 def _path(template: PodTemplate, obstacle: Obstacle, settings: GpuAffinity) -> str:
