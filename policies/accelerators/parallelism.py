@@ -25,7 +25,9 @@ MAX: Final = 1024
 _DIGITS: Final = 4
 _GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
 """Resources that count CUDA devices; other vendors have other units."""
-_VISIBLE: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_OF_RUNTIME: Final = "NVIDIA_VISIBLE_DEVICES"
+_OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
+_INDEX: Final = re.compile(r"[ \t]*([0-9]{1,4})[ \t]*", re.ASCII)
 _HARMLESS: Final = frozenset(
     {"echo", "cd", "export", "set", "mkdir", "ulimit", "sleep", "pip", "hf", "huggingface-cli"}
 )
@@ -138,10 +140,41 @@ def runs_only(container: Container, server: Server) -> bool:
 
 def devices(container: Container) -> int:
     """The number of CUDA devices of a container; 0 if unknown."""
+    return 0 if names_devices(container) else _given(container)
+
+
+def names_devices(container: Container) -> bool:
+    """Whether a variable names the devices that its programs see."""
+    return _OF_CUDA in launch_of(container).variables
+
+
+def visible_devices(container: Container) -> int:
+    """The number of CUDA devices of a container that its programs see by CUDA_VISIBLE_DEVICES; 0 if unknown.
+
+    The first index that no device has hides those after it, too.
+    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
+    """
+    given = _given(container)
+    value = launch_of(container).variables.get(_OF_CUDA)
+    if not given or value is None or any(_OF_CUDA in word for word in container.typed.argv):
+        return devices(container)
+    seen = set()
+    for each in value.split(","):
+        index = _INDEX.fullmatch(each)
+        if index is None or int(index[1]) in seen:
+            return 0  # UUIDs, a variable, none at all, or an error of CUDA
+        if int(index[1]) >= given:
+            break
+        seen.add(int(index[1]))
+    return len(seen)
+
+
+def _given(container: Container) -> int:
+    """The number of CUDA devices that the device plugin gives a container; 0 if unknown."""
     resources = container.typed.resources
     if resources.claims or container.typed.security_context.privileged:
         return 0
-    if any(name in launch_of(container).variables for name in _VISIBLE):
+    if _OF_RUNTIME in launch_of(container).variables:
         return 0
     requested = {**resources.requests, **resources.limits}
     if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in requested):

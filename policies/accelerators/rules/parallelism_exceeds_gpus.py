@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
+from typing import Final
+
+from policies.accelerators.parallelism import (
+    names_devices,
+    on_this_node,
+    runs_only,
+    runs_ray,
+    visible_devices,
+)
 from policies.accelerators.rank_launchers import rank_launcher, ranks_of
 from policies.containers.commands import container_command
 from policies.containers.programs import has_option
@@ -12,13 +20,16 @@ from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
+_BY_VARIABLE: Final = " by CUDA_VISIBLE_DEVICES"
+_REMOVE: Final = "Remove CUDA_VISIBLE_DEVICES: a container gets no other GPUs than it requests."
+
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if template.is_ray or template.rewritten:
             continue  # the operator may add the options for several nodes
         for container in template.containers(Role.MAIN):
-            available = devices(container)
+            available = visible_devices(container)
             if not available:
                 continue
             if template.completes:
@@ -35,13 +46,16 @@ def _finding(
     template: PodTemplate, container: Container, server: Server, needed: int, available: int
 ) -> Finding:
     field = "args" if container.typed.args else "command"
+    gets = "is shown" if (hidden := names_devices(container)) else "gets"
     return Finding(
         template.at(container, field),
-        f"Container {container.name} runs {server.name} with options for {needed} GPUs but gets "
-        f"{available}. The server fails at every start.",
-        f"Give the container {needed} GPUs, or lower the parallelism to {available}. If the server spans "
-        "nodes, add the options for that.",
-        Certainty.UNDECIDED if server.has_env_from else Certainty.CERTAIN,
+        f"Container {container.name} runs {server.name} with options for {needed} GPUs but {gets} "
+        f"{available}{_BY_VARIABLE if hidden else ''}. The server fails at every start.",
+        _REMOVE
+        if hidden
+        else f"Give the container {needed} GPUs, or lower the parallelism to {available}. If the server "
+        "spans nodes, add the options for that.",
+        Certainty.UNDECIDED if server.has_env_from or hidden else Certainty.CERTAIN,
     )
 
 
@@ -55,13 +69,14 @@ def _training(target: Target, template: PodTemplate, container: Container, avail
         if launcher is None or launcher.least_alone or has_option(words, *launcher.remote, "--cpu"):
             continue
         ranks = ranks_of(launcher, words, container, per_pod)
+        gets = "is shown" if (hidden := names_devices(container)) else "gets"
         if ranks > available and not any("gloo" in word for word in words):
             yield Finding(
                 template.command_path(container),
                 f"In container {container.name}, {launcher.run} starts {ranks} processes, but the container "
-                f"gets {available} GPUs. Each process takes the GPU of its number, so the training fails at "
-                "every start, unless it computes on processors.",
-                f"Give the container {ranks} GPUs, or start {available} processes.",
+                f"{gets} {available} GPUs{_BY_VARIABLE if hidden else ''}. Each process takes the GPU of its "
+                "number, so the training fails at every start, unless it computes on processors.",
+                _REMOVE if hidden else f"Give the container {ranks} GPUs, or start {available} processes.",
                 Certainty.UNDECIDED,
             )
 
