@@ -1,10 +1,12 @@
-"""Volcano's Queues, whose capability limits what the pods in them may take together.
+"""Volcano's Queues, whose capability limits what the pods in them may take together, and of which only those
+without children take jobs.
 
 Only files and a scan have them: the webhook does not watch Queues.
 
 Semantics: `JobEnqueueable` and `Allocatable` of the plugins proportion and capacity, one of which Volcano's
 own configuration uses (pkg/scheduler/plugins of volcano-sh/volcano ed72c7c815a9). A resource that the
-capability does not name, or names with 0, has no limit.
+capability does not name, or names with 0, has no limit. Children: `validateJobCreate` in
+pkg/webhooks/admission/jobs/validate (since 1.10), and docs/KeyFeatures/HierarchicalQueue.md of its website.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target
+from policies.core.facts import WholeObjects
 from policies.core.lives import Gang, Run, runs_in
 from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, mapping
+from policies.kube.json import Json, mapping, text
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import formatted, written_requests
 
 _QUEUE: Final = GroupKind("scheduling.volcano.sh", "Queue")
+_ROOT: Final = "root"
+_MAX_QUEUES: Final = 1000
 _MAX_PODS: Final = 10_000
 """Pods of one workload whose requests are added up."""
 
@@ -34,8 +39,19 @@ def beyond_capability(target: Target, facts: Facts) -> Findings:
     for run in runs_in(target.obj):
         gang = run.life.gang
         name = (run.value(gang.queue) or gang.default_queue) if gang is not None else None
-        queue = manifests.named(_QUEUE, "", name) if isinstance(name, str) and name else None
-        if gang is None or queue is None:
+        if gang is None or not isinstance(name, str) or not name:
+            continue
+        queue = manifests.named(_QUEUE, "", name)
+        if queue is None:
+            continue
+        if child := _child(manifests, name):
+            yield Finding(
+                run.at(gang.queue),
+                f"Queue {name} is the parent of Queue {child}. Volcano takes jobs in leaf queues only, and "
+                f"refuses this {target.kind.kind}, or never starts it.",
+                f"Use a queue without children, such as {child}.",
+                Certainty.LIKELY,
+            )
             continue
         try:
             limits = _limits(queue)
@@ -43,6 +59,15 @@ def beyond_capability(target: Target, facts: Facts) -> Findings:
         except ValueError:
             continue  # a quantity that no API server accepts
         yield from islice(_too_large(target, run, gang, f"Queue {name}", limits, pods), 1)
+
+
+def _child(manifests: WholeObjects, name: str) -> str:
+    """The name of a Queue below another one; empty if it is a leaf. The root is the parent of all others."""
+    if name == _ROOT:
+        return ""
+    queues = islice(manifests.every(_QUEUE, ""), _MAX_QUEUES)
+    below = (text(each, "metadata", "name") for each in queues if text(each, "spec", "parent") == name)
+    return next(below, "")
 
 
 def _limits(queue: Json) -> dict[str, Decimal]:
