@@ -138,9 +138,11 @@ def _not_active(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Fi
     named = {each.name for group in cluster_queue.spec.resource_groups for each in group.flavors}
     missing = sorted(name for name in named if flavors.named(name) is None)
     others = sorted({each.name for each in flavors} - named)
-    if cluster_queue.is_manifest:
-        # The flavor may be in files that are not here, unless its name is part of one that nothing names.
-        missing = [name for name in missing if any(name in other.split("-") for other in others)]
+    if missing and cluster_queue.is_manifest:
+        # The flavor may be in files that are not here, unless its name is part of one that no queue names, or
+        # has one as its part.
+        others = [other for other in others if other not in _named_flavors(facts)]
+        missing = [name for name in missing if any(_is_part(name, other) for other in others)]
     if missing:
         exist = f" ({listed(others[:_SHOWN])} exists)" if others else ""
         yield Finding(
@@ -151,6 +153,16 @@ def _not_active(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Fi
             "Name existing ResourceFlavors in the ClusterQueue, or create them.",
             Certainty.LIKELY,
         )
+
+
+def _named_flavors(facts: Facts) -> set[str]:
+    """The flavors of all ClusterQueues."""
+    groups = (each.spec.resource_groups for each in facts.cluster_objects(ClusterQueue) or ())
+    return {flavor.name for group in chain.from_iterable(groups) for flavor in group.flavors}
+
+
+def _is_part(one: str, other: str) -> bool:
+    return one in other.split("-") or other in one.split("-")
 
 
 def _not_admitted(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Findings:
