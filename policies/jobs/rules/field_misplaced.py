@@ -169,7 +169,7 @@ def _without_name(target: Target, run: Run) -> Findings:
                 f"{template.spec_path}.containers[0].name",
                 f"{run.life.versions[0]} looks for a container called {named.name}, and these pods have "
                 f"{listed(have[:_SHOWN])}. {named.otherwise}.",
-                f"Call the container that computes {named.name}.",
+                f"Give the container that computes the name {named.name}.",
             )
 
 
