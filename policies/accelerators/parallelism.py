@@ -155,9 +155,11 @@ def visible_devices(container: Container) -> int:
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
     """
     given = _given(container)
-    value = launch_of(container).variables.get(_OF_CUDA)
-    if not given or value is None or any(_OF_CUDA in word for word in container.typed.argv):
-        return devices(container)
+    if not given or not names_devices(container):
+        return given
+    value = launch_of(container).variables[_OF_CUDA]
+    if value is None or any(_OF_CUDA in word for word in container.typed.argv):
+        return 0
     seen = set()
     for each in value.split(","):
         index = _INDEX.fullmatch(each)

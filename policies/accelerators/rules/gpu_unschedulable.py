@@ -37,7 +37,7 @@ def _refused(template: PodTemplate) -> Findings:
         resources = container.typed.resources
         for name, limit in resources.limits.items():
             request = resources.requests.get(name)
-            if request is not None and _is_extended(name) and _differ(request, limit):
+            if request not in (None, limit) and _is_extended(name) and _differ(request, limit):
                 yield Finding(
                     template.at(container, f"resources.requests[{name}]"),
                     f"Container {container.name} requests {request} {name} with a limit of {limit}. For "
