@@ -17,7 +17,7 @@ KINDS = {
     ),
     "admissionregistration.k8s.io/v1": "MutatingWebhookConfiguration ValidatingWebhookConfiguration",
     "apiextensions.k8s.io/v1": "CustomResourceDefinition",
-    "argoproj.io/v1alpha1": "Workflow WorkflowTaskResult",
+    "argoproj.io/v1alpha1": "Rollout Workflow WorkflowTaskResult",
     "jobset.x-k8s.io/v1alpha2": "JobSet",
     "karpenter.sh/v1": "NodePool",
     "keda.sh/v1alpha1": "ScaledObject",

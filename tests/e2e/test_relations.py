@@ -472,6 +472,33 @@ def test_an_autoscaler_asks_for_replicas_that_the_quota_refuses(api: Api, chassi
 
 
 @pytest.fixture
+def rollouts(control_plane: ControlPlane) -> Iterator[None]:
+    """Argo's Rollouts, without their controller."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    spec = {
+        "group": "argoproj.io",
+        "scope": "Namespaced",
+        "names": {"kind": "Rollout", "plural": "rollouts"},
+        "versions": [{"name": "v1alpha1", "served": True, "storage": True, "schema": schema}],
+    }
+    control_plane.api.create(manifest("CustomResourceDefinition", "rollouts.argoproj.io", spec))
+    control_plane.api.wait("customresourcedefinitions", "rollouts.argoproj.io", established)
+    yield
+    remove(control_plane, ["customresourcedefinition/rollouts.argoproj.io"])
+
+
+def test_the_workload_behind_a_budget_may_be_a_rollout(api: Api, chassis: Chassis, rollouts: None) -> None:
+    rule, labels = "drain-blocked-by-pdb", {"matchLabels": {"app": "api"}}
+    template = deployment()["spec"]["template"]
+    spec = {"replicas": 1, "selector": labels, "template": template, "strategy": {"canary": {}}}
+    budget = manifest("PodDisruptionBudget", "api", {"minAvailable": 1, "selector": labels})
+    api.create(manifest("Rollout", "api", spec))
+    chassis.process.wait_until(lambda: rule in api.warnings(budget))
+    api.patch("rollouts", "api", {"spec": {"replicas": 2}})
+    chassis.process.wait_until(lambda: rule not in api.warnings(budget))
+
+
+@pytest.fixture
 def pod_metrics(control_plane: ControlPlane) -> Iterator[Callable[[str, str], None]]:
     """The API of metrics-server as a custom resource; a call sets what CPU each pod of a namespace uses."""
     path = "/apis/metrics.k8s.io/v1beta1"
