@@ -51,6 +51,15 @@ class WholeObjects:  # no subclass of Cluster: isinstance of a Protocol's class 
         """The object of a kind, a namespace (empty: not namespaced) and a name; None if it is unknown."""
         raise NotImplementedError
 
+    def apart(self, obj: Json) -> bool:
+        """Whether an object is certainly deployed by another kustomization or chart than the reviewed one."""
+        return False
+
+    def together(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        """What `named` returns, or another version of it that is not `apart`; None if there is none."""
+        found = self.named(kind, namespace, name)
+        return None if found is None or self.apart(found) else found
+
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether the object certainly does not exist, and no known object will create it."""
         return False

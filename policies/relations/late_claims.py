@@ -50,7 +50,7 @@ def claims_too_early(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         for each in objects_read(template):
-            found = manifests.named(CLAIM, facts.namespace, each.name) if each.kind == CLAIM else None
+            found = manifests.together(CLAIM, facts.namespace, each.name) if each.kind == CLAIM else None
             claim = None if found is None else readable(found, PersistentVolumeClaim)
             if claim is None or not _blocks(claim, manifests, facts):
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from policies.core.autoscalers import autoscaler_of_scaled_object
@@ -30,7 +31,8 @@ from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.metadata import controller
 from policies.kube.names import closest
 from policies.probes.observed import trimmed
-from webhook.manifests.nearest import Nearest, namespace_of
+from webhook.manifests.nearest import ROUTES, Nearest, namespace_of
+from webhook.manifests.rendered import CHART, KUSTOMIZATIONS
 
 
 class ManifestCluster(WholeObjects):
@@ -52,7 +54,10 @@ class ManifestCluster(WholeObjects):
         self.objects = objects
         self._observed = observed
         self.whole = whole
-        self._nearest = Nearest(objects, sources)
+        self._sources = tuple(sources)
+        self._nearest = Nearest(objects, self._sources)
+        self.caches: dict[frozenset[int], Cache] = {}
+        """Those of files from which versions of routes are hidden, by the indices of these."""
         self._near: tuple[str, frozenset[int], WholeObjects] = "", frozenset(), self
 
     def near(self, source: str) -> WholeObjects:
@@ -113,6 +118,20 @@ class ManifestCluster(WholeObjects):
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         found = self.versions(kind, namespace, name)
         return found[-1] if found else None
+
+    def apart(self, obj: Json) -> bool:
+        """Of the file for which `near` was called last."""
+        own, other = self._near[0], self._files.get(id(obj), "")
+        return own != other and all(Path(each).name in _DEPLOYED for each in (own, other))
+
+    def together(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        found = reversed(self.versions(kind, namespace, name))
+        return next((obj for obj in found if not self.apart(obj)), None)
+
+    @cached_property
+    def _files(self) -> dict[int, str]:
+        """The file of each object, by its identity."""
+        return {id(obj): source for obj, source in zip(self.objects, self._sources, strict=False)}
 
     def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
         if namespace is None:
@@ -198,6 +217,8 @@ _BUILT_IN: Final = frozenset(
     }
 )
 """API groups of Kubernetes whose objects cause no Services, claims or ConfigMaps."""
+_DEPLOYED: Final = (*KUSTOMIZATIONS, CHART)
+"""Files whose result is deployed by itself: as an application of Argo CD, or as a release of Helm."""
 _IN_EVERY_NAMESPACE: Final = frozenset(
     (CONFIG_MAP, name)
     for name in ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt", "linkerd-config")
@@ -241,6 +262,8 @@ class NearCluster(WholeObjects):
             for obj in (among.objects[index], among.autoscalers.get(index))
             if obj is not None
         }
+        routes = frozenset(index for index in hidden if among.kinds[index] in ROUTES)
+        self._cache = among.caches.setdefault(routes, Cache()) if routes else among.cache
         kinds = {among.kinds[index] for index in hidden}
         kinds |= {AUTOSCALER} if SCALED_OBJECT in kinds else set()
         self._filtered = {known.resource for known in resource_kinds() if known.group_kind in kinds}
@@ -248,12 +271,19 @@ class NearCluster(WholeObjects):
 
     @property
     def cache(self) -> Cache:
-        """Values of kinds that are never hidden."""
-        return self._among.cache
+        """Values of routes, and of kinds that are never hidden."""
+        return self._cache
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         found = self._among.versions(kind, namespace, name)
         return next((obj for obj in reversed(found) if id(obj) not in self._hidden), None)
+
+    def apart(self, obj: Json) -> bool:
+        return self._among.apart(obj)
+
+    def together(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
+        found = reversed(self._among.versions(kind, namespace, name))
+        return next((obj for obj in found if id(obj) not in self._hidden and not self.apart(obj)), None)
 
     def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
         every = self._among.every(kind, namespace)

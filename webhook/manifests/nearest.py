@@ -36,6 +36,11 @@ from webhook.manifests.rendered import KUSTOMIZATIONS
 Parts: TypeAlias = tuple[str, ...]
 """The directories of a file, and its name."""
 
+ROUTES: Final = (
+    GroupKind("networking.k8s.io", "Ingress"),
+    GroupKind("gateway.networking.k8s.io", "HTTPRoute"),
+    GroupKind("gateway.networking.k8s.io", "GRPCRoute"),
+)
 _ESSENTIAL: Final = {
     **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
     **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
@@ -44,6 +49,7 @@ _ESSENTIAL: Final = {
     GroupKind("", "LimitRange"): "limits",
     LOCAL_QUEUE: "clusterQueue",
     GroupKind("kueue.x-k8s.io", "ClusterQueue"): "resourceGroups",
+    **dict.fromkeys(ROUTES, "rules"),
 }
 """Kinds with versions in several files, and a field that is absent in a patch."""
 _LABELS: Final = ("spec", "template", "metadata", "labels")

@@ -75,7 +75,7 @@ def _needed_too_early(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         for need in _needs(template):
-            found = manifests.named(need.kind, facts.namespace, need.name)
+            found = manifests.together(need.kind, facts.namespace, need.name)
             other = None if found is None else readable(found, Object)
             if other is None or not other.is_manifest:
                 continue

@@ -131,6 +131,19 @@ def test_what_a_kustomization_leaves_out_does_not_limit_its_result() -> None:
     assert quotas("app/backend.yaml") == files
 
 
+@pytest.mark.parametrize(("group", "kind"), [("networking", "Ingress"), ("gateway.networking", "HTTPRoute")])
+def test_the_nearest_version_of_a_route_counts(group: str, kind: str) -> None:
+    def route(host: str) -> Json:
+        spec = {"rules": [{"host": host}]}
+        return {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "metadata": {"name": "r"}, "spec": spec}
+
+    files = ["apps/chat/ingress.yaml", "exported/chat/ingress.yaml"]
+    cluster = ManifestCluster([route(file) for file in files], sources=files)
+    for file in files:
+        [found] = cluster.near(f"{file[:-12]}deployment.yaml").every(GroupKind(f"{group}.k8s.io", kind), None)
+        assert found["spec"]["rules"][0]["host"] == file
+
+
 def test_templates_of_nodes_are_unknown() -> None:
     """A script makes any number of Nodes from such a template, so it doesn't show what the cluster has."""
 

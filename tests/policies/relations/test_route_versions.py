@@ -1,0 +1,48 @@
+"""service-port-unknown reads the nearest version of a route."""
+
+from __future__ import annotations
+
+from webhook.cli.reviewing import review_documents
+from webhook.config.load import load
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document, parse
+
+CHAT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat}
+spec:
+  selector: {matchLabels: {app: chat}}
+  template:
+    metadata: {labels: {app: chat}}
+    spec: {containers: [{name: c, image: "r/c:1", ports: [{containerPort: 8000}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: chat}
+spec: {selector: {app: chat}, ports: [{port: 80, targetPort: 8000}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: chat}
+spec:
+  rules:
+    - http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: chat, port: {number: PORT}}}}]}
+"""
+
+
+def test_each_file_has_its_own_version() -> None:
+    files = {"apps/chat.yaml": "80", "exported/chat.yaml": "8000", "other/chat.yaml": "80"}
+    documents = [
+        Document(file, number, each.obj)
+        for file, port in files.items()
+        for number, each in enumerate(parse(file, CHAT.replace("PORT", port)))
+    ]
+    cluster = ManifestCluster([each.obj for each in documents], sources=[each.source for each in documents])
+    found = [
+        review.document.source
+        for review in review_documents(documents, load({}), cluster)
+        for result in review.decision.results
+        if result.rule == "service-port-unknown"
+    ]
+    assert found == ["exported/chat.yaml"]
