@@ -382,8 +382,9 @@ class _Manifests:
         if id(quota) not in self._counted:  # the quota is kept, so that no other one gets the same id
             found: dict[_Identity, Amounts] = {}
             for identity, pods in self._pods:
-                if covers(quota, pods):
-                    found[identity] = _sum((found.get(identity, {}), pods.usage))
+                usage = pods.usage if covers(quota, pods) else {}
+                found[identity] = _least(found.get(identity, usage), usage)
+            found = {identity: usage for identity, usage in found.items() if usage}
             self._counted[id(quota)] = (
                 quota,
                 _Counted(found, _sum(found.values()), max(found, default=("", ""))),
@@ -397,6 +398,11 @@ class _Manifests:
                 pods = pods_of(PodView(mapping(obj, "spec", "template")), count, facts)
                 if pods is not None:
                     yield (workload.kind, workload.name), pods
+
+
+def _least(one: Amounts, other: Amounts) -> Amounts:
+    """What each of two versions of a workload uses, of which one is applied."""
+    return {name: min(amount, other[name]) for name, amount in one.items() if name in other}
 
 
 class _OfGroups(Struct, frozen=True):

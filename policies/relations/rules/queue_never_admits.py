@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
@@ -51,33 +51,36 @@ def _of_kueue(target: Target, facts: Facts) -> Findings:
         return
     yield from _resized(target)
     queues = facts.objects(LocalQueue)
-    queue = None if queues is None else queues.named(name)
-    if queue is None:
+    versions = [] if queues is None else list(queues.all_named(name))
+    if not versions:
         known = [each.name for each in queues or ()]
         # The queue of a manifest may be in files that are not here, unless the name is a misspelling.
         if not next(iter(all_queues)).is_manifest or closest(name, known, _SIMILAR):
             yield _no_queue(target, name, known, facts.namespace)
         return
     cluster_queues = facts.cluster_objects(ClusterQueue)
-    cluster_name = queue.spec.cluster_queue
-    cluster_queue = None if cluster_queues is None else cluster_queues.named(cluster_name)
-    if cluster_queue is not None:
-        yield from islice(
-            chain(
-                _not_served(target, cluster_queue, facts),
-                _not_active(target, cluster_queue, facts),
-                _not_admitted(target, cluster_queue, facts),
-            ),
-            1,
-        )
-    elif cluster_queues and not next(iter(cluster_queues)).is_manifest:
+    if not cluster_queues:
+        return
+    names = {each.spec.cluster_queue for each in versions}
+    # Several files may contain a version each, of which one is applied.
+    belongs = chain.from_iterable(map(cluster_queues.all_named, names))
+    found = [next(_of_version(target, each, facts), None) for each in belongs]
+    if found and None not in found:
+        yield from filter(None, found[-1:])
+    elif not found and not next(iter(cluster_queues)).is_manifest:
         yield Finding(
             _PATH,
-            f"LocalQueue {name} belongs to ClusterQueue {cluster_name}, which doesn't exist. Kueue never "
+            f"LocalQueue {name} belongs to ClusterQueue {names.pop()}, which doesn't exist. Kueue never "
             f"admits this {target.kind.kind}.",
             "Create the ClusterQueue, or use another queue.",
             Certainty.LIKELY,
         )
+
+
+def _of_version(target: Target, cluster_queue: ClusterQueue, facts: Facts) -> Iterator[Finding]:
+    yield from _not_served(target, cluster_queue, facts)
+    yield from _not_active(target, cluster_queue, facts)
+    yield from _not_admitted(target, cluster_queue, facts)
 
 
 def _resized(target: Target) -> Findings:
