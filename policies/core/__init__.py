@@ -15,6 +15,7 @@
 | how tables of facts are loaded | `data` |
 | where stores keep their data | `data_directories` |
 | which pods belong together | `groups`, `services`, `dns` |
+| which policies of the network there are | `network_policies` |
 | which workload an autoscaler scales | `autoscalers` |
 
 Imports: `policies`, `policies.kube`.

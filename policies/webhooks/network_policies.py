@@ -6,9 +6,10 @@ an agent in a pod, that pod is in kube-system.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from policies.core.contracts import Facts
+from policies.core.network_policies import others_may_admit
 from policies.kube.group_kinds import NETWORK_POLICY
 from policies.kube.objects.limits import NAMESPACE_NAME
 from policies.kube.objects.metadata import LabelSelector
@@ -23,11 +24,21 @@ from policies.webhooks.requests import pods_behind, service_of
 _OF_AGENTS: Final = "kube-system"
 
 
-def hiding_policy(service: ServiceReference, facts: Facts) -> NetworkPolicy | None:
+class Hiding(NamedTuple):
+    """A NetworkPolicy that keeps the API server from the server of a webhook."""
+
+    name: str
+    closed_port: int | None
+    """The port of the pods, if no policy admits anything to it."""
+
+
+def hiding_policy(service: ServiceReference, facts: Facts) -> Hiding | None:
     """A NetworkPolicy that selects all pods behind a webhook's Service, if none of these policies admits the
     API server; None if there is none, or if the pods or their port are unknown."""
     pods, port = list(pods_behind(service, facts)), _port(service, facts)
     if facts.whole is None or not pods or port is None or service.namespace == _OF_AGENTS:
+        return None
+    if others_may_admit(facts.whole, service.namespace):
         return None
     found = [
         policy
@@ -36,8 +47,9 @@ def hiding_policy(service: ServiceReference, facts: Facts) -> NetworkPolicy | No
     ]
     if any(_admits(rule, port) for policy in found for rule in policy.spec.ingress):
         return None
+    closed = None if any(_is_about(rule, port) for policy in found for rule in policy.spec.ingress) else port
     covering = (policy for policy in found if all(map(policy.spec.pod_selector.matches, pods)))
-    return next(covering, None)
+    return next((Hiding(policy.name, closed) for policy in covering), None)
 
 
 def _port(service: ServiceReference, facts: Facts) -> int | None:
@@ -52,8 +64,11 @@ def _port(service: ServiceReference, facts: Facts) -> int | None:
 
 def _admits(rule: NetworkPolicyIngressRule, port: int) -> bool:
     """Whether a rule may admit the API server on a port."""
-    at_port = not rule.ports or any(each.may_include(port) for each in rule.ports)
-    return at_port and (not rule.peers or any(map(_may_be_api_server, rule.peers)))
+    return _is_about(rule, port) and (not rule.peers or any(map(_may_be_api_server, rule.peers)))
+
+
+def _is_about(rule: NetworkPolicyIngressRule, port: int) -> bool:
+    return not rule.ports or any(each.may_include(port) for each in rule.ports)
 
 
 def _may_be_api_server(peer: NetworkPolicyPeer) -> bool:

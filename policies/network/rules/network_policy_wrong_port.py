@@ -9,6 +9,7 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
+from policies.core.network_policies import others_may_admit
 from policies.core.services import selecting
 from policies.kube.group_kinds import NETWORK_POLICY, SERVICE
 from policies.kube.objects.network_policies import (
@@ -45,6 +46,8 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _policies(cluster: WholeObjects, namespace: str) -> list[NetworkPolicy]:
+    if others_may_admit(cluster, namespace):
+        return []
     return list(cluster.typed(NETWORK_POLICY, namespace, NetworkPolicy))
 
 

@@ -118,10 +118,16 @@ def _hidden(webhook: Webhook, index: int, configuration: WebhookConfiguration, f
         return
     policy = hiding_policy(service, facts)
     if policy is not None:
+        why = (
+            f"NetworkPolicy {policy.name} admits only pods to Service {service.name}, and the API server is "
+            "not a pod. Its"
+            if policy.closed_port is None
+            else f"NetworkPolicy {policy.name} selects the pods of Service {service.name}, and no policy "
+            f"admits anything to their port {policy.closed_port}. The API server's"
+        )
         yield Finding(
             f"webhooks[{index}].clientConfig.service",
-            f"NetworkPolicy {policy.name} admits only pods to Service {service.name}, and the API server is "
-            "not a pod. Its calls time out, and the webhook fails closed.",
+            f"{why} calls time out, and the webhook fails closed.",
             "Admit the port of the webhook without `from`: the webhook's TLS protects it.",
             Certainty.UNDECIDED,
         )

@@ -68,6 +68,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/disruption/inits.yaml",
         "policies/disruption/quorums.yaml",
         "policies/disruption/single_state.yaml",
+        "policies/core/network_policies.yaml",
         "policies/core/spot_nodes.yaml",
         "policies/jobs/hangs.yaml",
         "policies/jobs/rendezvous.yaml",
