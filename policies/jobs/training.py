@@ -11,7 +11,8 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.commands import SHELLS, is_python
-from policies.containers.commands import command_without_pod
+from policies.containers.commands import command_without_pod, container_command
+from policies.containers.idle import programs_of
 from policies.containers.programs import programs
 from policies.core import data
 from policies.core.facts import Facts
@@ -19,8 +20,10 @@ from policies.core.lives import PodRole as LifeRole
 from policies.core.lives import known_lives
 from policies.core.pod_view import PodView
 from policies.core.settings import Field, Model
+from policies.core.target import PodTemplate
 from policies.jobs.jobs import JobRetries, PlacedJobSpec, has_label, is_labelled_training
 from policies.kube.group_kinds import GroupKind
+from policies.kube.images import repository
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role, containers
 
@@ -42,6 +45,10 @@ class TrainingPrograms(Model):
         description="words in the name of a script or module that prepares or uses a training"
     )
     tools: frozenset[str] = Field(description="programs that build, download, convert or evaluate")
+    measures: tuple[str, ...] = Field(description="parts of the names of benchmarks, in lower case")
+    without_checkpoints: tuple[str, ...] = Field(
+        description="options, in lower case, with which a training keeps nothing"
+    )
     harmless: frozenset[str] = Field(description="programs whose failures no retry heals")
 
 
@@ -179,6 +186,30 @@ def only_prepare(started: Iterable[str]) -> bool:
     names = [PurePosixPath(name).name for name in started]
     names = [name for name in names if not is_python(name) and name not in SHELLS | table.harmless]
     return bool(names) and all(name in table.tools or prepares(name) for name in names)
+
+
+def measures(template: PodTemplate, name: str) -> bool:
+    """Whether a pod has no work to lose: by its names or that of its object, it is a benchmark, or it trains
+    without checkpoints."""
+    names = [name]
+    for container in template.containers(Role.MAIN):
+        summary = container_command(template, container)
+        names += (container.name, repository(container.image).rpartition("/")[2])
+        names += (*programs_of(summary), *summary.scripts)
+    argv = (word for each in template.containers(Role.MAIN) for word in each.typed.argv)
+    return says_measuring(names) or keeps_nothing(argv)
+
+
+def says_measuring(names: Iterable[str]) -> bool:
+    """Whether the name of an object, an image or a program is that of a benchmark."""
+    parts = _table().measures
+    return any(part in name.lower() for name in names for part in parts)
+
+
+def keeps_nothing(argv: Iterable[str]) -> bool:
+    """Whether an option says that a training writes no checkpoints."""
+    options = _table().without_checkpoints
+    return any(option in word.lower() for word in argv for option in options)
 
 
 def words_of(name: str) -> frozenset[str]:

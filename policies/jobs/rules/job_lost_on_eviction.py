@@ -18,7 +18,7 @@ from policies.jobs.jobs import (
     own_jobs,
     wants_to_finish,
 )
-from policies.jobs.training import runs_training
+from policies.jobs.training import measures, runs_training
 from policies.kube.field_paths import field_path, value_at
 from policies.kube.group_kinds import JOB, JOB_SET
 from policies.kube.objects.jobs import JobSet
@@ -27,7 +27,7 @@ _IGNORES: Final = "RestartJobSetAndIgnoreMaxRestarts"
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    if only_idles(target):
+    if only_idles(target) or (target.templates and all(measures(t, target.name) for t in target.templates)):
         return
     for job in own_jobs(target):
         yield from _job(target, job, facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
@@ -16,7 +17,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.lives import known_lives, runs_in
 from policies.core.settings import Field, Model
 from policies.jobs.jobs import has_label, is_someone_elses
-from policies.jobs.training import only_prepare, prepares, words_of
+from policies.jobs.training import keeps_nothing, only_prepare, prepares, says_measuring, words_of
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.objects.metadata import Object
@@ -46,22 +47,11 @@ _NAMES: Final = frozenset({"bucket", "hub"})
 _STORE: Final = re.compile(r"(?:^|[_-])(?:s3|minio)(?:[_-]|$)", re.IGNORECASE)
 """An object store in the name of an option or variable: S3_ENDPOINT_URL."""
 
-_MEASURES: Final = (
-    "nccl",
-    "rccl",
-    "bench",
-    "_perf",
-    "gpu-burn",
-    "gpu_burn",
-    "vectoradd",
-    "vector-add",
-    "dcgm",
-    "mnist",
-    "bandwidth",
-    "osu-micro",
-    "osu_",
+_OUTPUT: Final = re.compile(
+    r"(?:output|checkpoint|ckpt|save)[a-z_-]{0,30}[=\s][\"']?(?:\$[{(]?([a-z_][a-z0-9_]{0,60})|<)",
+    re.IGNORECASE,
 )
-"""Parts of names of benchmarks, which have nothing to save."""
+"""An option with the place that a training writes to, which is a variable, or is to be filled in."""
 
 _CHECKPOINT: Final = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
 
@@ -136,8 +126,7 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
         names += [container.name, repository(container.image).rpartition("/")[2]]
         started += (*programs_of(summary), *summary.scripts)
         words += container.typed.argv
-    measured = (*names, *started, target.name)
-    if not names or any(part in name.lower() for name in measured for part in _MEASURES):
+    if not names or says_measuring((*names, *started, target.name)) or keeps_nothing(words):
         return False
     if by_kind or has_label(template.typed.metadata.labels, (f"{TRAINING}=true",)):
         return True
@@ -177,6 +166,19 @@ def _names_storage(template: PodTemplate) -> bool:
             return True
         if any(each.name in credentials for each in env):
             return True
+        if _is_written_later(argv, frozenset(each.name for each in env)):
+            return True
+    return False
+
+
+def _is_written_later(argv: Iterable[str], known: frozenset[str]) -> bool:
+    """Whether an option names the place for the output by a variable that neither the container nor its
+    script sets, or by a text in angle brackets: another program fills it in before the object is applied."""
+    for word in argv:
+        for match in _OUTPUT.finditer(word):
+            name = match[1]
+            if name is None or (name not in known and f"{name}=" not in word):
+                return True
     return False
 
 
