@@ -74,6 +74,7 @@ class Older(Model):
         "behind inferences",
     )
     ready_path: str | None = Field(None, description="its readiness path before; absent: none")
+    listens: bool = Field(False, description="whether it listened on all addresses by default before")
     unless_flags: tuple[str, ...] = Field(
         (), description="further flags with which its endpoints needed credentials before, such as an API key"
     )

@@ -288,6 +288,7 @@ class Recogniser:
             changes = {
                 "live_path": older.live_path,
                 "live_socket": preset.live_socket or older.live_socket,
+                "loopback": preset.loopback and not older.listens,
                 "ready_path": older.ready_path,
                 "unless_flags": (*preset.unless_flags, *older.unless_flags),
                 "unless_env": (*preset.unless_env, *older.unless_env),
