@@ -19,6 +19,7 @@ from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import Globs, glob_matches, repository
 from policies.kube.json import mapping, maps, text
 from policies.kube.pods import Container
+from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 _WEBHOOK_PORT: Final = 9443
@@ -35,6 +36,8 @@ class Signs(Model):
     token_variables: frozenset[str] = Field(description="variables of programs that may download a model")
     model_mounts: tuple[str, ...] = Field(description="first letters of the paths of models")
     controller_ports: frozenset[str] = Field(description="names of ports of programs that serve no requests")
+    login_ports: frozenset[int] = Field(description="numbers of ports by which people log in")
+    notebooks: frozenset[str] = Field(description="presets of servers that lose work when they are restarted")
     third_party_images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
     example_words: frozenset[str] = Field(description="words in the image names of simulators and examples")
     example_prefixes: tuple[str, ...] = Field(description="first letters of such words")
@@ -68,6 +71,11 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
     )
 
 
+def is_notebook(server: Server) -> bool:
+    """Whether a restart of a server loses the unsaved work of a person."""
+    return server.name in _signs().notebooks
+
+
 def requests_device(container: Container) -> bool:
     """Whether a container requests an extended resource, such as an accelerator, or claims a device."""
     resources = mapping(container.spec, "resources")
@@ -78,7 +86,8 @@ def requests_device(container: Container) -> bool:
 def _has_only_controller_ports(container: Container) -> bool:
     ports = container.tcp_ports
     return bool(ports) and all(
-        name in _signs().controller_ports or number == _WEBHOOK_PORT for number, name in ports.items()
+        name in _signs().controller_ports or number == _WEBHOOK_PORT or number in _signs().login_ports
+        for number, name in ports.items()
     )
 
 

@@ -11,7 +11,7 @@ from policies.kube.metadata import controller
 from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, server_port
-from policies.probes.first_party import is_first_party
+from policies.probes.first_party import is_first_party, is_notebook
 from policies.probes.probe import LIVENESS, READINESS, probe_of
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
@@ -62,7 +62,7 @@ def _lacks_liveness(template: PodTemplate, container: Container, facts: Facts) -
     server = recognised(container, facts)
     return (
         not container.spec.get(LIVENESS)
-        and (server is None or server.role is GroupRole.SERVES)
+        and (server is None or (server.role is GroupRole.SERVES and not is_notebook(server)))
         and is_first_party(template, container, facts)
     )
 
