@@ -30,8 +30,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if not queues or target.kind.kind in _NOT:
         return
     names = sorted(each.name for each in queues)
-    labels = target.read(Object).metadata.labels
-    if QUEUE_NAME in labels or _DEFAULT in names:
+    metadata = target.read(Object).metadata
+    # Kueue reads the annotation, which is deprecated, if there is no such label.
+    if QUEUE_NAME in metadata.labels or QUEUE_NAME in metadata.annotations or _DEFAULT in names:
         return
     accelerated = [each for each in target.templates if wants_accelerator(each.view, facts)]
     run = run_of(target.obj)
