@@ -29,8 +29,10 @@ SECONDS: Final = 30
 """The longest time to build one directory."""
 _NEWER: Final = "chart requires kubeVersion"
 """In helm's error about a chart for a newer Kubernetes than the one that it assumes."""
-_LOGGED: Final = re.compile(r'^E\d.*?\berr="')
+_LOGGED: Final = re.compile(r'^E\d.*?\berr=(?:"|<(?: |$))')
 """The start of an error that kubectl logs."""
+_INFLATES: Final = "must specify --enable-helm"
+"""In the error of kustomize about a chart, which it only renders if told so."""
 _OUTSIDE: Final = "is not in or below"
 """In the error of kustomize about a file outside of the directory, which it only reads if told so."""
 _NO_RESTRICTION: Final = ("--load-restrictor=LoadRestrictionsNone",)
@@ -97,7 +99,8 @@ class RenderedSource(Struct, frozen=True):
             if done.returncode and _NEWER in done.stderr:
                 done = self._run((*command, "--kube-version", newest_kubernetes()))
             if done.returncode:
-                more = _NO_RESTRICTION if _OUTSIDE in done.stderr else ()
+                more = [*(_NO_RESTRICTION if _OUTSIDE in done.stderr else ())]
+                more += ["--enable-helm"] if _INFLATES in done.stderr else []
                 raise self._left_out(f"{command[0]} failed: {_reason(done.stderr)}", more)
             return done.stdout
         names = " and ".join(command[0] for command in self.tools)
@@ -122,7 +125,10 @@ def _reason(printed: str) -> str:
     """Why a command failed: what it printed from its error on, else its last line."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(_HINT)] or ["it printed no reason"]
-    first = next((at for at, line in enumerate(lines) if line.lower().startswith("error:")), len(lines) - 1)
+    if lines[-1] == ">":  # kubectl logs an error of several lines between angle brackets
+        lines.pop()
+    starts = (at for at, line in enumerate(lines) if line.lower().startswith("error:") or _LOGGED.match(line))
+    first = next(starts, len(lines) - 1)
     return shortened(_LOGGED.sub("", " ".join(lines[first:])), 1000)
 
 

@@ -211,6 +211,11 @@ def test_without_building_only_whole_objects_are_read(tree: Path) -> None:
             "Error: values don't meet the specifications of the schema(s):\napi:\n- replicas is required",
             "Error: values don't meet the specifications of the schema(s): api: - replicas is required",
         ),
+        (
+            'E1129 23:09:21.983671 17894 run.go:72] "command failed" err=<\n\tno chart with config: `\n'
+            "\tname: x\n\t`: must be found\n >",
+            "no chart with config: ` name: x `: must be found",
+        ),
         ("", "it printed no reason"),
     ],
 )
@@ -227,6 +232,14 @@ def test_files_outside_of_a_kustomization_are_read_with_another_command(tree: Pa
     program(tools, "helm", "true")
     _, [problem] = names(tree, build=True)
     command = f"kubectl kustomize {tree / 'production'} --load-restrictor=LoadRestrictionsNone"
+    assert problem.endswith(f"; render it and pipe it: {command} | chassis review -")
+
+
+def test_charts_of_a_kustomization_are_rendered_with_another_command(tree: Path, tools: Path) -> None:
+    program(tools, "kubectl", "echo 'Error: trouble configuring x: must specify --enable-helm' >&2; exit 1")
+    program(tools, "helm", "true")
+    _, [problem] = names(tree, build=True)
+    command = f"kubectl kustomize {tree / 'production'} --enable-helm"
     assert problem.endswith(f"; render it and pipe it: {command} | chassis review -")
 
 
