@@ -218,9 +218,7 @@ def _fixed(
         raise UserError(f"{first.source}: {error}") from None
     if not _parses_to(text, intended):
         raise UserError(
-            f"{first.source}: the new text would have a different meaning; "
-            # A block of text in the last line would get the line break, too.
-            + ("the file may use anchors" if before[-1:] in "\r\n" else "its last line has no line break")
+            f"{first.source}: the new text would have a different meaning; the file may use anchors"
         )
     return _Fixed(before, text, tuple(applied_by))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import yaml
 from msgspec import Struct
@@ -12,6 +13,9 @@ from policies.kube.json import Json, text
 from webhook.admission.json_patch import Operation, steps_of
 from webhook.cli.output.yaml import dump, dump_flow
 from webhook.manifests.positions import BREAK, Origin, last_line
+
+_HEADER: Final = re.compile(r"[|>][0-9]?([+-]?)")
+"""The start of a block of text: what it does with line breaks at its end."""
 
 
 class NotEditable(ValueError):
@@ -31,7 +35,10 @@ def edited(origin: Origin, before: Json, after: Json, operations: Sequence[Opera
         NotEditable: a value can't be written into the text.
     """
     editor = _Editor(origin)
-    return [editor.edit(operation, before, after) for operation in operations]
+    edits = [editor.edit(operation, before, after) for operation in operations]
+    if any(each.start == len(origin.text) for each in edits):
+        edits += editor.without_a_break()
+    return edits
 
 
 def applied(whole: str, edits: Iterable[_Edit]) -> str:
@@ -61,6 +68,19 @@ class _Editor:
             case "replace", yaml.CollectionNode():
                 return self._new_value(parent, last, operation["value"])
         raise NotEditable(f"{operation['path']} has no place in it")
+
+    def without_a_break(self) -> Iterator[_Edit]:
+        """Keep the value of a block of text that ends the file without a line break, although lines follow
+        now: `|` becomes `|-`."""
+        node = self._origin.node()
+        while isinstance(node, yaml.CollectionNode) and node.value:
+            node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
+        if not isinstance(node, yaml.ScalarNode) or node.style not in ("|", ">") or node.value.endswith("\n"):
+            return
+        start = self._offset(node.start_mark)
+        header = _HEADER.match(self._origin.text, start)
+        if header is not None and self._offset(node.end_mark) == len(self._origin.text):
+            yield _Edit(header.start(1), header.end(1), "-")
 
     def _parent(self, above: Sequence[str], was: Any, becomes: Any) -> tuple[yaml.Node, Any, Any]:
         """The node at a path, with its value before and after."""

@@ -309,17 +309,27 @@ def test_spaces_may_end_a_file(run: Chassis, tmp_path: Path) -> None:
     assert left_in(file) == []
 
 
-def test_a_block_of_text_at_the_end_stays_without_a_line_break(run: Chassis, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "written"),
+    [("|", "|-"), ("|+", "|-"), (">2", ">2-"), ("|-", "|-"), ("| # a | b", "|- # a | b")],
+)
+def test_a_block_of_text_at_the_end_keeps_its_value(
+    run: Chassis, tmp_path: Path, header: str, written: str
+) -> None:
+    """Lines follow it, so its last line gets a line break, which is no part of it."""
     file = tmp_path / "job.yaml"
     text = (
         "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  template:\n    spec:\n"
         "      restartPolicy: Never\n      containers:\n      - name: a\n        image: a/b:1\n"
-        "        command:\n        - sh\n        - -c\n        - |\n          python train.py"
+        "        command:\n        - sh\n        - -c\n        - HEADER\n          python train.py"
     )
-    file.write_text(text)
-    status, _, err = run(file)
-    assert (status, file.read_text()) == (2, text)
-    assert "its last line has no line break" in err
+    file.write_text(text.replace("HEADER", header))
+    assert run(file).status == 0
+    after = file.read_text()
+    assert after.startswith(f"{text.replace('HEADER', written)}\n        terminationMessagePolicy:")
+    assert left_in(file) == []
+    assert run(file).status == 0
+    assert file.read_text() == after
 
 
 # --- where it writes -----------------------------------------------------------------------------------
