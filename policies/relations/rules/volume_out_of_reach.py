@@ -172,10 +172,10 @@ def _shared(target: Target, facts: Facts) -> Findings:
     if not facts.objects(PersistentVolumeClaim):
         return
     update = running_update(target, facts)
-    if target.kind in (DEPLOYMENT, ROLLOUT) and update is not None and update.surge:
-        return  # rollout-volume-deadlock is about those that add pods first
     group = pods_in_group(target)
     replicas = 1 if group else minimum_replicas(target, facts)
+    if target.kind in (DEPLOYMENT, ROLLOUT) and update is not None and update.surge and replicas == 1:
+        return  # rollout-volume-deadlock is about those that add pods first
     made = {each.template.path: each.update.replicas for each in made_rollouts(target)}
     mounts: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
     for template, count in pods_per_replica(target):
