@@ -210,7 +210,7 @@ def _text(file: Path) -> str:
 def _holds_no_object(source: str, problem: UserError) -> bool:
     """Whether an unreadable file of a directory is certainly no manifest, but data in JSON, or YAML with
     another program's own tags: it has no apiVersion and no line with a kind, in UTF-8 or UTF-16."""
-    if not source.endswith(".json") and _OWN_TAG not in str(problem):
+    if not source.endswith(".json") and not any(tag in str(problem) for tag in _OWN_TAGS):
         return False
     try:
         content = Path(source).read_bytes().replace(b"\0", b"")
@@ -219,8 +219,9 @@ def _holds_no_object(source: str, problem: UserError) -> bool:
     return _OF_AN_OBJECT.search(content) is None
 
 
-_OWN_TAG: Final = "constructor for the tag '!"
-"""In a parser's error about a tag that YAML does not define."""
+_OWN_TAGS: Final = ("constructor for the tag '!", "constructor for the tag 'tag:yaml.org,2002:python/")
+"""In a parser's error about a tag that YAML does not define, or that names a function of Python, as in the
+settings of MkDocs."""
 _OF_AN_OBJECT: Final = re.compile(rb"(?im)apiversion|^kind\s*:")
 
 

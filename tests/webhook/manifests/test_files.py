@@ -355,6 +355,7 @@ def test_a_manifest_with_a_wrong_type_is_no_fact() -> None:
 def test_files_of_a_directory_that_are_certainly_no_manifests_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text("{apiVersion: v1, kind: Pod, metadata: {name: p}}")
     (tmp_path / "stack.yaml").write_text("Resources:\n  Role: !Ref Other\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: a\nformat: !!python/name:pymdownx.superfences.format\n")
     (tmp_path / "events.json").write_text('{"id": 1}\n{"id": 2}\n')
     (tmp_path / "weights.json").write_bytes(b"\xff\xfe\x00\x01")
     documents, problems = read_all([str(tmp_path)])
