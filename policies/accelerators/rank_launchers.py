@@ -24,6 +24,9 @@ class RankLauncher(Model):
     remote: tuple[str, ...] = Field(
         (), description="flags for other nodes, with which it is the number on all"
     )
+    machines: tuple[str, ...] = Field(
+        (), description="flags of `remote` with the number of nodes, to which the processes are divided"
+    )
     least_alone: int = Field(
         0, description="the least number of processes that need it without GPUs, too; 0: only GPUs need it"
     )
@@ -48,4 +51,9 @@ def ranks_of(launcher: RankLauncher, words: Program, container: Container, writt
         value = launch_of(container).variables.get(launcher.variable) or written
     if value in launcher.all_devices:
         return devices(container)
-    return whole_number(value, _DIGITS) or 0
+    ranks = whole_number(value, _DIGITS) or 0
+    machines = option(words, *launcher.machines) if launcher.machines else None
+    if machines is None:
+        return ranks
+    count = whole_number(machines, _DIGITS) or 0
+    return ranks // count if count and ranks % count == 0 else 0

@@ -66,7 +66,9 @@ def _training(target: Target, template: PodTemplate, container: Container, avail
     for command in container_command(template, container).commands:
         words = command.argv
         launcher = rank_launcher(command.name, words)
-        if launcher is None or launcher.least_alone or has_option(words, *launcher.remote, "--cpu"):
+        if launcher is None or launcher.least_alone:
+            continue
+        if has_option(words, *(set(launcher.remote) - set(launcher.machines)), "--cpu"):
             continue
         ranks = ranks_of(launcher, words, container, per_pod)
         gets = "is shown" if (hidden := names_devices(container)) else "gets"
