@@ -266,6 +266,16 @@ class SingleState(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class OwnFiles(Model):
+    """Files that a server keeps next to its state, unless an option names a store for them."""
+
+    what: str = Field(description="the files, as the end of a sentence that begins with `it keeps`")
+    flags: tuple[str, ...] = Field(min_length=1, description="flags that name a store, the usual one first")
+    env: tuple[str, ...] = Field((), description="environment variables that name a store")
+    unless: tuple[str, ...] = Field((), description="flags and variables with which others keep the files")
+    source: str = Field(description="the documentation or code that shows it")
+
+
 class SharedState(Model):
     """State that the replicas of a server share only through a store that a variable names."""
 
@@ -438,6 +448,9 @@ class Preset(Model):
     )
     single_state: SingleState | None = Field(
         None, description="state that a second replica could not share; absent: none is known"
+    )
+    own_files: OwnFiles | None = Field(
+        None, description="files that it keeps in its container, unless an option names a store for them"
     )
     shared_state: tuple[SharedState, ...] = Field(
         (), description="state that its replicas share only through a store that a variable names"

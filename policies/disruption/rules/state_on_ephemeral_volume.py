@@ -6,7 +6,7 @@ import re
 from collections.abc import Set
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data_directories import OwnPlace, data_directories, is_below
 from policies.kube.group_kinds import SERVING, STATEFUL_SET
 from policies.kube.objects.pods import VolumeMount
@@ -71,7 +71,8 @@ def check(target: Target, facts: Facts) -> Findings:
             state = server.preset.single_state if server is not None else None
             if server is not None and state is not None and minimum_replicas(target, facts) == 1:
                 # else replicas-do-not-share-state
-                yield from _of_files(template, container, server, fleeting, hint)
+                found = list(_of_files(template, container, server, fleeting, hint))
+                yield from found or _of_own_files(template, container, server)
 
 
 def _of_files(
@@ -102,6 +103,23 @@ def _of_files(
             f"{nearest.name}. An eviction, a node drain or an update deletes them.",
             hint,
         )
+
+
+def _of_own_files(template: PodTemplate, container: Container, server: Server) -> Findings:
+    """A finding about files next to the state of a server, without a volume that keeps any."""
+    own = server.preset.own_files
+    if own is None or server.has_env_from or server.may_hold_options or _may_keep(template, container):
+        return
+    names = (*own.flags, *own.env, *own.unless)
+    if server.has_option(*names) or server.may_have_option(*names) or server.has_variable(*names):
+        return
+    yield Finding(
+        template.at(container),
+        f"Container {container.name} mounts no volume that keeps files, but {server.name} keeps {own.what}. "
+        "A restart of the container deletes them.",
+        f"Set {own.flags[0]} to an object store, or mount a claim and keep the files there.",
+        Certainty.LIKELY,
+    )
 
 
 def _may_keep(template: PodTemplate, container: Container) -> bool:

@@ -21,19 +21,12 @@ from policies.jobs.training import keeps_nothing, only_prepare, prepares, says_m
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.objects.metadata import Object
+from policies.kube.objects.pods import CREDENTIAL_DRIVERS
 from policies.kube.pods import Role
 
 _FLEETING: Final = frozenset(
     {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"}
 )
-
-_NO_STORAGE: Final = (
-    "secrets-store.csi.k8s.io",
-    "csi.cert-manager.io",
-    "csi.spiffe.io",
-    "driver.shipwright.io",
-)
-"""Inline CSI drivers for credentials."""
 
 _STORAGE: Final = (
     *("s3://", "s3a://", "gs://", "gcs://", "hf://", "az://", "abfs://", "abfss://", "wasb://", "wasbs://"),
@@ -241,7 +234,7 @@ def _has_durable_volume(template: PodTemplate) -> bool:
 def _is_durable(volume: Json) -> bool:
     """Whether a volume outlives its pod. A hostPath may be a shared file system, so it counts."""
     read_only = dig(volume, "persistentVolumeClaim", "readOnly") is True
-    if read_only or text(volume, "csi", "driver") in _NO_STORAGE:
+    if read_only or text(volume, "csi", "driver") in CREDENTIAL_DRIVERS:
         return False
     return bool(set(volume) - _FLEETING - {"name"})
 

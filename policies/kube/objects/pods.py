@@ -257,6 +257,12 @@ class EmptyDirVolume(Part):
     size_limit: Quantity | None = None
 
 
+CREDENTIAL_DRIVERS: Final = frozenset(
+    {"secrets-store.csi.k8s.io", "csi.cert-manager.io", "csi.spiffe.io", "driver.shipwright.io"}
+)
+"""Inline CSI drivers that write credentials, and keep no files."""
+
+
 class CSIVolume(Part):
     driver: str = ""
     volume_attributes: Mapping[str, str] = EMPTY
@@ -313,6 +319,8 @@ class Volume(Part):
         """Whether files that a container writes survive its restart: the volume is not in memory, and the
         kubelet does not write its content, as it does for a ConfigMap."""
         if self.empty_dir is not None and self.empty_dir.medium == "Memory":
+            return False
+        if self.csi is not None and self.csi.driver in CREDENTIAL_DRIVERS:
             return False
         contents = (self.config_map, self.secret, self.projected, self.downward_api)
         return all(each is None for each in contents)
