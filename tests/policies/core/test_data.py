@@ -91,6 +91,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/builtin_kinds.yaml",
         "policies/relations/group_joins.yaml",
         "policies/relations/migrations.yaml",
+        "policies/startup/removed_programs.yaml",
         "policies/webhooks/critical.yaml",
         "policies/probes/noticed.yaml",
     }
