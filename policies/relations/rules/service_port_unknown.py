@@ -32,7 +32,7 @@ _INJECTED: Final = ("inject", "sidecar")
 
 def check(target: Target, facts: Facts) -> Findings:
     leads = target.kind == LEADER_WORKER_SET
-    if not leads and len(target.templates) != 1:
+    if not target.templates or (len(target.templates) > 1 and not leads):
         return
     template = target.templates[0]
     if not leads:  # the Service may select pods of other LeaderWorkerSets, which have the port

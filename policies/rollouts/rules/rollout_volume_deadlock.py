@@ -74,8 +74,7 @@ def _of_pods(
         elif set(claim.spec.access_modes) == {"ReadWriteOnce"} and keeps_others_waiting(claim, facts):
             if user_elsewhere(target, pod, claim, facts) is not None and minimum_replicas(target, facts):
                 continue  # volume-out-of-reach is about it: one edit is right for both
-            own = target.kind in (DEPLOYMENT, ROLLOUT)
-            if (minimum_replicas(target, facts) if own else update.replicas) > 1:
+            if update.replicas > 1:
                 continue  # the same: no strategy lets several pods share it
             elsewhere.setdefault(claim.name, path)
     if not elsewhere or not _adds_first(update) or pinned_to_one_node(pod):
