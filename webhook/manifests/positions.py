@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import yaml
 from msgspec import Struct
 
 from policies.kube.quantities import whole_number
-from webhook.manifests.documents import ManifestLoader
+from webhook.manifests.documents import Parser
 
 
 class Lines(NamedTuple):
@@ -83,7 +83,7 @@ class _Stream:
         self._begin()
 
     def _begin(self) -> None:
-        self._nodes: Iterator[yaml.Node | None] = yaml.compose_all(self._text, Loader=ManifestLoader)
+        self._nodes = _nodes(self._text)
         self._at = -1
         self._node: yaml.Node | None = None
 
@@ -108,8 +108,37 @@ def _stream(text: str) -> _Stream:
 @lru_cache(maxsize=_KEPT)
 def _first_lines(text: str) -> list[int]:
     """The first line of each document."""
-    nodes = yaml.compose_all(text, Loader=ManifestLoader)
-    return [1 if node is None else node.start_mark.line + 1 for node in nodes]
+    return [node.start_mark.line + 1 for node in _nodes(text)]
+
+
+def _nodes(text: str) -> Iterator[yaml.Node]:
+    """The node of each document. PyYAML's own way refuses an anchor that is defined again."""
+    anchors: dict[str, Any] = {}
+    opened: list[Any] = []
+    for event in cast("Iterator[Any]", yaml.parse(text, Loader=Parser)):
+        kind = type(event)
+        if issubclass(kind, yaml.CollectionStartEvent):
+            of = yaml.MappingNode if kind is yaml.MappingStartEvent else yaml.SequenceNode
+            node: Any = of(event.tag, [], event.start_mark, flow_style=event.flow_style)
+            anchors[event.anchor] = node
+            opened.append(node)
+            continue
+        if issubclass(kind, yaml.CollectionEndEvent):
+            node = opened.pop()
+            node.end_mark = event.end_mark
+            if kind is yaml.MappingEndEvent:
+                node.value = list(zip(node.value[::2], node.value[1::2], strict=True))
+        elif kind is yaml.ScalarEvent:
+            node = yaml.ScalarNode(event.tag, event.value, event.start_mark, event.end_mark, event.style)
+            anchors[event.anchor] = node
+        elif kind is yaml.AliasEvent:
+            node = anchors[event.anchor]
+        else:
+            continue
+        if opened:
+            opened[-1].value.append(node)
+        else:
+            yield node
 
 
 @lru_cache(maxsize=_KEPT)

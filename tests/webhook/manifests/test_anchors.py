@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import islice, product
-from string import ascii_letters
-
 import pytest
 import yaml
 
-from tests.calls import calls
-from webhook.manifests.documents import load_all, with_unique_anchors
+from webhook.manifests.documents import load_all
 from webhook.manifests.files import parse
 
 AGAIN = """\
@@ -57,31 +52,7 @@ def test_documents(text: str, values: list[object] | None) -> None:
         assert list(load_all(text)) == values
 
 
-@pytest.mark.parametrize(
-    "text", ["a: &x 1\nb: *x\n", "a: b & c & c\n", "a: &x 1\n---\na: &x 2\n", "{a: &x &x"]
-)
-def test_other_texts_stay(text: str) -> None:
-    assert with_unique_anchors(text) == text
-
-
-def test_many_definitions_take_linear_time() -> None:
-    """Each further definition gets a name that no other anchor has: 20 CPU seconds for 250 KB, once."""
-
-    def text(size: int) -> str:
-        names = ("".join(each) for each in islice(product(ascii_letters, repeat=3), size))
-        return "".join(f"- &{name} 1\n" for name in names) + "- &zzz 1\n" * size
-
-    few, many = (calls(partial(with_unique_anchors, text(size))) for size in (100, 800))
-    assert many < 16 * few
-
-
-def test_names_run_out_at_some_point() -> None:
-    text = "".join(f"k{number}: &x {number}\n" for number in range(100)) + "last: *x\n"
-    with pytest.raises(ValueError, match="line"):
-        list(load_all(text))
-
-
 def test_a_plain_loader_still_refuses_it() -> None:
-    """If PyYAML accepts it one day, the module can go."""
+    """If PyYAML accepts it one day, `positions` can take its nodes."""
     with pytest.raises(yaml.YAMLError):
         yaml.safe_load(AGAIN)

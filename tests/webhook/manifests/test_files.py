@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
     found, problems = read_all([str(tmp_path), absent, "-"], stdin=lambda: "a: [")
     assert [d.name for d in found] == ["a", "s"]
     assert [str(problem).removeprefix(f"{tmp_path}/").partition(" (")[0] for problem in problems] == [
-        "chart/b.yaml: line 3: did not find expected node content",
+        "chart/b.yaml: line 3: a key must be text",
         "absent.yaml: No such file or directory",
         "standard input: line 2: did not find expected node content",
     ]
