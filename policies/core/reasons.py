@@ -71,11 +71,6 @@ class Reasons:
         for path, why, _, _ in self._given:
             yield path, shortened(_formatted(why), MAX_REASON_LENGTH)
 
-    def formatted(self) -> Reasons:
-        """A copy with formatted texts, which keeps no reference to the objects of the decision."""
-        self._format()
-        return self._copy(list(self._given), self._place)
-
     def local(self) -> Reasons:
         """The same reasons with paths in the pod."""
         return self._copy(self._given)

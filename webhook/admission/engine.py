@@ -81,7 +81,7 @@ def validate(review: Review) -> Decision:
     decision = Decision(obj, owned=review.owned, docs_url=config.webhook.docs_url, coverage=covered)
     if not bounds.any_decided:
         return replace(decision, notes=bounds.undecided)
-    projection = project(obj, bounds.templates, review.context, review.fold)
+    projection = project(obj, bounds.templates, review.context)
     verdict = judge(projection, review)
     old = OldObject.of(review)
     results, crashes = ratchet(verdict.results, verdict.crashes, review, projection.target, old)

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.core.pod_templates import with_template
-from policies.core.pod_view import PodView
 from policies.core.ray_pods import pod_of_kuberay
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes
@@ -17,13 +16,7 @@ from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.mutators import fold, mutators_of
-from webhook.admission.review import Context, Fold
-
-
-def fold_template(template: PodTemplate, context: Context) -> tuple[Decision, PodView]:
-    """The pod of a template after the mutators that are in force for it, and its view."""
-    folded = fold(template.pod, mutators_of(POD), context.of_pod(template.pod))
-    return folded, context.facts.view(folded.object)
+from webhook.admission.review import Context
 
 
 class Projection(Struct, frozen=True):
@@ -46,14 +39,11 @@ class Projection(Struct, frozen=True):
         return [each for each in self.advice if each.finding.path not in reported]
 
 
-def project(
-    obj: Json, templates: Iterable[PodTemplate], context: Context, remembered: Fold | None = None
-) -> Projection:
-    """Apply the mutators in force to a copy of each pod template, by `fold_template` or `remembered`.
+def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Projection:
+    """Apply the mutators in force to a copy of each pod template.
 
     A Pod is not projected: `mutate` has changed it before.
     """
-    fold_or_recall = remembered or fold_template
     projected = obj
     judged: list[PodTemplate] = []
     changes: list[Change] = []
@@ -64,12 +54,12 @@ def project(
             judged.append(template)
             made = pod_of_kuberay(obj, template)
             if made is not None:  # rules read the template as it is written, without what KubeRay adds
-                folded, _ = fold_or_recall(template.with_view(PodView(made)), context)
+                folded = _folded(made, context)
                 changes += _at(template, folded)
                 crashes += folded.crashes
             continue
-        folded, view = fold_or_recall(template, context)
-        judged.append(template.with_view(context.facts.views.add(view)))
+        folded = _folded(template.pod, context)
+        judged.append(template.with_view(context.facts.view(folded.object)))
         if template.by_shape:  # the pods may differ, so the answer promises no additions
             continue
         if folded.object is not template.pod:
@@ -80,6 +70,11 @@ def project(
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
     return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
+
+
+def _folded(pod: Json, context: Context) -> Decision:
+    """A pod after the mutators that are in force for it."""
+    return fold(pod, mutators_of(POD), context.of_pod(pod))
 
 
 def _at(template: PodTemplate, folded: Decision) -> list[Change]:

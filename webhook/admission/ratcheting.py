@@ -51,7 +51,7 @@ class OldObject:
         """None if the object exceeds the budget."""
         review = self._review
         bounds = bounded(self.obj, review.config.workloads, review.budget)
-        return None if bounds.undecided else project(self.obj, bounds.templates, review.context, review.fold)
+        return None if bounds.undecided else project(self.obj, bounds.templates, review.context)
 
 
 def ratchet(

@@ -5,22 +5,19 @@ Overrides may select the pods of a workload by their own labels, so each pod has
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from policies.containers.commands import ReviewBudget
 from policies.core.facts import Cluster, Facts, whole_objects
-from policies.core.pod_view import PodView, PodViews
+from policies.core.pod_view import PodViews
 from policies.core.target import PodTemplate
 from policies.kube.cache import lazy
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import Bounds, allowance, bounded
 from webhook.admission.configuration import Config, Effective
-from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.replacements import owner_behind
 
@@ -56,10 +53,6 @@ class Context(Struct, frozen=True):
         return self.facts.namespace
 
 
-Fold: TypeAlias = Callable[[PodTemplate, Context], tuple[Decision, PodView]]
-"""Mutates the pod of a template, as `webhook.admission.projection.fold_template` does."""
-
-
 @dataclass(frozen=True)
 class Review:
     """A request, and what follows from it step by step. Each value is computed when a step reads it."""
@@ -67,8 +60,6 @@ class Review:
     request: Request
     config: Config
     cluster: Cluster
-    fold: Fold | None = None
-    """Remembers the pods of templates; the memo sets it."""
 
     def of(self, obj: Json) -> Review:
         """The review of the same request with another object."""

@@ -74,7 +74,7 @@ def notes_about_annotations(target: Target, exemptions: Mapping[str, Sequence[Ex
 def _found_in(base: Base, review: Review) -> frozenset[tuple[str, str]]:
     """Rule and field path of the findings in an object that completes the pods of another."""
     templates = bounded(base.obj, review.config.workloads, allowance()).templates
-    found, _ = findings(project(base.obj, templates, review.context, review.fold).target, review.context)
+    found, _ = findings(project(base.obj, templates, review.context).target, review.context)
     return frozenset((rule.id, finding.path) for rule, finding in found)
 
 

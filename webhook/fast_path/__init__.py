@@ -7,7 +7,7 @@ answers with the engine's (`tests.differential`).
 `Memo.answer` answers a request and remembers the answer; `Memo.recall` finds the answer to a body by its
 bytes; `Reader` finds plain requests in the bytes of a connection; `http_response` writes their answers.
 
-Imports: `policies.core`, `policies.kube`, `policies.probes`, `webhook.admission`.
+Imports: `policies.core`, `policies.kube`, `webhook.admission`.
 """
 
 from webhook.fast_path.memo import Memo

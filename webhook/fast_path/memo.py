@@ -17,13 +17,16 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Final
+from weakref import ReferenceType, ref
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
+from policies.core.listing import Listing
 from policies.core.reasons import UNREAD
+from policies.core.resources import Resource
 from webhook.admission.answer_encoding import Prepared, Response, prepared
 from webhook.admission.canonical import Canonical, name_of_replica, shows_constants
 from webhook.admission.configuration import Config
@@ -31,15 +34,12 @@ from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer, Recalled, respond
 from webhook.admission.review import Review
-from webhook.fast_path.folds import Consulted, Folds, Recorder, current
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
 
 Decide = Callable[[Review], Decision]
 
 DEFAULT_BYTES: Final = 16 * 1024 * 1024
-_FOLDS: Final = 4
-"""A fourth of the memory is for mutated pod templates."""
 ATTEMPTS: Final = 4
 """Forms that an entry may have, and attempts to add one until a body has been recognised by its bytes."""
 
@@ -55,8 +55,7 @@ class Memo:
     ) -> None:
         """`limit`: bytes of all entries, 0 to remember nothing. `count` is called with `hit`, `miss` and
         `evicted`. `shared`: types of objects in a note (see `Recalled`) that belong to others."""
-        self.folds = Folds(limit // _FOLDS)
-        self._limit, self._count, self._shared = limit - limit // _FOLDS, count, shared
+        self._limit, self._count, self._shared = limit, count, shared
         self._entries: dict[tuple[str, bytes], _Entry] = {}
         self._bodies: Bodies[_Replicas] = Bodies()
         self._config: Config | None = None
@@ -78,7 +77,7 @@ class Memo:
             return None
         replicas, own = found
         entry = replicas.entry
-        if not current(entry.consulted, cluster):
+        if not _current(entry.consulted, cluster):
             return None
         entry.attempts = ATTEMPTS
         self._entries[entry.key] = self._entries.pop(entry.key)
@@ -102,7 +101,7 @@ class Memo:
             self._config, self.bytes = config, 0
         key = (endpoint, canonical.text)
         entry = self._entries.pop(key, None)
-        if entry is not None and current(entry.consulted, cluster):
+        if entry is not None and _current(entry.consulted, cluster):
             self._entries[entry.key] = entry
             if entry.ready is None:
                 self._count("miss")
@@ -113,10 +112,9 @@ class Memo:
         if entry is not None:
             self._remove(entry)
         self._count("miss")
-        recorder = Recorder(cluster, self.folds)
-        decision = decide(Review(canonical.request(), config, recorder, recorder.fold))
+        recorder = _Recorder(cluster)
+        decision = decide(Review(canonical.request(), config, recorder))
         response = respond(decision)  # it may consult listings, too
-        self.folds.measure()
         if shows_constants(response):
             self._remember(_Entry.of(key, None, recorder.consulted()))
             return _decided(request, config, cluster, decide)
@@ -172,6 +170,39 @@ class Memo:
 
 
 # --- entries -----------------------------------------------------------------------------------------------
+
+Consulted = tuple[tuple[Resource, str | None, "ReferenceType[Listing] | None"], ...]
+"""The listings that a decision depends on; None for an unknown resource."""
+
+
+def _current(consulted: Consulted, cluster: Cluster) -> bool:
+    """Whether the listings are still the current ones."""
+    for resource, namespace, known in consulted:
+        found = cluster.listing(resource, namespace)
+        if found is None:
+            if known is not None:
+                return False
+        elif known is None or known() is not found:
+            return False
+    return True
+
+
+class _Recorder:
+    """A cluster for one decision. It records the consulted listings."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._listings: dict[tuple[Resource, str | None], Listing | None] = {}
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        found = self._listings[resource, namespace] = self._cluster.listing(resource, namespace)
+        return found
+
+    def consulted(self) -> Consulted:
+        return tuple(
+            (resource, namespace, None if found is None else ref(found))
+            for (resource, namespace), found in self._listings.items()
+        )
 
 
 def _decided(request: Request, config: Config, cluster: Cluster, decide: Decide) -> Answer:

@@ -11,15 +11,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 from weakref import ref
 
-from policies.core.listing import Listing
-from policies.core.settings import Model
-from policies.kube.cache import BoundedCache
-from policies.probes.recognition import Recogniser, Server
-
-_SHARED: Final = (
-    *(type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref),
-    *(Model, Listing, Recogniser, BoundedCache, Server),
-)
+_SHARED: Final = (type, ModuleType, BuiltinFunctionType, Enum, re.Pattern, ref)
 """Types of objects that are also used elsewhere."""
 SLOT: Final = 256
 """Bytes that an entry uses in the tables themselves."""

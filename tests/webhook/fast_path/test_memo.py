@@ -19,11 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec.structs
 import orjson
 import pytest
 
 from benchmarks._reviews import Stream, Workloads
+from policies.containers.commands import clear_cache
 from policies.core import registry
 from policies.core.contracts import Rule
 from policies.core.facts import Cluster, Facts, NoCluster
@@ -545,7 +545,7 @@ def test_the_memo_takes_no_more_memory_than_it_may(
             memo.answer(endpoint, request, config, NoCluster(), DECIDE[endpoint])
             assert 0 <= memo.bytes <= limit
         assert since() < 1.2 * limit
-    assert counts["evicted"] > 30
+    assert counts["evicted"] > 20
     assert len(memo) > 10
 
 
@@ -594,20 +594,21 @@ COSTLY: dict[str, Callable[[int], Request]] = {
 def test_an_entry_takes_no_more_memory_than_is_counted(what: str) -> None:
     """Also of objects that take many times as much memory as their JSON is long."""
     config, makes, count = load({"rules.yaml": "profile: strict"}), COSTLY[what], 5
-    for request in (makes(-1), makes(-2)):  # what the policies keep for themselves they keep now
-        Memo(2**30).answer("validate", request, config, NoCluster(), engine.validate)
     memo = Memo(2**30)
     requests = [makes(number) for number in range(count)]
+    for request in requests:  # what the policies keep for themselves they keep now
+        Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
     texts = [Canonical.of(request) for request in requests]
     del requests
     with allocated() as since:
         for canonical in texts:
             assert canonical is not None
             memo.answer("validate", canonical.request(), config, NoCluster(), engine.validate)
+        clear_cache()
         taken = since()
     assert len(memo) == count
-    assert 0.5 * taken < memo.bytes + memo.folds.bytes
-    assert taken < 1.1 * (memo.bytes + memo.folds.bytes)
+    assert 0.5 * taken < memo.bytes
+    assert taken < 1.1 * memo.bytes
 
 
 def test_the_answer_that_was_asked_for_last_is_given_up_last() -> None:
@@ -619,7 +620,7 @@ def test_the_answer_that_was_asked_for_last_is_given_up_last() -> None:
 
     config = load({})
     requests = list(distinct(100))
-    memo = Memo(200_000)
+    memo = Memo(150_000)
     for request in requests:
         memo.answer("mutate", request, config, NoCluster(), decide)
         memo.answer("mutate", requests[0], config, NoCluster(), decide)
@@ -719,16 +720,6 @@ def rolled_out(request: Request, number: int) -> Request:
     return replace(request, operation="UPDATE", object=other, old_object=request.object)
 
 
-def test_the_pods_of_a_workload_are_remembered_apart_from_it() -> None:
-    memo, config = Memo(2**26), load({})
-    for number, request in enumerate(some_deployments()):
-        assert_agrees(memo, "validate", request, config, NoCluster())
-        for again in range(1, 8):
-            assert_agrees(memo, "validate", rolled_out(request, again), config, NoCluster())
-        assert len(memo.folds) == number + 1
-    assert memo.folds.hits >= 7 * len(some_deployments())
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_what_becomes_of_pods_is_the_engines_while_the_cluster_changes(seed: int) -> None:
     world, memo, config = World(seed), Memo(), load(POLICIES[seed % len(POLICIES)])
@@ -737,47 +728,3 @@ def test_what_becomes_of_pods_is_the_engines_while_the_cluster_changes(seed: int
             world.change()
         request = world.request()
         assert_agrees(memo, "validate", rolled_out(request, number % 11), config, world.cluster)
-    assert memo.folds.hits, "no template came twice while its facts stayed"
-
-
-def test_a_pod_is_folded_again_when_a_listing_that_it_rests_on_changes() -> None:
-    cluster = ClusterCache()
-    stores = {store.kind: store for _, _, store in cluster.sources}
-    for store in stores.values():
-        store.begin()
-        store.commit()
-    memo, config, request = Memo(), load({}), some_deployments()[0]
-    for number, version in enumerate(("v1.34.0", "v1.34.1", "v1.20.0")):  # of which the last can't sleep
-        node = {"metadata": {"name": "a"}, "status": {"nodeInfo": {"kubeletVersion": version}}}
-        stores["Node"].put(node)
-        hits = memo.folds.hits
-        assert_agrees(memo, "validate", rolled_out(request, 2 * number + 1), config, cluster)
-        assert memo.folds.hits == hits
-        assert_agrees(memo, "validate", rolled_out(request, 2 * number + 13), config, cluster)
-        assert memo.folds.hits == hits + 1
-
-
-def test_the_pods_of_workloads_take_no_more_memory_than_they_may() -> None:
-    memo, config = Memo(2**23), load({})
-    requests = [parse(review) for review in deployments().measured]
-    for request in requests:  # what the policies keep for themselves they keep now
-        Memo(0).answer("validate", request, config, NoCluster(), engine.validate)
-    with allocated() as since:
-        for request in requests:  # a copy, which does not outlive its review with all that is known of it
-            memo.answer("validate", replace(request), config, NoCluster(), engine.validate)
-            assert 0 <= memo.folds.bytes <= 2**21
-        assert since() - memo.bytes < 1.2 * 2**21
-    assert 20 < len(memo.folds) < len(requests)
-
-
-def test_pods_in_which_a_policy_failed_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = registry.mutators()["standard-probes"]
-
-    def fails(*_: object) -> Json:
-        raise RuntimeError("broken")
-
-    failing = msgspec.structs.replace(policy, mutate=fails)
-    monkeypatch.setattr(registry, "mutators", lambda: {policy.id: failing})
-    memo = Memo()
-    memo.answer("validate", some_deployments()[0], load({}), NoCluster(), engine.validate)
-    assert len(memo.folds) == 0
