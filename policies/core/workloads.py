@@ -315,6 +315,11 @@ def known_workloads() -> tuple[Workload, ...]:
 
 
 @cache
+def workloads_by_kind() -> Mapping[GroupKind, Workload]:
+    return MappingProxyType({each.gk: each for each in known_workloads()})
+
+
+@cache
 def known_without_pods() -> Mapping[GroupKind, str]:
     """Further kinds whose objects have no pods to read, with the reason."""
     return MappingProxyType({each.gk: each.no_pods for each in _table() if each.no_pods})

@@ -18,7 +18,13 @@ from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.core.settings import Duration, Field, Settings
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
-from policies.jobs.training import is_irreplaceable, only_state_of, runs_training, trains_by_kind
+from policies.jobs.training import (
+    LAUNCHERS_DAEMON,
+    is_irreplaceable,
+    only_state_of,
+    runs_training,
+    trains_by_kind,
+)
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, POD, kind_of
 from policies.kube.json import Json, integer, replaced
@@ -33,8 +39,6 @@ GUARDS: Final = {
 }
 DEADLINE: Final = ("spec", "activeDeadlineSeconds")
 GRACE: Final = ("spec", "terminationGracePeriodSeconds")
-_DAEMON: Final = "sshd"
-"""By which a launcher starts its processes in another pod."""
 _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
@@ -120,7 +124,11 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
     reason = "runs to completion, and an eviction loses its work since its last checkpoint"
     if view.is_ray:
         reason = "runs tasks and actors of Ray, which an eviction ends"
-    elif any(each.name == _DAEMON for container in main for each in command_without_pod(container).commands):
+    elif any(
+        each.name == LAUNCHERS_DAEMON
+        for container in main
+        for each in command_without_pod(container).commands
+    ):
         reason = "runs processes of a launcher, which an eviction ends"
     elif all(idles(command_without_pod(each)) for each in main):
         reason = "isn't started again after an eviction"

@@ -27,6 +27,8 @@ from policies.kube.images import repository
 from policies.kube.json import Json
 from policies.kube.pods import Container, Role, containers
 
+LAUNCHERS_DAEMON: Final = "sshd"
+"""By which a launcher starts its processes in another pod."""
 _SCRIPT: Final = re.compile(r"\.py$|\w\.\w")
 """A script or a module of Python."""
 _WORD: Final = re.compile(r"[a-z]+")

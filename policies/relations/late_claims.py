@@ -12,19 +12,10 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target
 from policies.core.facts import WholeObjects
+from policies.core.pod_templates import pod_templates
 from policies.core.volumes import waits_for_a_pod
-from policies.kube.group_kinds import (
-    CLAIM,
-    CONFIG_MAP,
-    CRON_JOB,
-    DAEMON_SET,
-    DEPLOYMENT,
-    JOB,
-    POD,
-    SERVICE,
-    STATEFUL_SET,
-    GroupKind,
-)
+from policies.core.workloads import workloads_by_kind
+from policies.kube.group_kinds import CLAIM, CONFIG_MAP, POD, SERVICE
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import readable
@@ -32,12 +23,6 @@ from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.relations.order import Position, argo_position, orders_with_argo
 from policies.relations.reads import objects_read
 
-_PODS: Final[Mapping[GroupKind, tuple[str, ...]]] = {
-    **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DAEMON_SET, JOB), ("spec", "template", "spec")),
-    CRON_JOB: ("spec", "jobTemplate", "spec", "template", "spec"),
-    POD: ("spec",),
-}
-"""Where the pods of a kind are."""
 _IGNORED: Final = "argocd.argoproj.io/ignore-healthcheck"
 _OWN_HEALTH: Final = "resource.customizations.health.PersistentVolumeClaim"
 """A key of Argo CD's ConfigMap: another program says whether a claim is healthy."""
@@ -115,7 +100,7 @@ def _without_pods(target: Target, claim: Object, position: Position, later: str,
 
 def _later(claim: Object, position: Position, manifests: WholeObjects, namespace: str) -> Iterator[str]:
     """What Argo CD deploys after a claim."""
-    for kind in (SERVICE, *_PODS):
+    for kind in (SERVICE, POD, *workloads_by_kind()):
         for each in manifests.every(kind, namespace):
             obj = readable(each, Object)
             other = None if obj is None or not orders_with_argo(claim, obj) else argo_position(obj)
@@ -139,8 +124,10 @@ def _users(manifests: WholeObjects, namespace: str) -> Mapping[str, list[Json]]:
 
 def _find_users(manifests: WholeObjects, namespace: str) -> Mapping[str, list[Json]]:
     found: defaultdict[str, list[Json]] = defaultdict(list)
-    for kind, path in _PODS.items():
+    kinds = workloads_by_kind()
+    for kind in (POD, *kinds):
         for obj in manifests.every(kind, namespace):
-            for volume in maps(obj, *path, "volumes"):
-                found[text(volume, "persistentVolumeClaim", "claimName")].append(obj)
+            for template in pod_templates(obj, kinds):
+                for volume in maps(template.spec, "volumes"):
+                    found[text(volume, "persistentVolumeClaim", "claimName")].append(obj)
     return found

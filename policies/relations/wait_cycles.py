@@ -25,7 +25,7 @@ from policies.core.pod_templates import pod_templates
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads, selects
 from policies.core.target import Target
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.cache import Cache
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, integer, mapping, maps, text
@@ -57,7 +57,7 @@ CACHED_LINKS: Final = "relations"
 
 def cached_links(obj: Json) -> CachedLinks | None:
     """What a cache stores of a workload from an API server; None if it neither waits nor has ready pods."""
-    workload = _WORKLOADS.get(kind_of(obj))
+    workload = workloads_by_kind().get(kind_of(obj))
     if workload is None:
         return None
     links: tuple[Link, ...] = ()
@@ -79,9 +79,6 @@ def _may_wait(obj: Json) -> bool:
         "command" in container or "args" in container or "readinessProbe" in container
         for container in maps(spec, "containers")
     )
-
-
-_WORKLOADS: Final = {each.gk: each for each in known_workloads()}
 
 
 class Waiter(Struct, frozen=True):

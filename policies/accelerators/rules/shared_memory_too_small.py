@@ -14,7 +14,7 @@ from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.images import image_matches
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
-from policies.kube.quantities import bytes_or_zero, whole_number
+from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal, whole_number
 from policies.probes.json_options import number_in
 from policies.probes.life import SharedMemory, SharedRegion
 from policies.probes.recognition import Server, is_since
@@ -26,7 +26,6 @@ _STORE: Final = "object-store-memory"
 _SLOW: Final = "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"
 _REQUIRED_ABOVE: Final = 10**10
 """Ray stores less on disk if /dev/shm is too small (`REQUIRE_SHM_SIZE_THRESHOLD`)."""
-_GB: Final = 10**9
 _DIGITS: Final = 15
 _FILLED: Final = 0.9
 """The least part of an amount that whole blocks of a cache fill."""
@@ -82,7 +81,7 @@ def _region(template: PodTemplate, container: Container, server: Server) -> Find
             return Finding(
                 template.at(container, "volumeMounts"),
                 f"Container {container.name} ({server.name}) keeps {region.what} in /dev/shm, "
-                f"{amount / 2**30:.3g} GiB by {option}, but it has {size / 2**30:.2g} GiB. The server ends "
+                f"{in_binary(amount)} by {option}, but it has {in_binary(size)}. The server ends "
                 "with an error when it starts.",
                 "Give an emptyDir volume with medium Memory at /dev/shm a sizeLimit above that, and the "
                 "container as much more memory, or lower the option.",
@@ -130,8 +129,8 @@ def _object_stores(target: Target) -> Findings:
             continue
         yield Finding(
             field_path((*template.steps[:-1], "rayStartParams", _STORE)),
-            f"Ray's object store ({_STORE}) is {store / _GB:.3g} GB, but {what} of container "
-            f"{container.name} is {size / _GB:.3g} GB. Ray exits with an error when it starts.",
+            f"Ray's object store ({_STORE}) is {in_decimal(store)}, but {what} of container "
+            f"{container.name} is {in_decimal(size)}. Ray exits with an error when it starts.",
             f"Lower {_STORE}, by default 30 % of the memory, or raise the memory limit.",
         )
 

@@ -9,13 +9,13 @@ from policies.accelerators.requests import wants_accelerator
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
+from policies.jobs.training import LAUNCHERS_DAEMON
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import JOB_SET
 from policies.kube.objects.jobs import JobSet
 from policies.kube.pods import Role
 
 _LAUNCHERS: Final = frozenset({"mpirun", "mpiexec", "horovodrun", "orterun", "prun"})
-_DAEMON: Final = "sshd"
 _PATIENT: Final = 10
 """Retries. Their delays, which double from 10 s up to 5 or 6 minutes, add up to half an hour, in which a node
 starts and an image is pulled.
@@ -60,7 +60,7 @@ def _job_set(target: Target) -> Findings:
     spec = target.read(JobSet).spec
     if spec.startup_policy.startup_policy_order == "InOrder":
         return
-    daemons = [each for each in target.templates if _DAEMON in _programs(each)]
+    daemons = [each for each in target.templates if LAUNCHERS_DAEMON in _programs(each)]
     for template in target.templates:
         index = template.steps[2] if len(template.steps) > 2 else None
         if not isinstance(index, int) or not daemons or not _programs(template) & _LAUNCHERS:

@@ -9,6 +9,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Targe
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import in_decimal
 from policies.servers.caches import Download, download_of
 
 _LARGE: Final = 10 * 10**9
@@ -29,7 +30,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _lost(target: Target, template: PodTemplate, container: Container, found: Download) -> Findings:
     name = f"Container {container.name} ({found.server.name})"
-    amount = f" ({found.size / 10**9:.0f} GB)" if found.size else ""
+    amount = f" ({in_decimal(found.size)})" if found.size else ""
     hint = f"Mount a volume that outlives the pod at {found.directory}."
     if found.mount is None:
         elsewhere = _meant_for_models(target, template, container, found)
