@@ -35,16 +35,19 @@ class _Repeats:
         self._found: dict[tuple[str, ...], tuple[str, str, dict[str, None]]] = {}
         self._heads: set[tuple[object, ...]] = set()
 
-    def add(self, review: Reviewed, result: Result) -> tuple[dict[str, None], str]:
-        """The other places of a finding, which later ones join, and its first place if that is in another
-        file."""
-        outcome, source, place = str(outcome_of(result)), review.document.source, review.place()
-        key = (outcome, result.rule, result.finding.message, review.kind, review.document.name)
-        file, first, places = self._found.setdefault(key, (source, place, {}))
-        if source == file:
-            return places, ""
-        places[review.place(result.finding.path)] = None
-        return places, first
+    def add(self, review: Reviewed) -> None:
+        """Add the findings about an object."""
+        source, place = review.document.source, review.place()
+        for result in review.decision.results:
+            file, _, places = self._found.setdefault(_key(review, result), (source, place, {}))
+            if source != file:
+                places[review.place(result.finding.path)] = None
+
+    def of(self, review: Reviewed, result: Result) -> tuple[dict[str, None], str]:
+        """The other places of an added finding, which later ones join, and its first place if that is in
+        another file."""
+        file, first, places = self._found[_key(review, result)]
+        return places, "" if review.document.source == file else first
 
     def is_new(self, review: Reviewed, head: Iterable[Line]) -> bool:
         """Whether no object of that kind and name had these changes and notes."""
@@ -52,6 +55,11 @@ class _Repeats:
         known = key in self._heads
         self._heads.add(key)
         return not known
+
+
+def _key(review: Reviewed, result: Result) -> tuple[str, ...]:
+    outcome = str(outcome_of(result))
+    return outcome, result.rule, result.finding.message, review.kind, review.document.name
 
 
 def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Line]:
@@ -71,13 +79,14 @@ def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Lin
         running += review.document.runs
         changed += bool(review.mutations)
         denied += not review.decision.allowed
+        repeats.add(review)
         for found in review.decision.results:
             by_namespace.setdefault(review.document.namespace, Counter())[outcome_of(found)] += 1
-            if not repeats.add(review, found)[1]:
+            if not repeats.of(review, found)[1]:
                 by_rule.setdefault(found.rule, Counter())[outcome_of(found)] += 1
         warned = review.warnings
         every += len(warned)
-        warnings += sum(not repeats.add(review, found)[1] for found in warned)
+        warnings += sum(not repeats.of(review, found)[1] for found in warned)
         readings[review.coverage.reading] += 1
         blocks += _block(review, repeats, audited=audited)
         if review.document.runs:  # nothing repeats it
@@ -106,7 +115,7 @@ def _block(review: Reviewed, repeats: _Repeats, *, audited: bool) -> list[Line |
     says_more = not review.document.runs and repeats.is_new(review, head)
     repeated = False
     for label, result, style in shown(review, audited=audited):
-        places, first = repeats.add(review, result)
+        places, first = repeats.of(review, result)
         repeated |= bool(first)
         says_more |= not first
         if first:
