@@ -89,10 +89,6 @@ class SleepAction(Part):
     seconds: int = 0
 
 
-def _positive(number: int | None, default: int) -> int:
-    return number if number is not None and number > 0 else default
-
-
 class Probe(Part):
     """A number that is absent or 0 has the API server's default, as the properties give it. It refuses
     negative ones, which only files contain."""
@@ -113,15 +109,15 @@ class Probe(Part):
 
     @property
     def period(self) -> int:
-        return _positive(self.period_seconds, 10)
+        return max(0, self.period_seconds or 0) or 10
 
     @property
     def timeout(self) -> int:
-        return _positive(self.timeout_seconds, 1)
+        return max(0, self.timeout_seconds or 0) or 1
 
     @property
     def failures(self) -> int:
-        return _positive(self.failure_threshold, 3)
+        return max(0, self.failure_threshold or 0) or 3
 
     @property
     def give_up(self) -> int:
