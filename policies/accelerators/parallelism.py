@@ -12,7 +12,7 @@ from typing import Final
 
 from policies.accelerators import requests
 from policies.commands import SHELLS
-from policies.containers.programs import has_option, joins_ray, launch_of, started
+from policies.containers.programs import joins_ray, launch_of, started
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
@@ -60,7 +60,7 @@ def on_this_node(server: Server) -> int:
     if known is None or not _is_readable(server, _moving(server, known)):
         return 0
     factors = known.spread
-    if known.copies is not None and not has_option(server.argv, *known.shared_with):
+    if known.copies is not None and not server.has_option(*known.shared_with):
         factors = (*factors, known.copies)
     return _product(server, factors)
 

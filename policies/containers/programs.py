@@ -194,7 +194,7 @@ def flags_and_values(words: Program) -> Iterator[tuple[str, str]]:
 def joins_ray(program: Program) -> bool:
     """Whether it starts or joins a Ray cluster: `ray`, or vLLM's script `multi-node-serving.sh leader
     --ray_cluster_size=2`."""
-    return program[0] == "ray" or any("ray_cluster" in word for word in program)
+    return program[0] == "ray" or "ray_cluster" in " ".join(program)
 
 
 def program_of(words: Program) -> Program:

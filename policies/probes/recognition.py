@@ -173,13 +173,11 @@ class _Command(NamedTuple):
         words = tuple(word for word in wanted if word not in flags)
         return cls(words, flags, leading, preset, (-len(words), -len(flags)))
 
-    def begins(self, program: Program) -> bool:
-        """Whether a program's words begin with those of the command, and its flags are anywhere."""
+    def begins(self, program: Program, options: ProgramOptions) -> bool:
+        """Whether a program's words begin with those of the command, and its flags are anywhere. `options`:
+        those of the program."""
         if (*program[:1], *self._behind_leading(program))[: len(self.words)] != self.words:
             return False
-        if not self.flags:
-            return True
-        options = ProgramOptions(program)
         return all(options.given((flag,)) for flag in self.flags)
 
     def _behind_leading(self, program: Program) -> Program:
@@ -322,9 +320,13 @@ class Recogniser:
         """
         candidates = []
         for n, program in enumerate(programs):
-            for command in self._by_program.get(program[0], ()):
+            commands = self._by_program.get(program[0])
+            if commands is None:
+                continue
+            options = ProgramOptions(program)
+            for command in commands:
                 preset = by_image.presets.get(command.preset)
-                if preset is None or not command.begins(program):
+                if preset is None or not command.begins(program, options):
                     continue
                 if preset.commands_need_image and not by_image.is_own(preset):
                     continue
@@ -342,12 +344,13 @@ class Recogniser:
         """The preset with the most specific flags, for arguments without a program: the image starts it."""
         if not programs or not programs[0] or not programs[0][0].startswith("-"):
             return None
+        options = ProgramOptions(programs[0])
         candidates = [
             (command.order, command.preset)
             for command in self._by_flags
             if (preset := by_image.presets.get(command.preset)) is not None
             and (not preset.commands_need_image or by_image.is_own(preset))
-            and command.begins(programs[0])
+            and command.begins(programs[0], options)
         ]
         return (min(candidates)[-1], programs[0]) if candidates else None
 

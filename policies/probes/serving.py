@@ -83,6 +83,12 @@ def _annotated(annotations: Mapping[str, str], container: Container, *, only: bo
 
 
 def _serves(container: Container, recogniser: Recogniser) -> bool:
+    known = container.cache.once_for(recogniser, _serves_by_program, container, recogniser)
+    return bool(container.spec.get("readinessProbe")) if known is None else known
+
+
+def _serves_by_program(container: Container, recogniser: Recogniser) -> bool | None:
+    """Whether a container serves by what runs in it; None if its readinessProbe decides."""
     server = recogniser.server(container)
     role = GroupRole.SERVES if server is None else server.role
     if role is GroupRole.WORKER or is_idle(container):
@@ -91,8 +97,7 @@ def _serves(container: Container, recogniser: Recogniser) -> bool:
         return True
     if container.role is Role.SIDECAR:
         return False
-    known = server is not None and role is GroupRole.SERVES
-    return known or bool(container.spec.get("readinessProbe"))
+    return True if server is not None and role is GroupRole.SERVES else None
 
 
 def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:

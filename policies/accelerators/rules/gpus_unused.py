@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
 from policies.accelerators.requests import Catalogue, GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model
-from policies.kube.images import image_matches, numbers_of_tag, repository_and_tag
+from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -82,13 +82,18 @@ def _of_others(template: PodTemplate, container: Container, facts: Facts) -> Fin
             return
 
 
-@lru_cache(maxsize=1024)
-def _known_of(image: str) -> tuple[ImageVendors, ...]:
-    return tuple(
+@cache
+def _globs() -> Globs:
+    return Globs(glob for each in _image_vendors() for glob in (*each.images, *each.unless))
+
+
+def _known_of(image: str) -> list[ImageVendors]:
+    found = _globs().matching(image)
+    return [
         each
         for each in _image_vendors()
-        if image_matches(image, each.images) and not image_matches(image, each.unless)
-    )
+        if not found.isdisjoint(each.images) and found.isdisjoint(each.unless)
+    ]
 
 
 def _can_use(image: ImageVendors, catalogue: Catalogue, resource: str) -> bool:
