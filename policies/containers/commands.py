@@ -113,10 +113,12 @@ def commands_fit(template: PodTemplate, review: ReviewBudget) -> bool:
     try:
         pod_dependent = _is_pod_dependent(template)
         for container in template.containers():
-            argv = words_of(container)
-            if argv and not command_without_pod(container, review).complete:
+            if not command_without_pod(container, review).complete:
                 return False
-            if pod_dependent and not _read(container, argv, template, static=False, review=review).complete:
+            if (
+                pod_dependent
+                and not _read(container, words_of(container), template, static=False, review=review).complete
+            ):
                 return False
             for words in _handler_commands(container.typed):
                 if not _read(container, words, template, static=True, review=review).complete:

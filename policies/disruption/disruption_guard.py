@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -74,8 +75,8 @@ class DisruptionGuard(Settings):
 _LEADER_ELECTION: Final = ("--leader-elect", "--enable-leader-election", "--leader-election", "-leader-elect")
 """Flags of controllers."""
 
-_CONTROLLER_PORTS: Final = ("metric", "health", "probe", "webhook", "prof")
-"""Parts of the port names of controllers."""
+_CONTROLLER_PORT: Final = re.compile("metric|health|probe|webhook|prof")
+"""A part of the port names of controllers."""
 
 
 def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UNREAD) -> Json:
@@ -209,7 +210,7 @@ def _is_infrastructure(view: PodView, container: Container) -> bool:
     if any(word.startswith(_LEADER_ELECTION) for word in container.typed.argv):
         return True
     names = [port.name for port in container.typed.ports]
-    return bool(names) and all(any(part in name for part in _CONTROLLER_PORTS) for name in names)
+    return bool(names) and all(map(_CONTROLLER_PORT.search, names))
 
 
 def _can_sleep(facts: Facts) -> bool:
@@ -240,9 +241,12 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
     if kind_of(obj) == POD:
         view = facts.view(obj)
         pod, owner = view.typed, view.owner
-        if (owner is None or owner.kind != "Job") and is_training(view, settings, facts):
+        deadline = pod.spec.active_deadline_seconds or 0
+        if deadline <= settings.max_duration or (owner is not None and owner.kind == "Job"):
+            return
+        if is_training(view, settings, facts):
             guarded = all(pod.metadata.annotations.get(key) == value for key, value in GUARDS.items())
-            yield from _long_deadline(pod.spec.active_deadline_seconds or 0, "spec", guarded, settings)
+            yield from _long_deadline(deadline, "spec", guarded, settings)
     elif not is_someone_elses(obj):
         for job in jobs_in(obj):
             pods_of_job = facts.view(job.template)

@@ -367,12 +367,12 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
     """Report why a pod gets no sidecar, and what prevents its server from loading the models."""
     try:
         annotated = _with_annotations(pod, settings)
-        _with_puller(annotated, settings, facts)
         pull = pull_of(annotated, facts, settings.model_dir)
+        if pull is None:
+            return
+        _with_puller(annotated, settings, facts)
     except PullError as error:
         yield error.finding
-        return
-    if pull is None:
         return
     path = f"metadata.annotations[{MODEL_CONFIG}]"
     if facts.listing(Resource.MODEL_CONFIGS) is not None and facts.model_config(pull.config) is None:

@@ -53,10 +53,10 @@ def advise(obj: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             yield from error.findings
             continue
         yield from _leader_probes(pod, container, facts)
-        waits = waits_for(pod, container, facts)
-        waiting = waits is not Waits.NO and container.spec.get("readinessProbe") is None
-        if waiting and health_to_inject(pod, container, settings, facts).ready:
-            yield _no_readiness(container, waits)
+        if container.spec.get("readinessProbe") is None:
+            waits = waits_for(pod, container, facts)
+            if waits is not Waits.NO and health_to_inject(pod, container, settings, facts).ready:
+                yield _no_readiness(container, waits)
         if container.spec.get("livenessProbe") is None and not is_kuberay_container(pod, container, facts):
             yield _no_liveness(pod, container, settings)
         elif finding := _no_progress_check(pod, container, facts):
