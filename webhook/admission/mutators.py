@@ -62,11 +62,12 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
         if patch:
             changes.append(Change(mutator.id, mode, patch, current, why=why))
             current = after if mode is Mode.ENFORCE else current
-        results += [
-            Result(mutator.id, with_short_texts(finding), mode.at_most(Mode.WARN))
-            for finding in advice
-            if not _reported_by_a_rule(finding, effective)
-        ]
+        if advice:
+            results += [
+                Result(mutator.id, with_short_texts(finding), mode.at_most(Mode.WARN))
+                for finding in advice
+                if not _reported_by_a_rule(finding, effective)
+            ]
     return Decision(current, (), tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
 
 

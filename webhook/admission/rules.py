@@ -103,7 +103,8 @@ def findings(
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
         try:
-            found += [(rule, with_short_texts(finding)) for finding in rule.check(target, facts)]
+            if reported := list(rule.check(target, facts)):
+                found += [(rule, with_short_texts(finding)) for finding in reported]
         except Exception as error:
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_from(rule.id, error, denies=denies))
