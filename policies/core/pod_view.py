@@ -192,11 +192,6 @@ def _completing_owners() -> frozenset[str]:
     return frozenset(each.owner or each.kind for each in known_workloads() if each.completes)
 
 
-def completes(pod: Json) -> bool:
-    """Whether a pod runs to completion; see `PodView.completes`."""
-    return PodView(pod).completes
-
-
 class PodViews:
     """The views of the pods of one review, by object."""
 

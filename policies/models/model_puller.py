@@ -15,7 +15,6 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set, leads
-from policies.core.pod_view import completes
 from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
@@ -82,7 +81,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     _check_system(pod)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
-    if not native and completes(pod):
+    if not native and facts.view(pod).completes:
         raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",
             "An ordinary sidecar would keep this pod from completing, and the cluster doesn't support "
@@ -315,7 +314,7 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     probes: Json = {"livenessProbe": timed(live, every(20, 5, 6 * factor))}
     if pull.server != "none" and leads(view, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers exist, and they wait for this pod
-    if not completes(pod):
+    if not view.completes:
         # With `first`, a ready sidecar stays ready: a hung puller is restarted before the pod gets unready.
         failures = 36 * factor if settings.ready_when is ReadyWhen.FIRST else 3
         probes["readinessProbe"] = timed(ready, every(5, 5, failures))
@@ -382,7 +381,7 @@ def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
             "yet. The pod waits until it is.",
             f'Create it with the label {MODEL_CONFIG}: "true".',
         )
-    if pull.server == "none" and MODEL_SERVER not in annotations_of(pod) and not completes(pod):
+    if pull.server == "none" and MODEL_SERVER not in annotations_of(pod) and not facts.view(pod).completes:
         yield Finding(
             path,
             "The model server isn't recognised. The puller downloads the models, but no server loads them.",

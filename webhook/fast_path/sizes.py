@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 from enum import Enum
-from functools import lru_cache
 from sys import getsizeof
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
@@ -31,9 +30,9 @@ def held(*roots: object, shared: tuple[type, ...] = ()) -> int:
             continue
         seen.add(id(each))
         kind: Any = type(each)
-        if _is(kind, _SHARED):
+        if issubclass(kind, _SHARED):
             continue
-        if shared and _is(kind, shared):
+        if issubclass(kind, shared):
             size += getsizeof(each)
             continue
         size += getsizeof(each) + _ROUNDED & ~_ROUNDED
@@ -42,12 +41,6 @@ def held(*roots: object, shared: tuple[type, ...] = ()) -> int:
         elif kind is not str and kind is not bytes:
             found += gc.get_referents(each)
     return size
-
-
-@lru_cache(maxsize=1024)
-def _is(kind: Any, kinds: tuple[type, ...]) -> bool:
-    """`issubclass`, cached: it is slow for abstract types."""
-    return issubclass(kind, kinds)
 
 
 def trimmed(written: bytes) -> bytes:

@@ -1,4 +1,4 @@
-from policies.core.pod_view import PodView, completes
+from policies.core.pod_view import PodView
 from policies.kube.pods import Role, containers, with_container
 
 
@@ -25,8 +25,8 @@ def test_a_container_is_edited_in_its_pod() -> None:
 
 
 def test_who_completes_and_who_is_ray() -> None:
-    assert completes({"spec": {"restartPolicy": "Never"}})
-    assert not completes({"spec": {"restartPolicy": "Always"}})
+    assert PodView({"spec": {"restartPolicy": "Never"}}).completes
+    assert not PodView({"spec": {"restartPolicy": "Always"}}).completes
     owner = {"kind": "RayCluster", "controller": True}
     assert PodView({"metadata": {"ownerReferences": [owner]}}).is_ray
     assert PodView({"metadata": {"labels": {"ray.io/is-ray-node": "yes"}}}).is_ray
