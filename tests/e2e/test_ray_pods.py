@@ -6,7 +6,7 @@ import pytest
 
 from policies.core.pod_templates import pod_templates
 from policies.core.ray_pods import pod_of_kuberay
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.objects.ray import FT_ENABLED
 from tests.e2e.api import JSON
@@ -17,7 +17,7 @@ from tests.manifests import manifest
 pytestmark = pytest.mark.e2e
 
 RELEASE = "kuberay-1.6"
-WORKLOADS = {each.gk: each for each in known_workloads()}
+WORKLOADS = workloads_by_kind()
 PROBES = ("livenessProbe", "readinessProbe")
 DEFAULTS = {"successThreshold": 1}
 PORTS = {"dashboard-agent-listen-port": "8266", "dashboard-port": "8299"}

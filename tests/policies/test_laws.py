@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from policies.core import registry
 from policies.core.facts import Facts
 from policies.core.pod_templates import pod_templates
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
 from webhook.admission.bounds import allowance, bounded
@@ -23,7 +23,7 @@ from webhook.admission.json_patch import same
 from webhook.cli.output.yaml import dump
 from webhook.manifests.documents import load_all
 
-TABLE = {workload.gk: workload for workload in known_workloads()}
+TABLE = workloads_by_kind()
 
 SEEDS: tuple[Json, ...] = tuple(load_all(Path(__file__).with_name("laws.yaml").read_text()))
 JUNK: st.SearchStrategy[Any] = st.sampled_from(

@@ -14,7 +14,7 @@ from policies.core.contracts import Rule
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.target import Target
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from tests.policies.test_laws import places
@@ -23,7 +23,7 @@ from webhook.config.load import rules
 from webhook.manifests import files
 
 CASES = Path(__file__).parent
-KINDS = {workload.gk: workload for workload in known_workloads()}
+KINDS = workloads_by_kind()
 RULES = tuple(rules().values())
 JUNK: list[Any] = [
     *(None, True, 0, -1, 2**70, 0.5, "", "x", "100%", "$(A)", "\ue000"),

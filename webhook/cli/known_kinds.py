@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.core.workloads import Completion, Restarts, Workload, known_without_pods, known_workloads
+from policies.core.workloads import (
+    Completion,
+    Restarts,
+    Workload,
+    known_without_pods,
+    known_workloads,
+    workloads_by_kind,
+)
 from webhook.cli.connection import connected
 from webhook.cli.terminal import wrapped
 from webhook.kube.discovery import Embedding, unread_definitions
@@ -73,9 +80,7 @@ def facts(workload: Workload) -> Iterator[str]:
 def of_cluster(kubeconfig: str | None, context: str | None) -> Iterator[str]:
     """The unknown kinds of a cluster whose schema has pods. UserError if the cluster can't be read."""
     with connected(kubeconfig, context) as (api, wait):
-        found: list[Embedding] | None = wait(
-            unread_definitions(api, {workload.gk: workload for workload in known_workloads()})
-        )
+        found: list[Embedding] | None = wait(unread_definitions(api, workloads_by_kind()))
     yield ""
     if found is None:
         yield (

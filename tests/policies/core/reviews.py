@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.coverage import Coverage
 from policies.core.finding import Finding
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
@@ -14,7 +14,7 @@ from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document
 
-TABLE = {workload.gk: workload for workload in known_workloads()}
+TABLE = workloads_by_kind()
 STANDARD = load({})
 STRICT = STANDARD.with_profile("strict")
 HAZARD: Json = {"exec": {"command": ["curl", "-f", "http://payments.shop/health"]}, "timeoutSeconds": 5}

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from policies.core.coverage import is_fragment
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from tests.manifests import manifest
 
-KINDS = {each.gk: each for each in known_workloads()}
+KINDS = workloads_by_kind()
 WHOLE = [{"name": "server", "image": "registry.example/server:1"}]
 PATCH = [{"name": "server", "args": ["--verbose"]}]
 

@@ -11,10 +11,10 @@ from policies.core.lives import Evictions, Life, Unit, known_lives, runs_in
 from policies.core.pod_templates import pod_templates
 from policies.core.pydantic_models import validated
 from policies.core.settings import Invalid
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 
-TABLE = {each.gk: each for each in known_workloads()}
+TABLE = workloads_by_kind()
 LIVES = [life for each in known_lives().values() for life in each]
 
 

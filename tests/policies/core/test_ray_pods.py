@@ -6,7 +6,7 @@ import pytest
 
 from policies.core.pod_templates import pod_templates
 from policies.core.ray_pods import pod_of_kuberay
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
@@ -14,7 +14,7 @@ from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document
 
-WORKLOADS = {each.gk: each for each in known_workloads()}
+WORKLOADS = workloads_by_kind()
 GUARD = "karpenter.sh/do-not-disrupt"
 
 

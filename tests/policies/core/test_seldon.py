@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from policies.core.pod_templates import pod_templates, with_template
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json, dig, maps, replaced
 
-WORKLOADS = {each.gk: each for each in known_workloads()}
+WORKLOADS = workloads_by_kind()
 
 
 def deployment(*predictors: Json, **spec: object) -> Json:

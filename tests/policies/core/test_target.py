@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from policies.core.pod_templates import pod_templates, with_template
 from policies.core.target import PodTemplate
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced
 from policies.kube.metadata import controller
 from tests.tables import table
 
-TABLE = {workload.gk: workload for workload in known_workloads()}
+TABLE = workloads_by_kind()
 SPEC = {"containers": [{"name": "main"}]}
 
 

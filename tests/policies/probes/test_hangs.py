@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.facts import Facts
 from policies.core.pod_templates import pod_templates
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from policies.probes.hangs import hang_of
 
@@ -18,7 +18,7 @@ RAY_CLUSTER: Json = {
 
 
 def test_kuberay_sets_the_probes_of_its_own_container() -> None:
-    (head,) = pod_templates(RAY_CLUSTER, {each.gk: each for each in known_workloads()})
+    (head,) = pod_templates(RAY_CLUSTER, workloads_by_kind())
     ray, api = (hang_of(head, each, Facts()) for each in head.containers())
     assert ray.noticed is None
     assert "KubeRay gives its pods a livenessProbe" in ray.by

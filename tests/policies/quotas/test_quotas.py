@@ -17,7 +17,7 @@ from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import Target
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.objects.limits import ResourceQuota
@@ -32,7 +32,7 @@ from tests.webhook.kube.filled import filled
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.overlaid import OverlaidCluster
 
-WORKLOADS = {each.gk: each for each in known_workloads()}
+WORKLOADS = workloads_by_kind()
 
 
 class Namespace:

@@ -11,7 +11,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.pod_templates import pod_templates
 from policies.core.target import Target
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
 from policies.kube.objects.nodes import NodePool
@@ -113,7 +113,7 @@ def test_a_pool_that_is_often_empty_is_no_reason_to_warn(obj: Json) -> None:
 
 
 def found(obj: Json, *pools: Json) -> list[Finding]:
-    workloads = {each.gk: each for each in known_workloads()}
+    workloads = workloads_by_kind()
     target = Target(obj, kind_of(obj), pod_templates(obj, workloads))
     node = {"kind": "Node", "metadata": {"name": "a", "labels": {"disk": "ssd"}}}
     cluster = filled(node, *({"kind": "NodePool", **each} for each in pools))

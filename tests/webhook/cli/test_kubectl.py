@@ -8,12 +8,12 @@ import jsonpatch
 import pytest
 
 from policies.core.pod_templates import pod_templates
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.cli.kubectl import Kubectl, PodMetadata, PolicyText, annotate, configure, exempt, with_setting
 
-TABLE = {workload.gk: workload for workload in known_workloads()}
+TABLE = workloads_by_kind()
 KUBECTL = Kubectl(("--context=it's",))
 SPEC = {"containers": [{"name": "a"}]}
 

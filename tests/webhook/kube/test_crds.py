@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from webhook.kube.discovery import MAX_FIELDS, Embedding, embedding, pod_specs
 
-TABLE = {workload.gk: workload for workload in known_workloads()}
+TABLE = workloads_by_kind()
 CONTAINER: Json = {"type": "object", "properties": {"name": {}, "image": {}, "args": {}}}
 POD_SPEC: Json = {"type": "object", "properties": {"containers": {"type": "array", "items": CONTAINER}}}
 

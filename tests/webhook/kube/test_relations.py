@@ -7,7 +7,7 @@ import pytest
 from policies.core.facts import Cluster
 from policies.core.pod_templates import pod_templates
 from policies.core.target import Target
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.relations import wait_cycles
@@ -18,7 +18,7 @@ from tests.webhook.kube.filled import filled, stores_of
 from webhook.kube.caches import ClusterCache
 from webhook.manifests.cluster import ManifestCluster
 
-WORKLOADS = {each.gk: each for each in known_workloads()}
+WORKLOADS = workloads_by_kind()
 
 
 def deployment(name: str, *waits_for: str, **status: int) -> Json:

@@ -12,7 +12,7 @@ import pytest
 
 import webhook.manifests
 from policies.core.coverage import removed_version
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from tests.kubernetes_client import created
 from tests.manifests import manifest
@@ -21,7 +21,7 @@ from webhook.manifests.files import read
 
 FILE = Path(webhook.manifests.__file__).with_name("api_fields.json")
 ROOT = Path(__file__).parents[3]
-WORKLOADS = {workload.gk: workload for workload in known_workloads()}
+WORKLOADS = workloads_by_kind()
 
 
 def _type(written: str) -> str:
