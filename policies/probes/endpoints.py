@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from policies.containers.programs import has_option, programs
 from policies.kube.images import image_matches
-from policies.kube.json import Json, maps, text
+from policies.kube.json import Json
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Container, tcp_ports
 from policies.kube.quantities import whole_number
@@ -221,7 +221,7 @@ def _endpoint_changed(server: Server) -> bool:
 
 def has_own_config(container: Container, preset: Preset) -> bool:
     """Whether a volume is mounted where the server reads its configuration."""
-    mounted = [text(mount, "mountPath").rstrip("/") for mount in maps(container.spec, "volumeMounts")]
+    mounted = [mount.mount_path.rstrip("/") for mount in container.typed.volume_mounts]
     return any(f"{path}/".startswith(f"{place}/") for path in mounted for place in preset.config_mounts)
 
 

@@ -17,7 +17,6 @@ from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import Globs, glob_matches, repository
-from policies.kube.json import mapping, maps, text
 from policies.kube.pods import Container
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
@@ -59,7 +58,7 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
         return True
     if _has_only_controller_ports(container):
         return False
-    if requests_device(container):
+    if container.typed.resources.has_devices:
         return True
     if template.workload is not None and template.workload.gk == DAEMON_SET:
         return False
@@ -74,13 +73,6 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
 def is_notebook(server: Server) -> bool:
     """Whether a restart of a server loses the unsaved work of a person."""
     return server.name in _signs().notebooks
-
-
-def requests_device(container: Container) -> bool:
-    """Whether a container requests an extended resource, such as an accelerator, or claims a device."""
-    resources = mapping(container.spec, "resources")
-    named = (name for kind in ("limits", "requests") for name in mapping(resources, kind))
-    return any("/" in name for name in named) or bool(maps(resources, "claims"))
 
 
 def _has_only_controller_ports(container: Container) -> bool:
@@ -146,10 +138,8 @@ def has_a_model(container: Container) -> bool:
         return True
     if _has_variable(container, _signs().model_variables):
         return True
-    return any(
-        text(each, "mountPath").startswith(_signs().model_mounts)
-        for each in maps(container.spec, "volumeMounts")
-    )
+    mounts = container.typed.volume_mounts
+    return any(each.mount_path.startswith(_signs().model_mounts) for each in mounts)
 
 
 def _has_variable(container: Container, names: frozenset[str]) -> bool:

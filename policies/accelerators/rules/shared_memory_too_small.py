@@ -151,9 +151,9 @@ def _on_processors(needs: SharedMemory, server: Server, container: Container) ->
     if not needs.each_processor or on_this_node(server) < 2:
         return False
     resources = container.typed.resources
-    requested = {**resources.limits, **resources.requests}
-    if resources.claims or server.has_env_from or any("/" in name for name in requested):
+    if resources.has_devices or server.has_env_from:
         return False  # it may compute on devices
+    requested = {**resources.limits, **resources.requests}
     return bytes_or_zero(requested.get("cpu")) * needs.each_processor > DEFAULT_BYTES
 
 

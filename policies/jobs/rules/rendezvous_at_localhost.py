@@ -96,8 +96,10 @@ def _of_mpi(target: Target, template: PodTemplate, container: Container, words: 
     if run is None or run.life.slots is None or container.typed.env_from:
         return
     launcher, slots, role = rank_launcher(words[0], words), run.slots, run.role_of(template)
-    if launcher is None or not slots or role is None or role.role.endless or _has_devices(container):
+    if launcher is None or not slots or role is None or role.role.endless:
         return
+    if container.typed.resources.has_devices:
+        return  # a launcher may be a worker, too, as that of kubeflow.org/v1 with a GPU is
     texts = (*words, *(f"{each.name}={each.value}" for each in container.typed.env))
     if any(_OVERSUBSCRIBED in text.lower() for text in texts) or any(
         name in launcher.remote and value != _HOSTFILE for name, value in flags_and_values(words)
@@ -112,12 +114,6 @@ def _of_mpi(target: Target, template: PodTemplate, container: Container, words: 
             "none of them, and each retry fails in the same way.",
             f"Start {slots} processes, or raise {run.life.slots.field} or the number of workers.",
         )
-
-
-def _has_devices(container: Container) -> bool:
-    """Whether a launcher may be a worker, too, as that of kubeflow.org/v1 with a GPU is."""
-    resources = container.typed.resources
-    return any("/" in name for name in (*resources.limits, *resources.requests))
 
 
 _MPI: Final = ("mpirun", "mpiexec")

@@ -164,6 +164,11 @@ class ResourceRequirements(Part):
     requests: Mapping[str, Quantity] = EMPTY
     claims: tuple[ClaimedDevice, ...] = ()
 
+    @property
+    def has_devices(self) -> bool:
+        """Whether an extended resource, such as an accelerator, is requested, or a device claimed."""
+        return bool(self.claims) or any("/" in name for name in (*self.limits, *self.requests))
+
 
 class VolumeMount(Part):
     name: str = ""
