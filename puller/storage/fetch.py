@@ -23,9 +23,10 @@ from puller.reasons import BAD_CONTENT, NO_ROOM, StatusReason
 from puller.storage import local
 from puller.storage.base import FetchProgress, Limits, StorageError, in_thread
 from puller.storage.cache import RENEWAL, Lock, SharedCache
+from puller.storage.checksums import check_digest, tree_sha256, verify
 from puller.storage.disk_budget import DiskBudget
 from puller.storage.objects import Layer, RemoteObject, StoredContent, archive_kind
-from puller.storage.resumable_download import Transfer, check_digest, chunks, tree_sha256, verify, write_at
+from puller.storage.resumable_download import Transfer, chunks, write_at
 from puller.storage.source import over_web, resolve
 from puller.store import archive_dir, remove_tree, tree_size
 

@@ -1,4 +1,4 @@
-"""Bytes from a store to files: ranged, concurrent, resumed after a break, verified.
+"""Bytes from a store to files: ranged, concurrent, resumed after a break.
 
 An attempt survives broken connections and refusals as long as bytes arrive. The `Transfer` keeps its parts,
 and the next attempt continues with them.
@@ -7,7 +7,6 @@ and the next attempt continues with them.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import random
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from puller.reasons import StatusReason
-from puller.storage import local
 from puller.storage.base import FetchProgress, Limits, StorageError, in_thread
 from puller.storage.objects import RemoteObject, StoredContent
 
@@ -156,38 +154,6 @@ async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def verify(source: StoredContent, into: Path, expected: str) -> None:
-    """Compare the files with the digests of the store and of the config. Raises StorageError."""
-    digests: dict[str, str] = {}
-    for item in source.objects:
-        if expected or item.sha256:
-            digests[item.path] = _file_sha256(into / item.path)
-        if item.sha256 and digests[item.path] != item.sha256:
-            raise StorageError(
-                StatusReason.DIGEST_MISMATCH, f"{item.path} does not have the SHA-256 its store lists."
-            )
-    if expected:
-        check_digest(digests.popitem()[1] if len(digests) == 1 else listing_sha256(digests), expected)
-
-
-def tree_sha256(directory: Path) -> str:
-    """The digest of a tree as `sha256` of a model gives it: of its one file, or of the listing of all."""
-    digests = {path: _file_sha256(file) for file, path, _ in local.listing(directory, ())}
-    return digests.popitem()[1] if len(digests) == 1 else listing_sha256(digests)
-
-
-def check_digest(actual: str, expected: str) -> None:
-    """Raises StorageError if the digests differ."""
-    if actual != expected:
-        raise StorageError(StatusReason.DIGEST_MISMATCH, f"the SHA-256 is {actual}, expected {expected}.")
-
-
-def listing_sha256(digests: dict[str, str]) -> str:
-    """One digest of many files: the SHA-256 of the lines `sha256sum` prints for them, sorted by path."""
-    lines = "".join(f"{digests[path]}  {path}\n" for path in sorted(digests))
-    return hashlib.sha256(lines.encode()).hexdigest()
-
-
 def _split(item: RemoteObject, limits: Limits) -> list[_Part]:
     size = limits.part_size if item.ranges else max(item.size, 1)
     return [_Part(item, start, min(size, item.size - start)) for start in range(0, item.size, size)]
@@ -215,8 +181,3 @@ def write_at(descriptor: int, chunk: Bytes | bytes, offset: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
