@@ -17,7 +17,7 @@ from policies.core.target import PodTemplate
 from policies.kube.field_paths import Steps
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import annotations_of
-from webhook.config import override
+from webhook.config.config_maps import OVERRIDE_NAME
 from webhook.config.location import CONFIG_MAP, config_map
 from webhook.manifests.documents import BadDocument, load_policy
 
@@ -116,7 +116,7 @@ def configure(policy: PolicyText, policy_id: str, setting: str, value: object, k
     if not policy.where.startswith(CONFIG_MAP):
         place = policy.where or "the policy (it is the built-in one)"
         return f"in {place}, key {key}: {setting}: {shown if len(shown) <= _MAX_VALUE_LENGTH else '…'}"
-    (namespace, _), name = config_map(policy.where), override.NAME
+    (namespace, _), name = config_map(policy.where), OVERRIDE_NAME
     edited = with_setting(policy.override.get(key, ""), setting, value)
     if edited is None or len(shown) > _MAX_VALUE_LENGTH:
         return f"{kubectl.command(*_namespace(namespace), 'edit', 'configmap', name)}  # {key}: {setting}"

@@ -42,7 +42,7 @@ from webhook.cli.named_policy import policy_files
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, relevant_fields
 from webhook.cli.terminal import as_json
-from webhook.config import override
+from webhook.config.config_maps import OVERRIDE_NAME
 from webhook.config.load import load
 from webhook.config.location import CONFIG_MAP, config_map, read_files
 from webhook.errors import UserError
@@ -148,7 +148,7 @@ async def _override(api: ApiServer, where: str) -> Mapping[str, str]:
         return {}
     namespace, _ = config_map(where)
     try:
-        return mapping(await api.get(paths.one("v1", "configmaps", override.NAME, namespace)), "data")
+        return mapping(await api.get(paths.one("v1", "configmaps", OVERRIDE_NAME, namespace)), "data")
     except ApiError as error:
         if error.status not in (401, 403):
             raise

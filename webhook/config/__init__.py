@@ -4,7 +4,7 @@
 |---|---|
 | where the policy comes from | `source` in a server, `location` in a command |
 | how its text becomes a configuration, without removed settings | `load` |
-| which keys a ConfigMap has, and whose settings win | `override` |
+| which keys the two ConfigMaps have, and whose settings win | `config_maps` |
 | what is said about the webhook's own policy | `policy_config_invalid` |
 
 Imports: `policies.core`, `policies.kube`, `puller`, `webhook`, `webhook.admission`, `webhook.kube`,

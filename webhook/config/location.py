@@ -38,8 +38,8 @@ def read_files(where: str, stdin: Callable[[], str] = lambda: sys.stdin.read()) 
     from policies.kube.group_kinds import CONFIG_MAP as CONFIG_MAP_KIND
     from policies.kube.group_kinds import kind_of
     from policies.kube.metadata import labels_of
+    from webhook.config.config_maps import as_text, keys
     from webhook.config.load import models
-    from webhook.config.override import as_text, keys
     from webhook.config.source import EmptyDirectoryError, read_policy
     from webhook.manifests.files import read
 
@@ -78,14 +78,14 @@ async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
 
     NoPolicy if the ConfigMap does not exist or may not be read.
     """
-    from webhook.config import override
-    from webhook.config.override import keys
+    from webhook.config import config_maps
+    from webhook.config.config_maps import keys
     from webhook.kube import paths
     from webhook.kube.calls import ApiError
 
     namespace, name = config_map(where)
     found = []
-    for each in (name, override.NAME):
+    for each in (name, config_maps.OVERRIDE_NAME):
         try:
             found.append(await api.get(paths.one("v1", "configmaps", each, namespace)))
         except ApiError as error:
@@ -95,7 +95,7 @@ async def read_config_map(api: ApiServer, where: str) -> Mapping[str, str]:
     below, above = found
     if below is None:
         raise NoPolicy(f"there is no ConfigMap {namespace}/{name}")
-    return override.merged(keys(below), keys(above or {}))
+    return config_maps.merged(keys(below), keys(above or {}))
 
 
 class NoPolicy(UserError):

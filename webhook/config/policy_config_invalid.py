@@ -17,8 +17,8 @@ from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.json import mapping
 from policies.kube.metadata import labels_of
 from webhook.admission.configuration import Problem
-from webhook.config import override
-from webhook.config.override import keys
+from webhook.config import config_maps
+from webhook.config.config_maps import keys
 
 ProblemsOf = Callable[[Mapping[str, str]], tuple[Iterable[Problem], Iterable[Problem]]]
 """Returns the problems of a policy, and the removed settings in it."""
@@ -41,11 +41,11 @@ def check(problems_of: ProblemsOf, namespace: str, target: Target, facts: Facts)
         return
     files = keys(target.obj)
     if label == OVERRIDE:
-        for key, expected in override.unknown_switches(files).items():
+        for key, expected in config_maps.unknown_switches(files).items():
             yield Finding(
                 f"data[{key}]", f"The switch {key} {expected}.", "Correct the value, or remove the key."
             )
-        files = {key: text for key, text in files.items() if key not in override.SWITCHES}
+        files = {key: text for key, text in files.items() if key not in config_maps.SWITCHES}
     binary = mapping(target.obj, "binaryData")
     problems, notes = problems_of(files)
     for problem in problems:

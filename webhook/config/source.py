@@ -20,9 +20,9 @@ import structlog
 from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
 from webhook.admission.configuration import Config
-from webhook.config import override
+from webhook.config import config_maps
+from webhook.config.config_maps import as_text, keys
 from webhook.config.load import PolicyError, load, own_rules
-from webhook.config.override import as_text, keys
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
 from webhook.kube.reflector import Lister, OneObject, Reflector
@@ -210,7 +210,7 @@ class WatchedConfigMap:
             layers = _Layers(policy, self._recorder, f"{self._namespace}/{self._name}", tasks)
             for name, sink in (
                 (self._name, OneObject(layers.below)),
-                (override.NAME, OneObject(layers.above, layers.above_unreadable)),
+                (config_maps.OVERRIDE_NAME, OneObject(layers.above, layers.above_unreadable)),
             ):
                 following = Reflector(
                     self._lister,
@@ -255,11 +255,11 @@ class _Layers:
         if not (self._known and self._known_above):
             return
         above = keys(self._above or {})
-        self._policy.fails_open = override.fails_open(above)
+        self._policy.fails_open = config_maps.fails_open(above)
         if self._below is None and not above:
             self._policy.missing(self._origin, self._why_missing)
             return
-        error = self._policy.offer(override.merged(keys(self._below or {}), above), self._origin)
+        error = self._policy.offer(config_maps.merged(keys(self._below or {}), above), self._origin)
         if error is not None:
             regarding = {**(cause or self._below or {}), "apiVersion": "v1", "kind": "ConfigMap"}
             self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))

@@ -17,9 +17,9 @@ from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from tests.tables import table
 from webhook.admission.configuration import Config, Problem
+from webhook.config.config_maps import keys
 from webhook.config.load import PolicyError, load, models, own_rules, problems_of, rules, schema
 from webhook.config.location import read_files
-from webhook.config.override import keys
 from webhook.config.source import read_directory
 
 RULE = "drain-blocked-by-pdb"

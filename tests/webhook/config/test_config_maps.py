@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from webhook.config.config_maps import fails_open, merged, unknown_switches
 from webhook.config.load import PolicyError, load
-from webhook.config.override import fails_open, merged, unknown_switches
 
 POLICY = {
     "rules.yaml": "profile: strict\nmodes:\n  liveness-external-dependency: warn\n",

@@ -17,7 +17,7 @@ import yaml
 from policies.kube.json import Json, mapping
 from webhook.manifests.documents import BadDocument, load_policy
 
-NAME: Final = "mlchassis-override"
+OVERRIDE_NAME: Final = "mlchassis-override"
 """The name of the ConfigMap, in the namespace of the policy."""
 WEBHOOKS: Final = "webhooks"
 """`observe`: no object is changed or refused, with any policy. `off`: the same, and the chart leaves out the
