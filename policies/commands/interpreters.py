@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.commands import values
+from policies.commands.client_hosts import ClientContext
 from policies.commands.hosts import is_url
 from policies.commands.model import Host, Reach, StepBudget
-from policies.commands.reach import ClientContext
 
 MAX_CODE = 32_768
 """Maximum length of code that is parsed, in characters."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
-from policies.commands import reach, values
+from policies.commands import client_hosts, values
 from policies.commands.clients import clients
 from policies.commands.durations import limited, slept
 from policies.commands.ends import ends_script
@@ -115,7 +115,11 @@ class _Reader(Walk):
         words = unwrapped.words
         name = words[0].rpartition("/")[2].lower()
         arguments = words[1:]
-        if unwrapped.arguments_from_input and name in reach.names() and not any(map(is_url, arguments)):
+        if (
+            unwrapped.arguments_from_input
+            and name in client_hosts.client_names()
+            and not any(map(is_url, arguments))
+        ):
             return self.record(words, [Host("", Reach.UNDECIDABLE, name)])
         if name in self.functions:
             return self._call(name, arguments)
@@ -125,12 +129,12 @@ class _Reader(Walk):
             return self._python(words, stdin)
         if name in CODE_OPTIONS:
             return self._interpreter(words, name)
-        if name.endswith(SCRIPT_SUFFIXES) and name not in reach.names():
+        if name.endswith(SCRIPT_SUFFIXES) and name not in client_hosts.client_names():
             self.scripts.append(values.show(words[0]))
             return self.record(words)
         if (builtin := self._builtin(name, words)) is not None:
             return builtin
-        reached = reach.reached(name, arguments, self.context)
+        reached = client_hosts.reached(name, arguments, self.context)
         if reached is not None:
             return self.record(words, reached.hosts, reached.timeout)
         if name in TEXT_PROGRAMS:
@@ -138,7 +142,7 @@ class _Reader(Walk):
             return self.record(words)
         if values.has_unknown(words[0]):
             self.undecidable(f"the program {values.show(words[0][:80])} is known only at run time")
-        return self.record(words, list(reach.urls_of_unknown_program(name, arguments, self.context)))
+        return self.record(words, list(client_hosts.urls_of_unknown_program(name, arguments, self.context)))
 
     def _call(self, name: str, arguments: Sequence[str]) -> float:
         body = self.functions.pop(name)  # a recursive call is not read again

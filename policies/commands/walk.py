@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from policies.commands import reach, shell, syntax, values
+from policies.commands import client_hosts, shell, syntax, values
 from policies.commands.durations import looped
 from policies.commands.ends import is_bounded, is_endless, last_number, rounds
 from policies.commands.expansion import Scope
@@ -75,7 +75,7 @@ class Walk(ABC):
         self.environment = environment
         self.budget = budget
         self.scope = Scope(environment, self.substitute, budget)
-        self.context = reach.ClientContext(self.scope.lookup, self.scope.set_to, local_names)
+        self.context = client_hosts.ClientContext(self.scope.lookup, self.scope.set_to, local_names)
         self.commands: list[Command] = []
         self.background = self.forgiven = False
         self.loops: list[ScriptLoop] = []
@@ -158,7 +158,7 @@ class Walk(ABC):
         self.commands[first:] = map(_uncertain, self.commands[first:])
         self.budget.spend(20 + (len(text) - error.position) // 4)
         unread = {word.lower() for word in _WORD.findall(text[error.position :])}
-        for client in sorted(unread & reach.names() - AMBIGUOUS):
+        for client in sorted(unread & client_hosts.client_names() - AMBIGUOUS):
             self.record((client,), [Host("", Reach.UNDECIDABLE, client)])
         return duration
 
@@ -346,7 +346,7 @@ class Walk(ABC):
                 continue
             path = self.scope.text(redirect.target)
             self.writes_hosts_file |= path == _HOSTS_FILE and ">" in redirect.operator
-            if path.startswith("/dev/") and (host := reach.devtcp(path, self.context)):
+            if path.startswith("/dev/") and (host := client_hosts.devtcp(path, self.context)):
                 self.budget.spend(4)
                 found.append(host)
         return found

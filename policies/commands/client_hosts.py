@@ -293,7 +293,7 @@ _SPECIAL: dict[str, Callable[[str, Sequence[str], ClientContext], Iterator[Host]
 
 
 @cache
-def names() -> frozenset[str]:
+def client_names() -> frozenset[str]:
     """Every program that is known to reach hosts."""
     return frozenset(clients()) | frozenset(_SPECIAL)
 
