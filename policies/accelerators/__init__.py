@@ -2,7 +2,8 @@
 
 | question | module |
 |---|---|
-| what pods request and nodes offer | `requests`, `inventory`, `vendors` |
+| what pods request and nodes offer | `requests`, `inventory` |
+| by which labels nodes are recognised, and how much memory one accelerator has | `vendors` |
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
 | which images use GPUs without a request | `gpu_images` |

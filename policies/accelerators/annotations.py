@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -17,8 +16,7 @@ from msgspec import Struct
 
 from policies.accelerators.inventory import Fleet
 from policies.accelerators.node_affinity import Alternative, Expression
-from policies.accelerators.requests import MIB
-from policies.accelerators.vendors import MemoryLabel, MemoryUnit, Vendor
+from policies.accelerators.vendors import MIB, MemoryUnit, bytes_of_label
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.kube.names import is_label_value
 from policies.kube.quantities import parse_bytes, shown
@@ -165,7 +163,7 @@ def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
     """The bound as expressions for the fleet's memory labels."""
     labels = {label.key: label for label in fleet.vendor.memory_labels}
     amounts = {
-        (key, variant[key]): _bytes(label, variant[key])
+        (key, variant[key]): bytes_of_label(label, variant[key])
         for key, label in labels.items()
         for variant in fleet.described
         if key in variant
@@ -184,20 +182,3 @@ def resolve_memory(fleet: Fleet, bound: MemoryBound) -> Resolution:
     return Resolution(
         alternatives, frozenset(labels), good, tuple(f"{amount // MIB}Mi" for amount in present)
     )
-
-
-def memory_of(vendor: Vendor, labels: Mapping[str, str]) -> int | None:
-    """Bytes of one accelerator of a node with these labels; None if unknown."""
-    amounts = (_bytes(each, labels[each.key]) for each in vendor.memory_labels if each.key in labels)
-    return next((amount for amount in amounts if amount is not None), None)
-
-
-def _bytes(label: MemoryLabel, value: str) -> int | None:
-    """Bytes from a label's value; None if it is malformed."""
-    try:
-        if label.unit is MemoryUnit.MIB:
-            return int(value) * MIB
-        # AMD's labeller writes 64G for 64 GiB.
-        return int(Decimal(parse_bytes(value if value.endswith("i") else f"{value}i")))
-    except ValueError:
-        return None

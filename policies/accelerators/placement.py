@@ -22,7 +22,8 @@ from policies.accelerators.annotations import (
     resolve_product,
 )
 from policies.accelerators.inventory import AcceleratorNode, Fleet
-from policies.accelerators.requests import MIB, Catalogue, GpuAffinity, inventory_of, served_by_claims
+from policies.accelerators.requests import Catalogue, GpuAffinity, inventory_of, served_by_claims
+from policies.accelerators.vendors import MIB
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.accelerators.inventory import AcceleratorNode, Fleet, Inventory, NodeClass, cover_of, taints_of
-from policies.accelerators.vendors import MemoryUnit, Pool, Vendor, known_vendors
+from policies.accelerators.vendors import GIB, MIB, MemoryUnit, Pool, Vendor, known_vendors
 from policies.core.facts import Facts
 from policies.core.listing import Groups, Index, Listing, TypedIndex
 from policies.core.pod_view import PodView
@@ -29,8 +29,6 @@ from policies.kube.objects.pods import Pod, PodSpec, ResourceRequirements
 from policies.kube.objects.reading import read
 from policies.kube.quantities import MAX_CHARACTERS, parse_quantity
 
-MIB: Final = 1 << 20
-GIB: Final = 1 << 30
 _MAX_RESOURCE_LENGTH: Final = 317
 """Characters of the name of an extended resource: a domain of 253, a slash, a name of 63."""
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from policies.core import data
 from policies.core.settings import Field, LabelKey, LabelValue, Model, Quantity
 from policies.kube.json import Json
+from policies.kube.quantities import parse_bytes
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
 
 
 class Effect(StrEnum):
@@ -126,3 +132,20 @@ class Pool(Model):
 @data.table
 def known_vendors() -> Mapping[str, Vendor]:
     return data.load_map(Vendor, __package__, "vendors.yaml")
+
+
+def memory_of(vendor: Vendor, labels: Mapping[str, str]) -> int | None:
+    """Bytes of one accelerator of a node with these labels; None if unknown."""
+    amounts = (bytes_of_label(each, labels[each.key]) for each in vendor.memory_labels if each.key in labels)
+    return next((amount for amount in amounts if amount is not None), None)
+
+
+def bytes_of_label(label: MemoryLabel, value: str) -> int | None:
+    """Bytes from a label's value; None if it is malformed."""
+    try:
+        if label.unit is MemoryUnit.MIB:
+            return int(value) * MIB
+        # AMD's labeller writes 64G for 64 GiB.
+        return int(Decimal(parse_bytes(value if value.endswith("i") else f"{value}i")))
+    except ValueError:
+        return None

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from policies.accelerators.annotations import MemoryBound, requested_memory
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import MIB, GpuAffinity, standard
-from policies.accelerators.vendors import Pool, Vendor, VendorTaint
+from policies.accelerators.requests import GpuAffinity, standard
+from policies.accelerators.vendors import MIB, Pool, Vendor, VendorTaint
 from policies.core import registry
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.listing import Listing
