@@ -13,6 +13,7 @@ its whole state, and `reconcile` is the loop that takes these steps.
 | how models lie on the disk: markers, swaps, leftovers | `store` |
 | how files arrive | `storage` |
 | how models are loaded and unloaded | `servers` |
+| when the pod is ready | `status` |
 | what `/v1/models`, `.status.json` and the log show | `status`, `reasons`, `metrics`, `log` |
 | what answers on the sidecar's port | `endpoints` |
 | which flags there are | `cli` and `options`, with `flags` |

@@ -14,7 +14,7 @@
 | which addresses may be reached | `addresses` |
 | archives | `archive`, with `zip_directory` |
 | how much disk the models may take | `disk_budget` |
-| the cache that pods share | `cache` |
+| the cache that pods share, and which models leave it for others | `cache` |
 | what all of them share | `base`: errors, limits, progress, safe paths |
 
 Imports: `puller`.

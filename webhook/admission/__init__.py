@@ -7,14 +7,15 @@
 | how a request is parsed | `envelope` |
 | which requests are reviewed | `scope` |
 | how much of an object is read | `bounds` |
-| which policy is in force | `configuration` |
+| which modes and settings an object gets, by overrides for namespaces and labels | `configuration` |
 | which mutators run, and how workloads' pods will look | `mutators`, `projection` |
 | which rules run, and what they found | `rules` |
 | which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
 | who sent the request: whose pods are never refused, who reads no warnings | `replacements` |
 | what the result is | `decision` |
-| how it is said | `messages`, in bytes `answer_encoding` |
+| how it is said | `messages` |
+| how long warnings may be, and the bytes of an answer | `answer_encoding` |
 | how a patch and the annotation on the pod are made | `json_patch`, `changed_annotation` |
 | how a running pod differs from a new one | `missed` |
 | which requests are equal | `canonical` |

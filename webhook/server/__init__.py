@@ -6,6 +6,7 @@
 | which process watches which | `supervisor`, `worker`, `shared_memory` |
 | how connections and bodies are limited | `connections`, `bodies` |
 | how a request becomes an answer | `http`, `reviews`, `endpoints` |
+| how requests in flight end before a replica stops | `worker`, by the drain of `http` |
 | how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |
 | which running pods lack fields, and whose hang is noticed | `running_pods` |
 | where the certificate comes from, and who trusts it | `tls_reload`, `pki`, `ca_bundle` |
