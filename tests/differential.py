@@ -287,7 +287,7 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=1, help="of the first round (%(default)s)")
     arguments.add_argument("--rounds", type=int, help="this many at most")
     asked = arguments.parse_args()
-    http.HANDSHAKE_SECONDS = 0  # type: ignore[misc]
+    http.LAST_HANDSHAKES_SECONDS = 0  # type: ignore[misc]
     began, counts, seed = time.monotonic(), Counter[str](), asked.seed
     while time.monotonic() - began < asked.seconds and seed - asked.seed != asked.rounds:
         try:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head
 
 BACKLOG: Final = 1024
-HANDSHAKE_SECONDS: Final = 0.2
+LAST_HANDSHAKES_SECONDS: Final = 0.2
+"""How long the end of a drain waits for handshakes that have begun."""
 DEFAULT_TIMEOUT: Final = 10.0
 MAX_TIMEOUT: Final = 30.0
 DEADLINE_MARGIN: Final = 0.1
@@ -151,7 +152,7 @@ class AdmissionServer:
             return
         # aiohttp closes idle connections once. A connection whose handshake ended later would delay the end
         # by `drain_patience`.
-        await self._acceptor.close(HANDSHAKE_SECONDS)
+        await self._acceptor.close(LAST_HANDSHAKES_SECONDS)
         await self._runner.cleanup()
         self._refusals.flush()
         self._lines.flush()

@@ -44,8 +44,7 @@ from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import read
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
-from webhook.server import pki
-from webhook.server import tls_reload as certs
+from webhook.server import pki, tls_reload
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import FastPath, raise_descriptor_limit
 from webhook.server.endpoints import endpoints, on_error
@@ -163,11 +162,11 @@ async def _serve(options: ServerOptions, listener: socket.socket, shared: Shared
         workers = LiveWorkers(api, own) if api else None
         namer = _namer(workers, policy, cluster, metrics) if workers else None
         source = _certificate_source(options, own, api)
-        serving = certs.ServingCertificate()
+        serving = tls_reload.ServingCertificate()
         clock = api.now if api else time.time  # the API server verifies by its own clock
         readiness = Readiness(lambda: serving.problem(clock()))
         registration = _registration(options, api, source, serving, policy)
-        trusts = registration.trusts if registration else certs.always_trusted
+        trusts = registration.trusts if registration else tls_reload.always_trusted
 
         def installed(bundle: pki.Bundle) -> None:
             metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
@@ -190,7 +189,7 @@ async def _serve(options: ServerOptions, listener: socket.socket, shared: Shared
         log.info("listening", host=host, port=port, pid=os.getpid())
         background: list[tuple[str, Work]] = [
             ("policy", lambda: _policy_source(options, api).follow(policy)),
-            ("certificate", lambda: certs.follow(source, serving, installed, trusts)),
+            ("certificate", lambda: tls_reload.follow(source, serving, installed, trusts)),
             *(("facts", reflector.run) for reflector in reflectors),
         ]
         if api:
@@ -318,21 +317,23 @@ def _policy_source(options: ServerOptions, api: ApiServer | None) -> PolicySourc
     return PolicyDirectory(Path(options.policy))
 
 
-def _certificate_source(options: ServerOptions, own: str, api: ApiServer | None) -> certs.CertificateSource:
+def _certificate_source(
+    options: ServerOptions, own: str, api: ApiServer | None
+) -> tls_reload.CertificateSource:
     if options.tls_cert and options.tls_key:
-        return certs.MountedFiles(options.tls_cert, options.tls_key, options.tls_ca)
+        return tls_reload.MountedFiles(options.tls_cert, options.tls_key, options.tls_ca)
     addressed = [options.host] if options.host and options.host not in ("0.0.0.0", "::") else []  # noqa: S104
     hosts = pki.service_hosts(own, options.service, [*(options.tls_host or ()), *addressed])
     if api is None:
-        return certs.SelfSigned([*hosts, "localhost", "127.0.0.1", "::1"])
-    return certs.ManagedSecret(api, own, options.tls_secret, hosts)
+        return tls_reload.SelfSigned([*hosts, "localhost", "127.0.0.1", "::1"])
+    return tls_reload.ManagedSecret(api, own, options.tls_secret, hosts)
 
 
 def _registration(
     options: ServerOptions,
     api: ApiServer | None,
-    source: certs.CertificateSource,
-    serving: certs.ServingCertificate,
+    source: tls_reload.CertificateSource,
+    serving: tls_reload.ServingCertificate,
     policy: LivePolicy,
 ) -> Registration | None:
     if api is None or not options.webhook_configurations or (options.tls_cert and not options.tls_ca):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.webhook.cli.scanned import Chassis
-from webhook.server import pki
-from webhook.server import tls_reload as certs
+from webhook.server import pki, tls_reload
 
 
 async def test_an_issued_certificate_can_be_served_and_its_key_is_private(
@@ -18,9 +17,9 @@ async def test_an_issued_certificate_can_be_served_and_its_key_is_private(
     directory = tmp_path / "new" / "tls"
     for force in ([], ["--force"]):
         assert chassis("certs", "issue", directory, "--host", "10.0.0.1", *force).status == 0
-    source = certs.MountedFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
+    source = tls_reload.MountedFiles(directory / "tls.crt", directory / "tls.key", directory / "ca.crt")
     bundle = await source.read()
-    assert certs.ServingCertificate().install(bundle)
+    assert tls_reload.ServingCertificate().install(bundle)
     assert pki.hosts_of(bundle)[0] == "mlchassis.mlchassis-system.svc"
     assert "10.0.0.1" in pki.hosts_of(bundle)
     assert (directory / "tls.key").stat().st_mode & 0o077 == 0

@@ -15,7 +15,7 @@ from webhook.server import http
 
 @pytest.fixture(autouse=True)
 def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(http, "LAST_HANDSHAKES_SECONDS", 0)
 
 
 def test_no_answer_differs_from_the_engines() -> None:

@@ -20,7 +20,7 @@ from webhook.server import http as module
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(module, "LAST_HANDSHAKES_SECONDS", 0)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)
 
 

@@ -34,7 +34,7 @@ from webhook.server.tracing import Tracing
 @pytest.fixture(autouse=True)
 def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain HTTP of `Wired` has none to wait for."""
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(server, "LAST_HANDSHAKES_SECONDS", 0)
 
 
 def wired_with(memo: Memo | None, policy: dict[str, str] | None = None) -> Wired:
@@ -133,7 +133,7 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
     monkeypatch.setattr(reviews, "verbose", lambda: True)
     await wired.post("mutate", replica("uid-3"))
     monkeypatch.undo()
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(server, "LAST_HANDSHAKES_SECONDS", 0)
     wired.tracing = Traced()
     await wired.post("mutate", replica("uid-4"))
     assert getattr(memo, "found", []) == []

@@ -23,8 +23,7 @@ from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
 from webhook.kube.calls import ApiError
 from webhook.server import ca_bundle as registration
-from webhook.server import pki
-from webhook.server import tls_reload as certs
+from webhook.server import pki, tls_reload
 
 SERVICES = "/api/v1/namespaces/ml/services"
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -78,7 +77,7 @@ async def test_in_a_pod_the_service_account_is_used_and_its_token_read_again(
 ) -> None:
     incluster = importlib.import_module("kubernetes.aio.config.incluster_config")
     bundle = pki.issue(["127.0.0.1"], datetime.now(UTC))
-    serving = certs.ServingCertificate()
+    serving = tls_reload.ServingCertificate()
     serving.install(bundle)
     (tmp_path / "token").write_text("secret-token")
     (tmp_path / "ca.crt").write_bytes(bundle.ca)

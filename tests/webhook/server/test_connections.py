@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(http, "LAST_HANDSHAKES_SECONDS", 0)
     for patient in ("HEAD_SECONDS", "HANDSHAKE_SECONDS"):
         monkeypatch.setattr(connections, patient, 60)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)

@@ -28,7 +28,7 @@ from webhook.server.log import LINES_A_MINUTE
 @pytest.fixture(autouse=True)
 def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain HTTP has none to wait for."""
-    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(module, "LAST_HANDSHAKES_SECONDS", 0)
 
 
 # --- answers -------------------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ import structlog
 
 from policies.kube.json import Json
 from tests.webhook.server.test_ca_bundle import after, configuration
-from webhook.server import ca_bundle, pki
-from webhook.server import tls_reload as certs
+from webhook.server import ca_bundle, pki, tls_reload
 from webhook.server.ca_bundle import LAG, RESOURCES, Registration
 from webhook.server.pki import Bundle
 from webhook.server.tls_reload import ManagedSecret, ServingCertificate, Switch
@@ -46,8 +45,8 @@ THEIRS = pki.issue(HOSTS, NOW - timedelta(days=1))
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no handshakes here, a signature costs more than all the rest, and each order repeats most of
     the previous one: what follows from its arguments alone is computed once."""
-    monkeypatch.setattr(certs, "_load", lambda *_: None)
-    monkeypatch.setattr(certs, "_server_context", lambda: None)
+    monkeypatch.setattr(tls_reload, "_load", lambda *_: None)
+    monkeypatch.setattr(tls_reload, "_server_context", lambda: None)
     monkeypatch.setattr(pki, "_certificates", cache(pki._certificates))
     monkeypatch.setattr(pki, "_signed_by", cache(pki._signed_by))
     monkeypatch.setattr(pki, "certificates_in", cache(pki.certificates_in))
@@ -55,7 +54,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pki, "made_by_us", cache(pki.made_by_us))
     monkeypatch.setattr(ca_bundle, "_time", cache(ca_bundle._time))
     monkeypatch.setattr(base64, "b64decode", cache(base64.b64decode))
-    for module in (certs, ca_bundle):
+    for module in (tls_reload, ca_bundle):
         monkeypatch.setattr(module, "log", structlog.wrap_logger(None, processors=[dropped]))
     spare = iter([pki._new_ca(NOW) for _ in range(4)])
     made: list[tuple[bytes, bytes]] = []
@@ -92,7 +91,7 @@ class World:
         self.clock = NOW
         self.version = 1
         self.secret: Json | None = None
-        self.put(certs._to_secret(FIRST, labelled()))
+        self.put(tls_reload._to_secret(FIRST, labelled()))
         self.configurations = {name: configuration(FIRST.ca, FIRST.ca) for name in RESOURCES}
         self.history: dict[str, list[tuple[datetime, frozenset[bytes]]]] = {name: [] for name in RESOURCES}
         for name in RESOURCES:
@@ -295,7 +294,7 @@ def damage(world: World) -> None:
 
 def put_theirs(world: World) -> None:
     theirs = Bundle(THEIRS.certificate, THEIRS.key, THEIRS.ca)
-    world.put(certs._to_secret(theirs, {"metadata": {"namespace": NAMESPACE, "name": SECRET}}))
+    world.put(tls_reload._to_secret(theirs, {"metadata": {"namespace": NAMESPACE, "name": SECRET}}))
 
 
 def one_runs_one_starts(world: World) -> list[Replica]:
@@ -325,7 +324,7 @@ def settle(world: World, replicas: list[Replica]) -> None:
         for replica in replicas:
             drive(world, replica.succession.step())
             assert trusted(world, replica)
-        held = certs._from_secret(world.secret) if world.secret else None
+        held = tls_reload._from_secret(world.secret) if world.secret else None
         if all(replica.serving.bundle == held for replica in replicas):
             return
     raise AssertionError("they do not agree")

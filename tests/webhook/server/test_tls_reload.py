@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
-from webhook.server import pki
-from webhook.server import tls_reload as certs
+from webhook.server import pki, tls_reload
 from webhook.server.pki import Bundle, CertificateError
 from webhook.server.tls_reload import ManagedSecret, MountedFiles, ServingCertificate
 
@@ -310,11 +309,11 @@ class Answers:
 
 
 @asynccontextmanager
-async def followed(source: certs.CertificateSource) -> AsyncIterator[asyncio.Queue[Bundle]]:
+async def followed(source: tls_reload.CertificateSource) -> AsyncIterator[asyncio.Queue[Bundle]]:
     """The bundles of a source as they are installed."""
     installed: asyncio.Queue[Bundle] = asyncio.Queue()
     task = asyncio.create_task(
-        certs.follow(source, ServingCertificate(), installed.put_nowait, certs.always_trusted)
+        tls_reload.follow(source, ServingCertificate(), installed.put_nowait, tls_reload.always_trusted)
     )
     yield installed
     task.cancel()
@@ -322,7 +321,7 @@ async def followed(source: certs.CertificateSource) -> AsyncIterator[asyncio.Que
 
 
 async def test_a_failing_source_is_read_again(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certs, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(tls_reload, "FIRST_PAUSE", 0.01)
     async with followed(Answers(OSError("not yet"), CertificateError("torn"), bundle)) as installed:
         assert await asyncio.wait_for(installed.get(), 60) == bundle
 
@@ -330,7 +329,7 @@ async def test_a_failing_source_is_read_again(bundle: Bundle, monkeypatch: pytes
 async def test_a_torn_pair_is_read_again_at_the_next_event_and_not_after_a_pause(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certs, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(tls_reload, "FIRST_PAUSE", 3600.0)
     source = Answers(replace(bundle, key=b""), bundle)
     async with followed(source) as installed:
         while len(source.answers) == 2:  # noqa: ASYNC110 - it has read the torn one
@@ -576,7 +575,7 @@ async def test_a_pair_is_served_once_its_ca_is_trusted(bundle: Bundle) -> None:
     async def trusts(ca: bytes) -> bool:
         return ca in trusted
 
-    switch = certs.Switch(Answers(bundle, other, other), serving, trusts)
+    switch = tls_reload.Switch(Answers(bundle, other, other), serving, trusts)
     assert await switch.step() == serving.bundle == bundle
     assert await switch.step() is None
     assert serving.bundle == bundle
@@ -588,13 +587,13 @@ async def test_nobody_waits_for_ever_to_be_trusted(bundle: Bundle, monkeypatch: 
     async def trusts(_: bytes) -> bool:
         raise OSError("no API server")
 
-    monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
+    monkeypatch.setattr(tls_reload, "START_PATIENCE", 0.0)
     serving, other = ServingCertificate(), pki.issue(HOSTS, datetime.now(UTC))
-    switch = certs.Switch(Answers(bundle, other, other), serving, trusts)
+    switch = tls_reload.Switch(Answers(bundle, other, other), serving, trusts)
     assert await switch.step() == serving.bundle == bundle, "there was nothing to serve"
     assert await switch.step() is None
     assert serving.bundle == bundle, "which still works"
-    monkeypatch.setattr(certs, "SWITCH_PATIENCE", 0.0)
+    monkeypatch.setattr(tls_reload, "SWITCH_PATIENCE", 0.0)
     assert await switch.step() == serving.bundle == other
 
 
@@ -606,9 +605,9 @@ async def test_a_pair_that_has_run_out_is_not_kept_for_trust(
 
     serving = ServingCertificate()
     serving.install(pki.issue(HOSTS, datetime.now(UTC) - timedelta(days=100)))
-    switch = certs.Switch(Answers(bundle, bundle), serving, trusts)
+    switch = tls_reload.Switch(Answers(bundle, bundle), serving, trusts)
     assert await switch.step() is None
-    monkeypatch.setattr(certs, "START_PATIENCE", 0.0)
+    monkeypatch.setattr(tls_reload, "START_PATIENCE", 0.0)
     assert await switch.step() == serving.bundle == bundle
 
 

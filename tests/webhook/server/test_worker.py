@@ -39,9 +39,8 @@ from webhook.cli import main as cli
 from webhook.errors import UserError
 from webhook.manifests.documents import load_all
 from webhook.server import http as server
-from webhook.server import pki
+from webhook.server import pki, tls_reload
 from webhook.server import server_flags as serve
-from webhook.server import tls_reload as certs
 from webhook.server.http import listen
 from webhook.server.journal import Journal
 from webhook.server.metrics import MAX_PENDING, Metrics
@@ -135,7 +134,7 @@ def test_flags_that_don_t_go_together_are_explained(
 @pytest.fixture(autouse=True)
 def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain HTTP of `Wired` has none to wait for."""
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0)
+    monkeypatch.setattr(server, "LAST_HANDSHAKES_SECONDS", 0)
 
 
 async def test_a_change_is_answered_counted_and_logged_in_one_line() -> None:
@@ -465,7 +464,7 @@ async def test_a_certificate_that_expired_with_its_ca_is_replaced_before_anythin
     ended = pki.issue(hosts, long_ago)
     metadata = {"namespace": "mlchassis-system", "name": "mlchassis-tls"}
     async with running() as fake:
-        await fake.put(SECRET.rpartition("/")[0], certs._to_secret(ended, {"metadata": metadata}))
+        await fake.put(SECRET.rpartition("/")[0], tls_reload._to_secret(ended, {"metadata": metadata}))
         argv = ("--kubeconfig", str(fake.kubeconfig(tmp_path)), "--namespace", "mlchassis-system")
         async with served("--self-signed", *argv) as chassis:
             await chassis.until("/readyz", "ok")
