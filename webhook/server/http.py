@@ -165,7 +165,7 @@ class AdmissionServer:
 
     # --- admission -------------------------------------------------------------------------------------
 
-    def _admission(self, name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _admission(self, endpoint: str) -> Callable[[web.Request], Awaitable[web.Response]]:
         budget = self._budget
 
         async def handle(http: web.Request) -> web.Response:
@@ -174,20 +174,20 @@ class AdmissionServer:
             assert since is not None
             deadline = since + time_limit(http.query.get("timeout", ""))
             with (
-                self._tracing.review(name, http.headers),
+                self._tracing.review(endpoint, http.headers),
                 self._metrics.in_flight.track_inprogress(),
                 budget.hold() as hold,
             ):
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
                     cast(Connection, http.protocol).body_received()
-                    answer = self._reviews.recall(name, body)
+                    answer = self._reviews.recall(endpoint, body)
                     if answer is None:
-                        answer = await self._reviews.answer(name, body, deadline)
+                        answer = await self._reviews.answer(endpoint, body, deadline)
                 except Refusal as refusal:
-                    self._refuse(name, refusal, http.remote)
+                    self._refuse(endpoint, refusal, http.remote)
                     return web.Response(status=refusal.status, text=f"{refusal}\n")
-                self._seconds[name].observe(time.perf_counter() - started)
+                self._seconds[endpoint].observe(time.perf_counter() - started)
                 return web.Response(body=answer, content_type="application/json")
 
         return handle
@@ -198,26 +198,28 @@ class AdmissionServer:
             return None
         return time_limit(head.timeout) if self._fast_path_on() else None
 
-    def answer(self, name: str, body: bytes, deadline: float, peer: str) -> tuple[HTTPStatus, bytes, bytes]:
+    def answer(
+        self, endpoint: str, body: bytes, deadline: float, peer: str
+    ) -> tuple[HTTPStatus, bytes, bytes]:
         """See `connections.PlainHandler`."""
         started = time.perf_counter()
-        answer = self._reviews.recall(name, body)
+        answer = self._reviews.recall(endpoint, body)
         if answer is None:
             with self._metrics.in_flight.track_inprogress():
                 try:
-                    answer = self._reviews.answer_synchronously(name, body, deadline)
+                    answer = self._reviews.answer_synchronously(endpoint, body, deadline)
                 except Refusal as refusal:
-                    self._refuse(name, refusal, peer)
+                    self._refuse(endpoint, refusal, peer)
                     return refusal.status, b"text/plain; charset=utf-8", f"{refusal}\n".encode()
-        self._seconds[name].observe(time.perf_counter() - started)
+        self._seconds[endpoint].observe(time.perf_counter() - started)
         return HTTPStatus.OK, b"application/json", answer
 
-    def _refuse(self, name: str, refusal: Refusal, peer: str | None) -> None:
-        self._metrics.request(name, "rejected", m.OTHER)
+    def _refuse(self, endpoint: str, refusal: Refusal, peer: str | None) -> None:
+        self._metrics.request(endpoint, "rejected", m.OTHER)
         if refusal.reason:
-            self._refusals.add(refusal.reason, endpoint=name, peer=peer)
+            self._refusals.add(refusal.reason, endpoint=endpoint, peer=peer)
         else:
-            self._lines.warning(refusal.status.phrase, endpoint=name, why=str(refusal), peer=peer)
+            self._lines.warning(refusal.status.phrase, endpoint=endpoint, why=str(refusal), peer=peer)
 
     # --- health and metrics ----------------------------------------------------------------------------
 

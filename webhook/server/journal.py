@@ -30,7 +30,7 @@ class AnswerRecord(Struct, frozen=True):
     tally: m.Tally
     line: Line | None
     name: str
-    """The name in the first log line."""
+    """The object's name in the first log line."""
     named: bool
     """Whether `name` comes from the request: then it is the same for all replicas."""
 
@@ -42,10 +42,10 @@ class Journal:
         self._metrics, self._tracing = metrics, tracing
 
     def record(
-        self, name: str, request: Request, answer: Answer, outcome: str, fields: Mapping[str, object]
+        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: Mapping[str, object]
     ) -> None:
-        """Record an answer of the endpoint `name`. `fields`: the `log_fields` of the request."""
-        self._metrics.request(name, outcome, request.kind.kind)
+        """Record an answer. `fields`: the `log_fields` of the request."""
+        self._metrics.request(endpoint, outcome, request.kind.kind)
         if answer.decision is not None:
             for counter in self._counters(answer.decision, request.namespace):
                 counter.inc()
@@ -63,11 +63,11 @@ class Journal:
             log.debug(outcome, **fields, findings=findings)
 
     def record_for_replicas(
-        self, name: str, request: Request, answer: Answer, outcome: str, fields: dict[str, Any]
+        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: dict[str, Any]
     ) -> AnswerRecord:
         """The argument of `record_again` for the next replicas that get this answer."""
         decision = answer.decision
-        counters = [self._metrics.of_request(name, outcome, request.kind.kind)]
+        counters = [self._metrics.of_request(endpoint, outcome, request.kind.kind)]
         if decision is not None:
             counters += self._counters(decision, request.namespace)
         line = Line(outcome, {**fields, **_reasons(answer)}) if outcome in _LOGGED else None

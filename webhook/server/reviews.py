@@ -78,51 +78,53 @@ class Reviews:
             name: cast(Recalling, each) for name, each in available.items() if isinstance(each, Recalling)
         }
 
-    def recall(self, name: str, body: bytes) -> bytes | None:
+    def recall(self, endpoint: str, body: bytes) -> bytes | None:
         """The remembered answer to a body; None if there is none.
 
         The body is not parsed, so no parser can hang, and the supervisor needs no record.
         """
-        recalling = self._recalling.get(name)
+        recalling = self._recalling.get(endpoint)
         if recalling is None or verbose() or not self._fast_path_on():
             return None
         try:
             known = recalling.recall(body)
         except Exception:
-            log.exception("answer not recalled", endpoint=name)
+            log.exception("answer not recalled", endpoint=endpoint)
             return None
         if known is None:
             return None
         try:
             self._journal.record_again(known)
         except Exception:
-            log.exception("answer not recorded", endpoint=name, uid=known.uid)
+            log.exception("answer not recorded", endpoint=endpoint, uid=known.uid)
         return known.body
 
-    def answer_synchronously(self, name: str, body: bytes, deadline: float) -> bytes:
-        """`answer` without an event loop; `name` is one of `synchronous`."""
-        return _run(self.answer(name, body, deadline))
+    def answer_synchronously(self, endpoint: str, body: bytes, deadline: float) -> bytes:
+        """`answer` without an event loop; `endpoint` is one of `synchronous`."""
+        return _run(self.answer(endpoint, body, deadline))
 
-    async def answer(self, name: str, body: bytes, deadline: float) -> bytes:
+    async def answer(self, endpoint: str, body: bytes, deadline: float) -> bytes:
         """The answer to a body, by `deadline` on the event loop's clock. Refusal if it is not a review."""
         identity = Identity.of_body(body)
         if self._shared.suspects.holds(identity):
-            return self._admit_unread(name, _uid(body), KILLED, identity)
+            return self._admit_unread(endpoint, _uid(body), KILLED, identity)
         if too_many_values(body):
-            return self._admit_unread(name, _uid(body), TOO_MANY, identity)
+            return self._admit_unread(endpoint, _uid(body), TOO_MANY, identity)
         clock = asyncio.get_running_loop().time
         record = ReviewRecord(self._shared.state, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
-        return await record.around(self._decide(name, body, deadline, record))
+        return await record.around(self._parse_and_answer(endpoint, body, deadline, record))
 
-    async def _decide(self, name: str, body: bytes, deadline: float, record: ReviewRecord) -> bytes:
+    async def _parse_and_answer(
+        self, endpoint: str, body: bytes, deadline: float, record: ReviewRecord
+    ) -> bytes:
         request = _parse(body)
-        fields = {"endpoint": name, **log_fields(request)}
+        fields = {"endpoint": endpoint, **log_fields(request)}
         identity = Identity.of_request(request)
         if identity is not None and self._shared.suspects.holds(identity):
-            return self._admit_unread(name, request.uid, KILLED, identity)
+            return self._admit_unread(endpoint, request.uid, KILLED, identity)
         try:
             record.describe(fields, identity)
-            answered = self._endpoints[name](request, deadline)
+            answered = self._endpoints[endpoint](request, deadline)
             if isinstance(answered, Answer):
                 answer = answered
             else:
@@ -132,27 +134,27 @@ class Reviews:
             outcome = _outcome(answer.response)
         except Exception:
             log.exception("admission failed", **fields)
-            answer = Answer(self._on_error(name, request))
+            answer = Answer(self._on_error(endpoint, request))
             rendered = render(request.uid, answer.response)
             outcome = "failed"
         try:
-            self._journal.record(name, request, answer, outcome, fields)
+            self._journal.record(endpoint, request, answer, outcome, fields)
         except Exception:  # the answer is given even if recording it fails
-            log.exception("answer not recorded", endpoint=name, uid=request.uid)
-        if answer.remember is not None and name in self._recalling:
+            log.exception("answer not recorded", endpoint=endpoint, uid=request.uid)
+        if answer.remember is not None and endpoint in self._recalling:
             try:
-                note = self._journal.record_for_replicas(name, request, answer, outcome, fields)
+                note = self._journal.record_for_replicas(endpoint, request, answer, outcome, fields)
                 answer.remember(body, note)
             except Exception:
                 log.exception("answer not remembered", **fields)
         return rendered
 
-    def _admit_unread(self, name: str, uid: str, why: str, identity: Identity) -> bytes:
+    def _admit_unread(self, endpoint: str, uid: str, why: str, identity: Identity) -> bytes:
         """Admit the object of a review that is not parsed. Refusal if the uid is unknown."""
         if not uid:
             raise Refusal(HTTPStatus.BAD_REQUEST, "a review that is not read needs a uid to be answered")
-        self._metrics.request(name, "undecidable", m.OTHER)
-        log.warning("review not read", endpoint=name, why=why, review=identity.decode())
+        self._metrics.request(endpoint, "undecidable", m.OTHER)
+        log.warning("review not read", endpoint=endpoint, why=why, review=identity.decode())
         return render(uid, allowed([why]))
 
 
