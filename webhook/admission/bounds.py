@@ -86,22 +86,21 @@ def allowance() -> ReviewBudget:
 def bounded(
     obj: Json,
     workloads: Mapping[GroupKind, Workload],
-    allowance: ReviewBudget,
+    budget: ReviewBudget,
     find: Find | None = None,
     namespace: str = "",
 ) -> Bounds:
-    """The parts of an object that `allowance` pays for. `find` looks up the objects that complete its
-    pods."""
-    budget = allowance.budget
+    """The parts of an object that `budget` pays for. `find` looks up the objects that complete its pods."""
+    steps = budget.budget
     kind = kind_of(obj)
     try:
-        if problem := _measured(obj, budget):
+        if problem := _measured(obj, steps):
             return Bounds((), (_sentence("", problem),), any_decided=False)
         if kind != POD:  # the type of a Pod is that of its template
             read(obj, type_of(kind))
         shapes = None if _is_known(kind, workloads) else found_by_shape(obj)
         templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
-        budget.spend(_TEMPLATE * len(templates))
+        steps.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
         return Bounds((), (_sentence("", "it is too large for a review to read"),), any_decided=False)
     except WrongTypeError as error:
@@ -110,7 +109,7 @@ def bounded(
     for template in templates:
         if problem := _wrong_type(template) or _unnameable(template):
             undecided.append(_sentence(template.path, problem))
-        elif commands_fit(template, allowance):
+        elif commands_fit(template, budget):
             decided.append(template)
         else:
             undecided.append(_sentence(template.path, "its commands take too long to read in a review"))
