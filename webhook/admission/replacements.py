@@ -1,7 +1,7 @@
-"""The accounts behind requests.
+"""Whether a controller creates the object of a request, to replace another: `ratcheting` never refuses that.
 
-Anybody can write an owner reference or the annotation of a mirror pod. They count only if the account of the
-request, which the API server authenticates, can be a controller's or a node's.
+Anybody can write an owner reference. It counts only if the account of the request, which the API server
+authenticates, can be a controller's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from policies.kube.json import Json
 from policies.kube.metadata import controller
 from webhook.admission.envelope import Request
 
-_NODE: Final = "system:node:"
-_NODES: Final = "system:nodes"
-_CONTROLLERS: Final = ("system:serviceaccount:", _NODE, "system:kube-")
+_CONTROLLERS: Final = ("system:serviceaccount:", "system:node:", "system:kube-")
 """Prefixes of the account names of controllers: Kubernetes' own and operators'. A person who may use an
 operator's service account is not told apart."""
 
