@@ -13,8 +13,7 @@ from policies.containers.commands import exec_command
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate, Target
 from policies.kube.json import Json, mapping
-from policies.kube.objects.pods import ContainerSpec
-from policies.kube.objects.pods import Probe as ProbeFields
+from policies.kube.objects.pods import ContainerSpec, Probe
 from policies.kube.pods import Container, Role, port_number
 
 LIVENESS: Final = "livenessProbe"
@@ -24,7 +23,7 @@ _MINUTES: Final = 300
 LENIENT: Final = 60
 """Seconds of failures. A burst of requests does not last that long."""
 _NAMES: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
-_FIELDS: Final[Mapping[str, Callable[[ContainerSpec], ProbeFields | None]]] = {
+_FIELDS: Final[Mapping[str, Callable[[ContainerSpec], Probe | None]]] = {
     LIVENESS: lambda container: container.liveness_probe,
     READINESS: lambda container: container.readiness_probe,
     STARTUP: lambda container: container.startup_probe,
@@ -39,7 +38,7 @@ class ContainerProbe(Struct, frozen=True):
     field: str
     spec: Json
     """As it is written."""
-    typed: ProbeFields
+    typed: Probe
     is_sent: bool
     """Whether the kubelet can resolve the port. An operator may add the named port."""
 
@@ -147,7 +146,7 @@ def written_probes(target: Target, *fields: str) -> Iterator[ContainerProbe]:
                     yield ContainerProbe(template, container, field, *written[field])
 
 
-def _written(template: PodTemplate) -> tuple[tuple[Container, dict[str, _Probe]], ...]:
+def _written(template: PodTemplate) -> tuple[tuple[Container, dict[str, _WrittenProbe]], ...]:
     """Each main container and native sidecar with its probes."""
     return tuple(
         (each, {field: probe for field in _NAMES if (probe := _probe(template, each, field)) is not None})
@@ -155,12 +154,12 @@ def _written(template: PodTemplate) -> tuple[tuple[Container, dict[str, _Probe]]
     )
 
 
-_Probe = tuple[Json, ProbeFields, bool]
+_WrittenProbe = tuple[Json, Probe, bool]
 """`spec`, `typed` and `is_sent` of a ContainerProbe. Without its template, which keeps them: a cycle would be
 left to the garbage collector."""
 
 
-def _probe(template: PodTemplate, container: Container, field: str) -> _Probe | None:
+def _probe(template: PodTemplate, container: Container, field: str) -> _WrittenProbe | None:
     spec, typed = container.spec.get(field), _FIELDS[field](container.typed)
     if not spec or typed is None:
         return None
