@@ -21,7 +21,7 @@ from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.objects.pods import Probe as ProbeSpec
+from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
 from policies.probes.canary import annotated_progress
@@ -35,10 +35,11 @@ TIMEOUT: Final = 30
 
 
 class ProgressCheck(NamedTuple):
-    """The handler of a liveness probe, or why there is none, as part of a sentence."""
+    """A liveness probe that runs the program, or why a container can have none."""
 
     handler: Json | None
     why_not: str = ""
+    """Half a sentence; empty if there is a handler."""
     timeout: int = TIMEOUT
     """Its timeoutSeconds."""
     plan: Json = {}  # noqa: RUF012  # read only
@@ -164,7 +165,7 @@ def asks_nothing(plan: Json) -> bool:
     return bool(plan) and not plan.get("page") and not plan.get("canaries")
 
 
-def patience_of(plan: Json, timing: ProbeSpec) -> str:
+def patience_of(plan: Json, timing: Probe) -> str:
     """How long a server without progress is left alone, such as `3 to 5 min`."""
     silence = integer(plan, "silence", default=30)
     least = silence + (timing.failures - 1) * timing.period

@@ -95,7 +95,7 @@ def probe_field(
         return f"{container_key(_PATHS[name], container)}={path}" if path else ""
 
     setting = "liveness" if program else {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
-    handler = (check.handler if check else None) or endpoint
+    handler = (program.handler if program else None) or endpoint
     return AddedField(name, timed(handler, timing), why, setting, annotation)
 
 

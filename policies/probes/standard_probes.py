@@ -54,7 +54,7 @@ _BLOCKING_FAILURES: Final = 3
 
 def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
     """Add the missing probes of serving containers, and a startupProbe to each container whose livenessProbe
-    would end the start."""
+    would end the start. In a pod that runs to completion, only an annotation adds a probe."""
     pod, changed = facts.view(obj), obj
     serving = () if pod.completes else serving_containers(pod, facts)
     for container in pod.running:
@@ -63,13 +63,13 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
             fields = list(_training_liveness(pod, container, facts))
         else:
             missing = _missing_probes(pod, container, settings, facts) if container in serving else ()
-            fields = [*missing, *_startup_of_own_liveness(pod, container, settings, facts)]
+            fields = [*missing, *_startup_before_written_liveness(pod, container, settings, facts)]
         if fields:
             added = {each.name: each.value for each in fields}
             changed = with_container(changed, container, {**container.spec, **added})
-        for name, _, reason, setting, annotation, element in fields:
-            place = f"{container.path}.{name}" + (f"[{element}]" if element else "")
-            why.give(place, reason, setting=setting, annotation=annotation)
+        for each in fields:
+            place = f"{container.path}.{each.name}" + (f"[{each.element}]" if each.element else "")
+            why.give(place, each.why, setting=each.setting, annotation=each.annotation)
     return changed
 
 
@@ -140,12 +140,12 @@ def _missing_liveness(
         watched = budget.seconds
     known = source.startswith("preset ") or annotated_progress(pod, container, facts)
     check = progress_check(pod, container, endpoint if known else None, facts, watched)
-    program = check.handler if check else None
+    program = check if check and check.handler else None
     timing = _liveness(settings, _timeout(container, settings), ready, grouped=grouped)
     if not (has_startup or delay or (watched and program)):
         yield startup_field(container, endpoint, timing, budget, settings)
-    if check and program:
-        timing = _liveness(settings, check.timeout, ready, grouped=grouped)
+    if program:
+        timing = _liveness(settings, program.timeout, ready, grouped=grouped)
     else:
         timing = _with_patience(timing, endpoint, container, settings)
     timing = replace(timing, initial_delay_seconds=delay)
@@ -161,7 +161,7 @@ def _missing_liveness(
         )
 
 
-def _startup_of_own_liveness(
+def _startup_before_written_liveness(
     pod: PodView, container: Container, settings: StandardProbes, facts: Facts
 ) -> Iterator[AddedField]:
     """A startupProbe, if the author's livenessProbe would end a start of the expected length."""
