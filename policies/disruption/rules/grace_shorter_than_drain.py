@@ -13,16 +13,17 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         spot = spot_nodes_of(template.typed.spec)
         if template.completes:
-            yield from _of_training(template, spot)
+            yield from _lost_checkpoint(template, spot)
             continue
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
-            drain = drain if drain is not None and drain.option else None
+            if drain is not None and not drain.option:
+                drain = None  # the server's default, which nobody has chosen for this pod
             if drain is not None or spot is not None:
-                yield from _of_server(template, container, drain, spot)
+                yield from _lost_requests(template, container, drain, spot)
 
 
-def _of_server(
+def _lost_requests(
     template: PodTemplate, container: Container, drain: DrainTime | None, spot: SpotNodes | None
 ) -> Findings:
     grace, sleep = template.typed.spec.grace, pre_stop_sleep(template, container)
@@ -43,23 +44,26 @@ def _of_server(
         yield Finding(
             template.at(container),
             f"Container {container.name} {' and '.join(filter(None, (sleeps, takes)))}, but "
-            f"{_taken(spot)}. The requests that are still open then are lost.",
-            "Shorten both to fit, or run the pod on nodes that aren't reclaimed.",
+            f"{_reclaimed(spot)}. The requests that are still open then are lost.",
+            f"Shorten {'both' if sleeps and takes else 'it'} to fit, or run the pod on nodes that aren't "
+            "reclaimed.",
         )
 
 
-def _of_training(template: PodTemplate, spot: SpotNodes | None) -> Findings:
+def _lost_checkpoint(template: PodTemplate, spot: SpotNodes | None) -> Findings:
     written = template.typed.spec.termination_grace_period_seconds
     if spot is not None and written is not None and written > max(spot.seconds, DEFAULT_GRACE):
         yield Finding(
             f"{template.spec_path}.terminationGracePeriodSeconds",
-            f"The pod has {written} s to end, but {_taken(spot)}. A checkpoint that takes longer is lost.",
+            f"The pod has {written} s to end, but {_reclaimed(spot)}. A checkpoint that takes longer is "
+            "lost.",
             "Save checkpoints regularly instead of only at SIGTERM. The interval is the work that a "
             "preemption can cost.",
         )
 
 
-def _taken(spot: SpotNodes) -> str:
+def _reclaimed(spot: SpotNodes) -> str:
+    """How long pods have on such nodes, as half a sentence."""
     more = f" ({spot.raised})" if spot.raised else ""
     return f"its nodes ({spot.label}) give pods {spot.seconds} s when the cloud reclaims them{more}"
 
