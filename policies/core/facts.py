@@ -133,20 +133,20 @@ class Facts:
         """The objects of a namespaced resource in the object's own namespace."""
         return self.cluster.listing(resource, self.namespace)
 
-    def objects(self, kind: type[ObjectT]) -> Objects[ObjectT] | None:
+    def objects(self, as_type: type[ObjectT]) -> Objects[ObjectT] | None:
         """The objects of a namespaced type in the object's own namespace."""
-        listing = self.listing(resource_of(kind))
-        return None if listing is None else listing.objects(kind)
+        listing = self.listing(resource_of(as_type))
+        return None if listing is None else listing.objects(as_type)
 
-    def cluster_objects(self, kind: type[ObjectT]) -> Objects[ObjectT] | None:
+    def cluster_objects(self, as_type: type[ObjectT]) -> Objects[ObjectT] | None:
         """The objects of a type that has no namespaces, or of all namespaces."""
-        listing = self.cluster.listing(resource_of(kind))
-        return None if listing is None else listing.objects(kind)
+        listing = self.cluster.listing(resource_of(as_type))
+        return None if listing is None else listing.objects(as_type)
 
-    def is_unread(self, kind: type[ObjectT]) -> bool:
+    def is_unread(self, as_type: type[ObjectT]) -> bool:
         """Whether the webhook doesn't know the objects of a type: it may not read them, or has not yet. Then
         nothing is certain that one of them could change. Files contain what they contain."""
-        return self.whole is None and self.cluster.listing(resource_of(kind)) is None
+        return self.whole is None and self.cluster.listing(resource_of(as_type)) is None
 
     def nodes(self) -> Listing | None:
         return self.cluster.listing(Resource.NODES)

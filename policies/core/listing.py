@@ -121,11 +121,10 @@ class Index(Generic[K]):
 class TypedIndex(Index[K], Generic[ObjectT, K]):
     """Groups the objects of a listing by keys that are computed from each object as a type."""
 
-    __slots__ = ("kind",)
+    __slots__ = ()
 
-    def __init__(self, kind: type[ObjectT], keys: Callable[[ObjectT], Iterable[K]]) -> None:
-        super().__init__(lambda obj: keys(read(obj, kind)))
-        self.kind = kind
+    def __init__(self, as_type: type[ObjectT], keys: Callable[[ObjectT], Iterable[K]]) -> None:
+        super().__init__(lambda obj: keys(read(obj, as_type)))
 
 
 class Listing(Sequence[Json]):
@@ -157,9 +156,9 @@ class Listing(Sequence[Json]):
         """`function(self)`, computed once. The function is the key, so pass no lambda."""
         return self._cache.once(function, self)
 
-    def objects(self, kind: type[ObjectT]) -> Objects[ObjectT]:
+    def objects(self, as_type: type[ObjectT]) -> Objects[ObjectT]:
         """The objects as a type, of which each is converted once."""
-        return self._cache.once_for(kind, Objects, self, kind)
+        return self._cache.once_for(as_type, Objects, self, as_type)
 
     def by(self, index: Index[K]) -> Groups[K]:
         """The groups of an index, inherited from the previous listing if that had them."""
@@ -173,10 +172,10 @@ class Listing(Sequence[Json]):
 class Objects(Generic[ObjectT]):
     """The objects of a listing as a type. Each is converted when it is asked for."""
 
-    __slots__ = ("_kind", "_known", "listing")
+    __slots__ = ("_known", "_type", "listing")
 
-    def __init__(self, listing: Listing, kind: type[ObjectT]) -> None:
-        self.listing, self._kind = listing, kind
+    def __init__(self, listing: Listing, as_type: type[ObjectT]) -> None:
+        self.listing, self._type = listing, as_type
         self._known: dict[int, ObjectT] = {}
 
     def __len__(self) -> int:
@@ -206,7 +205,7 @@ class Objects(Generic[ObjectT]):
         """An object of the listing as the type."""
         known = self._known.get(id(obj))  # the listing keeps the object, so no other one gets its id
         if known is None:
-            known = self._known[id(obj)] = read(obj, self._kind)
+            known = self._known[id(obj)] = read(obj, self._type)
         return known
 
 

@@ -116,6 +116,6 @@ def _resources() -> dict[type[Object], Resource]:
     }
 
 
-def resource_of(kind: type[Object]) -> Resource:
+def resource_of(as_type: type[Object]) -> Resource:
     """The resource of a type, such as that of `Service`; `Replicated` is the type of all workloads."""
-    return _resources()[kind]
+    return _resources()[as_type]

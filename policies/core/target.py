@@ -175,11 +175,11 @@ class Target:
     def spec(self) -> Json:
         return mapping(self.obj, "spec")
 
-    def read(self, kind: type[T]) -> T:
+    def read(self, as_type: type[T]) -> T:
         """The object as the type of its kind or a base of that. Raises WrongTypeError; in a review the object
         is undecided then."""
         typed = self._typed
-        return typed if isinstance(typed, kind) else read(self.obj, kind)
+        return typed if isinstance(typed, as_type) else read(self.obj, as_type)
 
     @lazy
     def _typed(self) -> Object:

@@ -31,15 +31,15 @@ class WrongTypeError(Exception):
         self.path, self.problem = path, problem
 
 
-def read(obj: Json, kind: type[T]) -> T:
+def read(obj: Json, as_type: type[T]) -> T:
     """The object as a type, without the fields that the type does not have. Raises WrongTypeError."""
     try:
-        return msgspec.convert(obj, kind)
+        return msgspec.convert(obj, as_type)
     except msgspec.ValidationError:
         pass
     cleaned = without_nulls(obj)
     try:
-        return msgspec.convert(cleaned, kind)
+        return msgspec.convert(cleaned, as_type)
     except msgspec.ValidationError as error:
         raise _wrong_type(cleaned, str(error)) from None
 
@@ -85,9 +85,9 @@ def _name_of(value: object) -> str:
     return _NAMES.get(type(value), "object" if isinstance(value, dict) else "array")
 
 
-def readable(obj: Json, kind: type[T]) -> T | None:
+def readable(obj: Json, as_type: type[T]) -> T | None:
     """The object as a type; None if it cannot be read, which the review of the object itself reports."""
     try:
-        return read(obj, kind)
+        return read(obj, as_type)
     except WrongTypeError:
         return None
