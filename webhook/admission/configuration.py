@@ -263,29 +263,29 @@ class Config:
         """The settings in force for an object. `namespace_labels` None: unknown."""
         if not self.webhook.overrides:
             return self._base
-        results = [
+        selections = [
             _selects(each, obj, namespace, namespace_labels)
             if each.until is None or each.until >= self.today
             else False
             for each in self.webhook.overrides
         ]
-        matched = frozenset(index for index, result in enumerate(results) if result)
-        undecided = frozenset(index for index, result in enumerate(results) if result is None)
+        matched = frozenset(index for index, selected in enumerate(selections) if selected)
+        undecided = frozenset(index for index, selected in enumerate(selections) if selected is None)
         key = (matched, undecided)
         if key not in self._by_match:
             if len(self._by_match) >= REMEMBERED:
                 self._by_match.clear()
-            alternatives = tuple(self._compile(matched | {index}) for index in undecided)
-            self._by_match[key] = msgspec.structs.replace(self._compile(matched), alternatives=alternatives)
+            alternatives = tuple(self._under(matched | {index}) for index in undecided)
+            self._by_match[key] = msgspec.structs.replace(self._under(matched), alternatives=alternatives)
         return self._by_match[key]
 
     @cached_property
     def _base(self) -> Effective:
         """The settings in force without overrides."""
-        return self._compile(())
+        return self._under(())
 
-    def _compile(self, matched: Iterable[int]) -> Effective:
-        """The base settings with the matching overrides over them: the last one that sets an id wins."""
+    def _under(self, matched: Iterable[int]) -> Effective:
+        """The settings in force under the overrides with these indices: the last one that sets an id wins."""
         matched = sorted(matched)
         profile, modes = self.rules.profile, self._explicit_modes()
         values = {each.settings: default_settings(each.settings) for each in registry.mutators().values()}
@@ -351,6 +351,8 @@ def _any_glob(globs: Iterable[str], name: str) -> bool:
 def _selects(
     override: Override, obj: Json, namespace: str, namespace_labels: Mapping[str, str] | None
 ) -> bool | None:
+    """Whether an override applies to an object; None if it depends on labels of the namespace that are
+    unknown."""
     if override.namespaces and not _any_glob(override.namespaces, namespace):
         return False
     if override.object_selector is not None and not override.object_selector.matches(labels_of(obj)):
