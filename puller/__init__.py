@@ -11,6 +11,7 @@ its whole state, and `reconcile` is the loop that takes these steps.
 | who runs the steps, how many at a time, when again | `reconcile`, with `workqueue` |
 | what a step does | `actions` |
 | how models lie on the disk: markers, swaps, leftovers | `store` |
+| how files are flushed, replaced and removed | `files` |
 | how files arrive | `storage` |
 | how models are loaded and unloaded | `servers` |
 | when the pod is ready | `status` |

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from puller import plan
+from puller.files import write_atomically
 from puller.log import logger
 from puller.metrics import PullerMetrics
 from puller.model_config import DesiredModels, SpecError
@@ -24,7 +25,6 @@ from puller.reasons import StatusReason
 from puller.servers.base import ServerHealth
 from puller.storage.base import FetchProgress, in_thread
 from puller.storage.fetch import Fetch
-from puller.store import write_atomically
 
 STATUS_FILE = ".status.json"
 

@@ -22,10 +22,11 @@ from typing import Any
 
 import orjson
 
+from puller.files import remove_tree
 from puller.log import logger
 from puller.reasons import StatusReason
 from puller.servers.base import HttpServer, ServerError, ServerHealth, Timeouts, json_object, poll
-from puller.store import MARKER, WORK, remove_tree
+from puller.store import MARKER, WORK
 
 ADAPTER = "adapter_config.json"
 """PEFT writes it for every adapter, and the servers read it."""

@@ -9,9 +9,9 @@ import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
+from puller.files import read_regular, write_atomically
 from puller.reasons import StatusReason
 from puller.servers.base import HttpServer, ServerError, ServerHealth, Timeouts, json_object, poll
-from puller.store import read_regular, write_atomically
 
 CONFIG_NAME = "models.config"
 

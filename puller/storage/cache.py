@@ -26,11 +26,11 @@ from pathlib import Path
 
 import orjson
 
+from puller.files import flush_tree, read_regular, remove_tree, sync, tree_size, write_file
 from puller.log import logger
 from puller.model_config import ModelSpec, without_secrets
 from puller.storage import local
 from puller.storage.base import FetchProgress, StorageError
-from puller.store import flush_tree, read_regular, remove_tree, sync, tree_size, write_file
 
 STALE = 120.0
 """Seconds without a renewal after which a lock is taken over."""

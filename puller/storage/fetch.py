@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from puller.files import remove_tree, tree_size
 from puller.log import logger
 from puller.model_config import ModelSpec
 from puller.reasons import BAD_CONTENT, NO_ROOM, StatusReason
@@ -28,7 +29,7 @@ from puller.storage.disk_budget import DiskBudget
 from puller.storage.objects import Layer, RemoteObject, StoredContent, archive_kind
 from puller.storage.resumable_download import Transfer, chunks, write_at
 from puller.storage.source import over_web, resolve
-from puller.store import archive_dir, remove_tree, tree_size
+from puller.store import archive_dir
 
 if TYPE_CHECKING:
     from obstore import Bytes

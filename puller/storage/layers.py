@@ -6,11 +6,11 @@ import os
 import posixpath
 from dataclasses import dataclass, field
 
+from puller.files import remove_tree
 from puller.reasons import StatusReason
 from puller.storage.archive import Unpacker
 from puller.storage.base import StorageError, safe_path
 from puller.storage.objects import selected
-from puller.store import remove_tree
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from puller.store import remove_tree
+from puller.files import remove_tree
 from tests.e2e.puller.sidecar import Sidecar
 from tests.puller.fakes import FaultStore, tarred, until
 from tests.puller.storage.test_archive import zip_file
-from tests.puller.test_store import nested
+from tests.puller.test_files import nested
 
 pytestmark = pytest.mark.e2e
 
