@@ -80,8 +80,8 @@ def port_number(container: ContainerSpec, port: object) -> int | None:
     return port if type(port) is int and 0 < port < 65536 else None
 
 
-def every(period: int, timeout: int, failures: int) -> Probe:
-    """The numbers of a probe, in seconds and counts; `timed` gives it a handler."""
+def probe_every(period: int, timeout: int, failures: int) -> Probe:
+    """A probe without a handler, by its numbers in seconds and counts; `timed` adds them to a handler."""
     return Probe(period_seconds=period, timeout_seconds=timeout, failure_threshold=failures)
 
 

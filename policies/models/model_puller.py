@@ -20,7 +20,7 @@ from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room, labels_of
-from policies.kube.pods import Container, containers, every, port_number, timed
+from policies.kube.pods import Container, containers, port_number, probe_every, timed
 from policies.kube.quantities import parse_quantity
 from policies.models.model_puller_settings import ModelPuller, ReadyWhen, Scheme, Sidecar
 from policies.models.pulling import SERVERS, ModelPull, PullError, claims_of, pull_of
@@ -311,17 +311,17 @@ def _probes(pod: Json, pull: ModelPull, settings: ModelPuller, facts: Facts, *, 
     view = facts.view(pod)
     grouped = in_leader_worker_set(view.typed.metadata)
     factor = GROUP_FACTOR if grouped else 1  # a restart recreates the whole group
-    probes: Json = {"livenessProbe": timed(live, every(20, 5, 6 * factor))}
+    probes: Json = {"livenessProbe": timed(live, probe_every(20, 5, 6 * factor))}
     if pull.server != "none" and leads(view, facts) in (Waits.YES, Waits.UNKNOWN):
         return probes  # the server loads nothing before its workers exist, and they wait for this pod
     if not view.completes:
         # With `first`, a ready sidecar stays ready: a hung puller is restarted before the pod gets unready.
         failures = 36 * factor if settings.ready_when is ReadyWhen.FIRST else 3
-        probes["readinessProbe"] = timed(ready, every(5, 5, failures))
+        probes["readinessProbe"] = timed(ready, probe_every(5, 5, failures))
     elif native and settings.jobs_wait and pull.server == "none":
         # The containers after a native sidecar wait for its startupProbe. A server among them could never
         # load the models, so the probe is added only without a server.
-        probes["startupProbe"] = timed(ready, every(5, 5, _A_DAY // 5))
+        probes["startupProbe"] = timed(ready, probe_every(5, 5, _A_DAY // 5))
     return probes
 
 

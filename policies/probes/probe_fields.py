@@ -18,7 +18,7 @@ from policies.core.reasons import Lazy, in_words
 from policies.kube.json import Json, dig, text
 from policies.kube.names import is_label_key
 from policies.kube.objects.pods import Probe
-from policies.kube.pods import Container, every, timed
+from policies.kube.pods import Container, probe_every, timed
 from policies.probes.health import ANNOTATION, FALLBACK, MIRRORED
 from policies.probes.liveness_program import ProgressCheck, asked_by, patience_of
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
@@ -111,7 +111,7 @@ def startup_field(
     timeout = max(settings.timeout, live.timeout)
     period = max(settings.startup_period, timeout)
     failures = min(-(-max(budget.seconds, live.startup_deadline) // period), MAX_FAILURES)
-    timing = every(period, timeout, failures)
+    timing = probe_every(period, timeout, failures)
     seconds = timing.give_up
 
     def annotation() -> str:

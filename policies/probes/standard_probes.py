@@ -21,7 +21,7 @@ from policies.core.reasons import UNREAD, Reasons, in_words, times
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, maps
 from policies.kube.objects.pods import Probe
-from policies.kube.pods import Container, Role, every, with_container
+from policies.kube.pods import Container, Role, probe_every, with_container
 from policies.kube.quantities import whole_number
 from policies.probes.advice import advise
 from policies.probes.canary import annotated_progress, body_variable
@@ -202,7 +202,7 @@ def _readiness(settings: StandardProbes, timeout: int, live: Probe | None) -> Pr
     if live is not None and period * failures >= live.give_up:
         period = max(1, min(period, live.give_up // (failures + 1)))
         failures = max(1, min(failures, (live.give_up - 1) // period))
-    return every(period, min(timeout, period), failures)
+    return probe_every(period, min(timeout, period), failures)
 
 
 def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, grouped: bool) -> Probe:
@@ -212,7 +212,7 @@ def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, gr
     timeout = max(timeout, known.timeout)
     period = max(settings.liveness_period, timeout, known.period)
     failures = max(settings.liveness_failures, shortest // period + 1)
-    return every(period, timeout, min(failures * (GROUP_FACTOR if grouped else 1), MAX_FAILURES))
+    return probe_every(period, timeout, min(failures * (GROUP_FACTOR if grouped else 1), MAX_FAILURES))
 
 
 def _with_patience(timing: Probe, endpoint: Json, container: Container, settings: StandardProbes) -> Probe:
@@ -223,10 +223,10 @@ def _with_patience(timing: Probe, endpoint: Json, container: Container, settings
     timeout, silence = server.preset.live_timeout or 0, server.preset.live_silence
     if timeout > timing.timeout:
         period = max(timing.period, timeout)
-        timing = every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
+        timing = probe_every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
     longest = server.configured(server.preset.live_silence_flags, ()) if silence else None
     silence = min(max(silence, whole_number(longest, 5) or 0), MAX_START)
-    return every(timing.period, timing.timeout, max(timing.failures, -(-silence // timing.period)))
+    return probe_every(timing.period, timing.timeout, max(timing.failures, -(-silence // timing.period)))
 
 
 def _budget(
