@@ -28,7 +28,7 @@ from webhook.admission.projection import project
 from webhook.admission.ratcheting import OldObject, known_changes, ratchet
 from webhook.admission.review import Review
 from webhook.admission.rules import judge, notes_about_annotations
-from webhook.admission.scope import in_scope, left_alone
+from webhook.admission.scope import coverage_out_of_scope, in_scope
 
 
 def decide(review: Review) -> Decision:
@@ -75,7 +75,7 @@ def validate(review: Review) -> Decision:
     """All findings about the object, each with its mode."""
     obj, config = review.object, review.config
     if not in_scope(review.request, config):
-        return Decision(obj, coverage=left_alone(review.request, config))
+        return Decision(obj, coverage=coverage_out_of_scope(review.request, config))
     bounds = review.bounds
     covered = bounds.coverage(obj, config.workloads)
     decision = Decision(obj, owned=review.owned, docs_url=config.webhook.docs_url, coverage=covered)

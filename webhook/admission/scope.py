@@ -48,7 +48,7 @@ def is_mirror_pod(request: Request) -> bool:
     return not request.username or (request.username.startswith(_NODE) and _NODES in request.groups)
 
 
-def left_alone(request: Request, config: Config) -> Coverage:
+def coverage_out_of_scope(request: Request, config: Config) -> Coverage:
     """The coverage of an object that is not reviewed, with the reason."""
     kind = kind_of(request.object or {})
     if not config.webhook.namespaces.covers(request.namespace):
