@@ -108,7 +108,7 @@ class Decision(Struct, frozen=True):
         return once_each(each for each in self.results if each.denies)
 
     @property
-    def failures(self) -> list[Crash]:
+    def distinct_crashes(self) -> list[Crash]:
         """The crashes, each once: a mutator that crashes in its changes often does so in its advice."""
         return list({(crash.id, crash.error): crash for crash in self.crashes}.values())
 

@@ -68,7 +68,7 @@ def respond(decision: Decision) -> Response:
 
 def warnings_of(decision: Decision) -> Iterator[str]:
     """The warnings of an answer. Findings and changes are left out if a controller sent the request."""
-    for crash in decision.failures:
+    for crash in decision.distinct_crashes:
         yield f"{crash.id}: it failed on this object and was skipped ({crash.error}). Please report it"
     yield from decision.notes
     if decision.owned:

@@ -55,7 +55,7 @@ def record(review: Reviewed) -> Json:
             }
             for result in decision.results
         ],
-        "failures": [{"id": crash.id, "error": crash.error} for crash in decision.failures],
+        "failures": [{"id": crash.id, "error": crash.error} for crash in decision.distinct_crashes],
         "notes": list(decision.notes),
         "mutations": review.mutations,
         "reasons": [

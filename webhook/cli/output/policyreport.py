@@ -115,7 +115,7 @@ def results_of(review: Reviewed) -> Iterator[Json]:
         yield _result(change.policy, outcome, message, resources, severity=severity, properties=properties)
     if review.unread:
         yield _result(COVERAGE, "skip", review.unread, resources, severity="low")
-    for crash in review.decision.failures:
+    for crash in review.decision.distinct_crashes:
         yield _result(crash.id, "error", f"It failed on this object: {crash.error}", resources)
 
 

@@ -47,7 +47,7 @@ def pieces(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[str]:
     seen: Counter[str] = Counter()
     for review in reviews:
         results += [_result(review, result, ids, seen) for result in review.decision.results]
-        for crash in review.decision.failures:
+        for crash in review.decision.distinct_crashes:
             message = f"{crash.id} failed on {review.title}: {crash.error}"
             notifications.append(_notification(review, "error", message))
         if review.unread:

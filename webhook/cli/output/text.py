@@ -191,7 +191,7 @@ def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
 
 def note_lines(review: Reviewed) -> Iterator[Line]:
     """Crashes, unread parts and notes."""
-    for crash in review.decision.failures:
+    for crash in review.decision.distinct_crashes:
         yield f"  ! {crash.id} failed on this object: {crash.error}", "red"
     if review.unread:
         yield from _wrapped("! ", review.unread, "yellow")

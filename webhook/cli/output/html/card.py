@@ -40,7 +40,7 @@ def card(review: Reviewed, strict: Decision, pods: Iterable[tuple[PodTemplate, F
     written = review.document.origin or Origin(dump(_described(review.document.obj)))
     shown = {
         "notes": [
-            *(f"{crash.id} failed on this object: {crash.error}" for crash in decision.failures),
+            *(f"{crash.id} failed on this object: {crash.error}" for crash in decision.distinct_crashes),
             *decision.notes,
             *filter(None, [review.unread]),
         ],
