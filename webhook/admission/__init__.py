@@ -13,7 +13,7 @@
 | which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
 | who sent the request: whose pods are never refused, who reads no warnings | `replacements` |
-| what the result is | `decision` |
+| what the result is, and which of its findings an answer has | `decision` |
 | how it is said | `messages` |
 | how long warnings may be, and the bytes of an answer | `answer_encoding` |
 | how a patch and the annotation on the pod are made | `json_patch`, `changed_annotation` |

@@ -8,28 +8,24 @@ every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from policies.commands import BudgetSpent, StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.annotations import DOMAIN, EXEMPT
 from policies.core.completing import Find
 from policies.core.coverage import Coverage, coverage, has_no_pods
-from policies.core.finding import Finding
 from policies.core.pod_templates import pod_templates
 from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import MAX_LEVELS, Json
-from policies.kube.names import shortened
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.reading import WrongTypeError, read
-from webhook.admission.decision import Result
 
 STEPS: Final = 60_000
 """The budget of a review, in steps of about a microsecond: `/healthz` waits no longer. The costliest of 6,500
@@ -189,30 +185,3 @@ def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
     every = tuple(sentences)
     more = len(every) - most
     return every if more <= 0 else (*every[:most], f"and {more:,} more pod templates are not decided")
-
-
-MAX_RESULTS: Final = 50
-"""Findings in an answer; refusals come first."""
-_MAX_LENGTH: Final = 2000
-"""Characters of a finding's text, which may contain names of any length."""
-
-
-def with_short_texts(finding: Finding) -> Finding:
-    """The finding with texts of bounded length."""
-    if len(finding.message) <= _MAX_LENGTH and len(finding.hint) <= _MAX_LENGTH:
-        return finding
-    message, hint = shortened(finding.message, _MAX_LENGTH), shortened(finding.hint, _MAX_LENGTH)
-    return replace(finding, message=message, hint=hint)
-
-
-def most_important(
-    results: Sequence[Result], notes: Sequence[str]
-) -> tuple[tuple[Result, ...], tuple[str, ...]]:
-    """The first MAX_RESULTS results, refusals preferred, in their order; and the notes, with one that counts
-    the rest."""
-    more = len(results) - MAX_RESULTS
-    if more <= 0:
-        return tuple(results), tuple(notes)
-    order = sorted(range(len(results)), key=lambda index: not results[index].denies)
-    kept = tuple(results[index] for index in sorted(order[:MAX_RESULTS]))
-    return kept, (*notes, f"{MAX_RESULTS} of {len(results):,} findings are shown")

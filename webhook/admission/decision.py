@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from policies.core.coverage import Coverage
 from policies.core.finding import Finding, Mode
 from policies.core.reasons import UNREAD, Reasons
 from policies.kube.json import Json
+from policies.kube.names import shortened
 from webhook.admission.json_patch import Operation
 
 
@@ -65,6 +67,33 @@ def once_each(results: Iterable[Result]) -> list[Result]:
         first = found.get(key)
         found[key] = each if first is None else replace(first, also=(*first.also, each.finding.path))
     return list(found.values())
+
+
+MAX_RESULTS: Final = 50
+"""Findings in an answer; refusals come first."""
+_MAX_LENGTH: Final = 2000
+"""Characters of a finding's text, which may contain names of any length."""
+
+
+def with_short_texts(finding: Finding) -> Finding:
+    """The finding with texts of bounded length."""
+    if len(finding.message) <= _MAX_LENGTH and len(finding.hint) <= _MAX_LENGTH:
+        return finding
+    message, hint = shortened(finding.message, _MAX_LENGTH), shortened(finding.hint, _MAX_LENGTH)
+    return replace(finding, message=message, hint=hint)
+
+
+def most_important(
+    results: Sequence[Result], notes: Sequence[str]
+) -> tuple[tuple[Result, ...], tuple[str, ...]]:
+    """The first MAX_RESULTS results, refusals preferred, in their order; and the notes, with one that counts
+    the rest."""
+    more = len(results) - MAX_RESULTS
+    if more <= 0:
+        return tuple(results), tuple(notes)
+    order = sorted(range(len(results)), key=lambda index: not results[index].denies)
+    kept = tuple(results[index] for index in sorted(order[:MAX_RESULTS]))
+    return kept, (*notes, f"{MAX_RESULTS} of {len(results):,} findings are shown")
 
 
 class Crash(Struct, frozen=True):

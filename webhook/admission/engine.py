@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from policies.core.finding import Mode
 from policies.kube.group_kinds import POD
-from webhook.admission.bounds import most_important
 from webhook.admission.changed_annotation import annotated
-from webhook.admission.decision import Decision
+from webhook.admission.decision import Decision, most_important
 from webhook.admission.json_patch import diff
 from webhook.admission.mutators import fold, mutators_of
 from webhook.admission.projection import project

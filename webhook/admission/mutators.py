@@ -14,9 +14,8 @@ from policies.core.reasons import Reasons
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.admission.bounds import with_short_texts
 from webhook.admission.configuration import Effective
-from webhook.admission.decision import Change, Decision, Result, crash_from
+from webhook.admission.decision import Change, Decision, Result, crash_from, with_short_texts
 from webhook.admission.exemptions import Exemptions
 from webhook.admission.json_patch import diff
 from webhook.admission.review import Context

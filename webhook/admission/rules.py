@@ -23,8 +23,8 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from webhook.admission.bounds import allowance, bounded, with_short_texts
-from webhook.admission.decision import Crash, Result, crash_from, not_denying
+from webhook.admission.bounds import allowance, bounded
+from webhook.admission.decision import Crash, Result, crash_from, not_denying, with_short_texts
 from webhook.admission.exemptions import Exemptions, may_exempt
 from webhook.admission.projection import Projection, project
 from webhook.admission.review import Context, Review

@@ -15,9 +15,9 @@ from policies.kube.names import listed
 from tests.calls import calls
 from tests.hostile.objects import HOSTILE, Json, Made, deployment, pod, server
 from tests.manifests import manifest
-from webhook.admission import bounds, engine, messages
+from webhook.admission import engine, messages
 from webhook.admission.bounds import MAX_ANNOTATION_LENGTH, MAX_EXEMPTION_LENGTH, STEPS, allowance, bounded
-from webhook.admission.decision import Decision
+from webhook.admission.decision import MAX_RESULTS, Decision
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
 from webhook.config.load import load
@@ -89,7 +89,7 @@ def test_work_grows_no_faster_than_the_object_and_what_is_undecided_is_admitted(
 def assert_undecided_is_admitted(mutated: Decision, judged: Decision) -> None:
     """The object is decided, or admitted unchanged and the user learns of it."""
     if not judged.notes or "isn't reviewed" not in judged.notes[0]:
-        assert len(judged.results) <= bounds.MAX_RESULTS
+        assert len(judged.results) <= MAX_RESULTS
         return
     assert mutated.patch == ()
     assert judged.allowed
@@ -179,7 +179,7 @@ def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
 def test_refusals_come_before_other_findings() -> None:
     harmless = [server(f"c{n}", livenessProbe=LOCAL) for n in range(150)]
     _, judged = decided(deployment(pod(*harmless, server("last", livenessProbe=EXTERNAL))))
-    assert len(judged.results) == bounds.MAX_RESULTS
+    assert len(judged.results) == MAX_RESULTS
     assert [result.rule for result in judged.results if result.denies] == ["liveness-external-dependency"]
     assert judged.notes[-1].startswith("50 of ")
 

@@ -23,9 +23,8 @@ from policies.kube.json import Json, dig, replaced, text
 from policies.kube.pods import Role
 from tests.calls import calls
 from tests.manifests import manifest
-from webhook.admission import bounds
 from webhook.admission.configuration import Config
-from webhook.admission.decision import Decision
+from webhook.admission.decision import MAX_RESULTS, Decision
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
 from webhook.admission.review import Review
@@ -346,7 +345,7 @@ def test_the_work_grows_with_the_object_and_not_with_its_square() -> None:
         jobset = {"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "spec": {"replicatedJobs": jobs}}
         decisions: list[Decision] = []
         count = calls(lambda: decisions.append(validate(Review(request(jobset), load({}), NoCluster()))))
-        assert len(decisions[0].results) == min(groups, bounds.MAX_RESULTS)
+        assert len(decisions[0].results) == min(groups, MAX_RESULTS)
         return count
 
     assert work(100) < 5 * work(25)
