@@ -5,7 +5,7 @@
 | what a rule and a mutator are | `contracts`; `registry` finds them and knows the removed ones |
 | what a rule reads of the object | `target`, `pod_view`, whose features decide whether it is called |
 | where an object has its pod templates | `pod_templates` |
-| which pods another object completes | `completing`, `kserve`, `trainer` |
+| which object completes the pods of another, as their base | `pod_bases`, `kserve`, `trainer` |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, with its mode |
 | why a field is added | `reasons` |

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core import data
-from policies.core.completing import reference_of
+from policies.core.pod_bases import reference_of
 from policies.core.pod_templates import MAX_EMBEDDED, pod_templates
 from policies.core.settings import Field, Model
 from policies.core.shapes import Shapes

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from policies.core.completing import Completed
 from policies.core.composing import OF_A_POD, OTHER_OBJECT, merged_map, without_nulls
+from policies.core.pod_bases import BasedPod
 from policies.core.workloads import KSERVE_CONTAINER
 from policies.kube.json import Json, indexed_maps, integer, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of
@@ -30,7 +30,7 @@ _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*\.(Name|Namespace)\s*-?\}\}")
 _TAG: Final = re.compile(r"(:([\w.\-_]*))$")
 
 
-def served(obj: Json, runtime: Json) -> Iterator[Completed]:
+def served(obj: Json, runtime: Json) -> Iterator[BasedPod]:
     given, predictor = mapping(runtime, "spec"), mapping(obj, "spec", "predictor")
     if given.get("disabled") is True:
         return
@@ -49,7 +49,7 @@ def served(obj: Json, runtime: Json) -> Iterator[Completed]:
         origins["spec.containers[0].image"] = f"{at}.model.runtimeVersion"
     _other_containers(spec, origins, given, predictor, at)
     reads = (f"{at}.model",)
-    yield Completed(spec, metadata, origins, f"{at}.model", reads, (at, f"{at}.model"))
+    yield BasedPod(spec, metadata, origins, f"{at}.model", reads, (at, f"{at}.model"))
     worker, workers = mapping(given, "workerSpec"), predictor.get("workerSpec")
     if isinstance(workers, dict) and worker:
         place = f"{at}.workerSpec"
@@ -57,7 +57,7 @@ def served(obj: Json, runtime: Json) -> Iterator[Completed]:
         below = _Located(worker, f"{OTHER_OBJECT}spec.workerSpec")
         made = _of_runtime(obj, below, _Located(workers, place), _WORKER, first)
         if made is not None:
-            yield Completed(made[0], metadata, made[1], place, reads, (place,))
+            yield BasedPod(made[0], metadata, made[1], place, reads, (place,))
 
 
 class _Located(NamedTuple):

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from policies.core.completing import POD_TEMPLATE, Base, Completed, Find, base_of
 from policies.core.composing import OTHER_OBJECT, composed_pod, patched_pod
 from policies.core.groups import leader_of
 from policies.core.kserve import served, with_own_readiness
+from policies.core.pod_bases import POD_TEMPLATE, Base, BasedPod, Find, base_of
 from policies.core.pod_view import PodView
 from policies.core.seldon import Graphs
 from policies.core.target import PodTemplate
@@ -22,7 +22,7 @@ from policies.core.trainer import trained
 from policies.core.workloads import (
     KSERVE_CONTAINER,
     ClaimUri,
-    Completion,
+    CompletedBy,
     Composed,
     Shape,
     TemplatePatch,
@@ -50,16 +50,16 @@ def pod_templates(
     found = tuple(_templates(obj, (), workload, workloads, MAX_EMBEDDED))
     if find is not None and workload.completed_by is not None:
         base = base_of(obj, workload, namespace, find)
-        pods = _completed(obj, workload, base) if base is not None else []
+        pods = _based_pods(obj, workload, base) if base is not None else []
         replaced_at = {path for each in pods for path in each.replaces}
         rest = (each for each in found if each.path not in replaced_at)
-        found = (*(_completed_template(obj, workload, each, base) for each in pods), *rest)
+        found = (*(_based_template(obj, workload, each, base) for each in pods), *rest)
     for entry in workload.claims:
         found = tuple(_with_claims(obj, found, entry))
     if not workload.accepts_all(obj):
         graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
         found = tuple(_with_given_fields(each, graphs) for each in found)
-    if workload.completed_by is Completion.SERVING_RUNTIME:
+    if workload.completed_by is CompletedBy.SERVING_RUNTIME:
         found = tuple(_with_own_readiness(obj, each) for each in found)
     return found
 
@@ -125,7 +125,7 @@ def _with_given_fields(template: PodTemplate, graphs: Graphs | None) -> PodTempl
     return template if pod is template.pod else replace(template, view=PodView(pod))
 
 
-def _completed_template(obj: Json, workload: Workload, each: Completed, base: Base | None) -> PodTemplate:
+def _based_template(obj: Json, workload: Workload, each: BasedPod, base: Base | None) -> PodTemplate:
     view = PodView(_pod(obj, workload, each.metadata, each.spec))
     return PodTemplate(
         view,
@@ -140,19 +140,19 @@ def _completed_template(obj: Json, workload: Workload, each: Completed, base: Ba
     )
 
 
-def _completed(obj: Json, workload: Workload, base: Base) -> list[Completed]:
-    """The completed pods of a workload; empty if its operator creates none."""
+def _based_pods(obj: Json, workload: Workload, base: Base) -> list[BasedPod]:
+    """The pods of a workload, made from its base; empty if its operator creates none."""
     match workload.completed_by:
-        case Completion.SERVING_RUNTIME:
+        case CompletedBy.SERVING_RUNTIME:
             return list(served(obj, base.obj))
-        case Completion.TRAINING_RUNTIME:
+        case CompletedBy.TRAINING_RUNTIME:
             return list(trained(obj, base.obj))
-        case Completion.TEMPLATE:
+        case CompletedBy.TEMPLATE:
             return list(_of_template(base))
     return []
 
 
-def _of_template(base: Base) -> Iterator[Completed]:
+def _of_template(base: Base) -> Iterator[BasedPod]:
     """The template of another workload, as Argo Rollouts v1.8 uses it (rollout/templateref.go)."""
     steps = ("template",) if base.kind == POD_TEMPLATE else ("spec", "template")
     template = dig(base.obj, *steps)
@@ -161,7 +161,7 @@ def _of_template(base: Base) -> Iterator[Completed]:
     at = OTHER_OBJECT + ".".join(steps)
     origins: Mapping[str, str] = {"": at, "spec": f"{at}.spec", "metadata": f"{at}.metadata"}
     spec, metadata = mapping(template, "spec"), mapping(template, "metadata")
-    yield Completed(spec, metadata, origins, base.at, (base.at,), ())
+    yield BasedPod(spec, metadata, origins, base.at, (base.at,), ())
 
 
 def _element(steps: Steps) -> Steps:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from policies.core.completing import Base
 from policies.core.composing import OTHER_OBJECT, Origins, origin_of
+from policies.core.pod_bases import Base
 from policies.core.pod_view import PodView
 from policies.core.workloads import Shape, Workload
 from policies.kube.cache import Cache, lazy

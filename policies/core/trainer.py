@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.completing import Completed
 from policies.core.composing import OTHER_OBJECT, merged_list, merged_map, without_nulls
+from policies.core.pod_bases import BasedPod
 from policies.kube.json import Json, indexed_maps, mapping, maps, text
 from policies.kube.metadata import labels_of
 
@@ -18,7 +18,7 @@ _STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _NODE: Final = "node"
 
 
-def trained(obj: Json, runtime: Json) -> Iterator[Completed]:
+def trained(obj: Json, runtime: Json) -> Iterator[BasedPod]:
     spec = mapping(obj, "spec")
     for index, job in indexed_maps(runtime, "spec", "template", "spec", "replicatedJobs"):
         at = f"{OTHER_OBJECT}spec.template.spec.replicatedJobs[{index}].template.spec.template"
@@ -42,7 +42,7 @@ def trained(obj: Json, runtime: Json) -> Iterator[Completed]:
         path = f"spec.runtimeRef.{text(job, 'name') or index}"
         metadata = mapping(template, "metadata")
         if pod.get("containers"):
-            yield Completed(pod, metadata, origins, path, reads, ("spec.trainer",))
+            yield BasedPod(pod, metadata, origins, path, reads, ("spec.trainer",))
 
 
 def _runtime_patches(spec: Json, name: str) -> Iterator[tuple[str, Json]]:

@@ -36,7 +36,7 @@ class Restarts(StrEnum):
     """The pod is retried as the workload's retry settings define."""
 
 
-class Completion(StrEnum):
+class CompletedBy(StrEnum):
     """How another object, which the workload names, completes its pods."""
 
     SERVING_RUNTIME = "serving-runtime"
@@ -220,7 +220,7 @@ class Workload(Model):
     claims: tuple[ClaimUri, ...] = Field(
         (), description="claims that the operator mounts because a URI names them, next to those in volumes"
     )
-    completed_by: Completion | None = Field(
+    completed_by: CompletedBy | None = Field(
         None,
         description="how an object that the workload names completes its pods: `serving-runtime`, "
         "`training-runtime` or `template`; findings in the merged pods are never refused. If that object is "

@@ -16,8 +16,8 @@ from msgspec import Struct
 from policies.commands import BudgetSpent, StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.annotations import DOMAIN, EXEMPT
-from policies.core.completing import Find
 from policies.core.coverage import Coverage, coverage, has_no_pods
+from policies.core.pod_bases import Find
 from policies.core.pod_templates import pod_templates
 from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT, misspelt_annotations
-from policies.core.completing import Base
 from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding, Mode
 from policies.core.lives import run_of
+from policies.core.pod_bases import Base
 from policies.core.pod_view import PodFeature
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from policies.core import registry
 from policies.core.annotations import EXEMPT, MODEL_CONFIG, POLICY_LABEL
-from policies.core.completing import COMPLETING, reference_of
 from policies.core.facts import Facts
+from policies.core.pod_bases import BASE_KINDS, reference_of
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import CONFIG_MAP, JOB, MUTATING_WEBHOOKS, POD, SECRET, GroupKind, kind_of
 from policies.kube.json import Json, maps, text
@@ -64,10 +64,10 @@ class Scan(Struct, frozen=True):
     workloads: Collection[GroupKind]
     cluster: ClusterSnapshot
     resources: Sequence[Served]
-    completed: Mapping[GroupKind, Workload]
-    """The kinds whose pods another object completes."""
-    completing: Mapping[GroupKind, Served]
-    """The kinds that complete the pods of others."""
+    based: Mapping[GroupKind, Workload]
+    """The kinds whose pods have a base: another object completes them."""
+    bases: Mapping[GroupKind, Served]
+    """The kinds of these bases."""
     not_read: Sequence[str]
     """One sentence for each kind that may not be read."""
     quiet: bool = False
@@ -92,11 +92,11 @@ class Scan(Struct, frozen=True):
             if each.kind in READ_WHOLE:
                 items = api.objects(each.path, {})
                 cluster.read_whole[each.kind] = [_with_kind(item, each) async for item in items]
-        completed = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
-        any_completed = any(each.kind in completed for each in resources)
-        completing = {each.kind: each for each in await served(api, COMPLETING)} if any_completed else {}
+        based = {kind: each for kind, each in workloads.items() if each.completed_by is not None}
+        any_based = any(each.kind in based for each in resources)
+        bases = {each.kind: each for each in await served(api, BASE_KINDS)} if any_based else {}
         source = api.context or "cluster"
-        scan = cls(api, source, configs, workloads, cluster, resources, completed, completing, not_read)
+        scan = cls(api, source, configs, workloads, cluster, resources, based, bases, not_read)
         if namespace and not scan._covers(namespace):
             print_note(f"the policy excludes namespace {namespace}")
         return scan
@@ -138,7 +138,7 @@ class Scan(Struct, frozen=True):
         wanted = [
             (kind, text(obj, "metadata", "namespace") if namespaced else "", named.name)
             for obj in page
-            if (workload := self.completed.get(kind_of(obj))) is not None
+            if (workload := self.based.get(kind_of(obj))) is not None
             if (named := reference_of(obj, workload)) is not None
             for kind, namespaced in named.candidates
         ]
@@ -150,7 +150,7 @@ class Scan(Struct, frozen=True):
 
     async def _list_one(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         """One object, read by a list: a scan needs the right to list, but not the right to get."""
-        listed = self.completing.get(kind)
+        listed = self.bases.get(kind)
         if listed is None:
             return None
         collection = listed.inside(namespace) if namespace else listed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.core.workloads import (
-    Completion,
+    CompletedBy,
     Restarts,
     Workload,
     known_without_pods,
@@ -21,12 +21,12 @@ _MEANINGS = {
     Restarts.GROUP: "a failed pod restarts its group",
     Restarts.JOB: "failed pods are retried as the workload specifies",
 }
-_COMPLETED = {
-    Completion.SERVING_RUNTIME: "spec.predictor.model.runtime: merged over the ServingRuntime or "
+_COMPLETED_BY = {
+    CompletedBy.SERVING_RUNTIME: "spec.predictor.model.runtime: merged over the ServingRuntime or "
     "ClusterServingRuntime that it names, if that is in the same files or cluster",
-    Completion.TRAINING_RUNTIME: "spec.runtimeRef: merged over the TrainingRuntime or "
+    CompletedBy.TRAINING_RUNTIME: "spec.runtimeRef: merged over the TrainingRuntime or "
     "ClusterTrainingRuntime that it names, if that is in the same files or cluster",
-    Completion.TEMPLATE: "spec.workloadRef: the template of the Deployment, ReplicaSet or PodTemplate "
+    CompletedBy.TEMPLATE: "spec.workloadRef: the template of the Deployment, ReplicaSet or PodTemplate "
     "that it names, if that is in the same files or cluster",
 }
 
@@ -61,7 +61,7 @@ def facts(workload: Workload) -> Iterator[str]:
     for path in workload.objects:
         yield f"{path}: a whole object, read as its own kind"
     if workload.completed_by is not None:
-        yield f"{_COMPLETED[workload.completed_by]} (findings only warn; not in admission)"
+        yield f"{_COMPLETED_BY[workload.completed_by]} (findings only warn; not in admission)"
     for field in workload.unread:
         yield f"not read: {field.path}: {field.why}"
     about = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from policies.core.completing import CLUSTER_SERVING_RUNTIME, SERVING_RUNTIME
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.pod_bases import CLUSTER_SERVING_RUNTIME, SERVING_RUNTIME
 from policies.kube.metadata import controller
 from policies.kube.names import listed
 from policies.kube.pods import Container

@@ -1,5 +1,5 @@
-"""Which object completes the pods of another: a serving runtime, a training runtime, or a workload with the
-template.
+"""The bases of pods: which object completes the pods of another. That is a serving runtime, a training
+runtime, or a workload with the template.
 
 `kserve` and `trainer` merge as the operators do. If the other object is missing or lacks a required field,
 there is no pod, and the object counts as partly read.
@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.composing import Origins
-from policies.core.workloads import Completion, Workload
+from policies.core.workloads import CompletedBy, Workload
 from policies.kube.group_kinds import DEPLOYMENT, REPLICA_SET, GroupKind
 from policies.kube.json import Json, text
 
@@ -25,7 +25,7 @@ CLUSTER_SERVING_RUNTIME: Final = GroupKind("serving.kserve.io", "ClusterServingR
 TRAINING_RUNTIME: Final = GroupKind("trainer.kubeflow.org", "TrainingRuntime")
 CLUSTER_TRAINING_RUNTIME: Final = GroupKind("trainer.kubeflow.org", "ClusterTrainingRuntime")
 POD_TEMPLATE: Final = GroupKind("", "PodTemplate")
-COMPLETING: Final = (
+BASE_KINDS: Final = (
     SERVING_RUNTIME,
     CLUSTER_SERVING_RUNTIME,
     TRAINING_RUNTIME,
@@ -48,7 +48,7 @@ class Reference(Struct, frozen=True):
 
 
 class Base(Struct, frozen=True):
-    """The object that completes pods."""
+    """The object that completes the pods of another."""
 
     obj: Json
     kind: GroupKind
@@ -60,8 +60,8 @@ class Base(Struct, frozen=True):
         return text(self.obj, "metadata", "name")
 
 
-class Completed(Struct, frozen=True):
-    """One pod that is completed by another object."""
+class BasedPod(Struct, frozen=True):
+    """One pod that its base completes."""
 
     spec: Json
     metadata: Json
@@ -78,18 +78,18 @@ class Completed(Struct, frozen=True):
 def reference_of(obj: Json, workload: Workload) -> Reference | None:
     """The reference to the object that completes the pods of a workload."""
     match workload.completed_by:
-        case Completion.SERVING_RUNTIME:
+        case CompletedBy.SERVING_RUNTIME:
             name = text(obj, "spec", "predictor", "model", "runtime")
             candidates = ((SERVING_RUNTIME, True), (CLUSTER_SERVING_RUNTIME, False))
             return Reference("spec.predictor.model.runtime", candidates, name) if name else None
-        case Completion.TRAINING_RUNTIME:
+        case CompletedBy.TRAINING_RUNTIME:
             name = text(obj, "spec", "runtimeRef", "name")
             kind = text(obj, "spec", "runtimeRef", "kind") or CLUSTER_TRAINING_RUNTIME.kind
             known = {each.kind: each for each in (TRAINING_RUNTIME, CLUSTER_TRAINING_RUNTIME)}
             if not name or kind not in known:
                 return None
             return Reference("spec.runtimeRef", ((known[kind], kind == TRAINING_RUNTIME.kind),), name)
-        case Completion.TEMPLATE:
+        case CompletedBy.TEMPLATE:
             name, kind = text(obj, "spec", "workloadRef", "name"), text(obj, "spec", "workloadRef", "kind")
             known = {each.kind: each for each in (DEPLOYMENT, REPLICA_SET, POD_TEMPLATE)}
             return (
