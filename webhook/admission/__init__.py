@@ -12,7 +12,7 @@
 | which rules run, and what they found | `rules` |
 | which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
-| who sent the request: whose pods are never refused, who reads no warnings | `replacements` |
+| which controller sent the request: its pods are never refused, and it reads no warnings | `controllers` |
 | what the result is, and which of its findings an answer has | `decision` |
 | how it is said | `messages` |
 | how long warnings may be, and the bytes of an answer | `answer_encoding` |

@@ -9,7 +9,7 @@ The steps of a review in their order:
 | which fields are added? (`mutate`) | `mutators`, `changed_annotation`, `json_patch` |
 | how will a workload's pods look? (`validate`) | `projection` |
 | what is wrong with them, and who has exempted it? | `rules`, `exemptions` |
-| what was there before, or must not be refused? | `ratcheting`, `replacements` |
+| what was there before, or must not be refused? | `ratcheting`, `controllers` |
 | the answer | `decision`, from which `messages` and `answer_encoding` make texts and bytes |
 """
 

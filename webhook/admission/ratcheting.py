@@ -16,11 +16,11 @@ from policies.kube.field_paths import named, value_at
 from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.bounds import bounded
 from webhook.admission.configuration import Config
+from webhook.admission.controllers import owner_behind
 from webhook.admission.decision import Change, Crash, Result, not_denying
 from webhook.admission.envelope import Request
 from webhook.admission.json_patch import same
 from webhook.admission.projection import Projection, project
-from webhook.admission.replacements import owner_behind
 from webhook.admission.review import Review
 from webhook.admission.rules import findings
 

@@ -18,8 +18,8 @@ from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import Bounds, allowance, bounded
 from webhook.admission.configuration import Config, Effective
+from webhook.admission.controllers import owner_behind
 from webhook.admission.envelope import Request
-from webhook.admission.replacements import owner_behind
 
 
 class Context(Struct, frozen=True):

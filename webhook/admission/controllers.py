@@ -1,4 +1,4 @@
-"""Whether a controller creates the object of a request, to replace another: `ratcheting` never refuses that.
+"""Whether a controller sent the request, to create an object for its owner: `ratcheting` never refuses that.
 
 Anybody can write an owner reference. It counts only if the account of the request, which the API server
 authenticates, can be a controller's.
