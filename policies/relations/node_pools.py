@@ -45,7 +45,7 @@ _NOWHERE: Final = ("NotIn", "DoesNotExist")
 """Operators that a node without the label satisfies."""
 
 
-def obstacle(pod: PodSpec, pool: NodePool) -> str | None:
+def why_no_node(pod: PodSpec, pool: NodePool) -> str | None:
     """Why a NodePool creates no node for a pod, as a clause; None if it may create one."""
     name = pool.name
     for taint in pool.spec.template.spec.taints:
@@ -143,7 +143,7 @@ def bound_of(template: PodTemplate, facts: Facts) -> Bound | None:
         bounds = [
             _limited(pool, requests, by_pool.get(pool.name, []))
             for pool in pools
-            if obstacle(spec, pool) is None and not (accelerated and _lacks_accelerators(pool))
+            if why_no_node(spec, pool) is None and not (accelerated and _lacks_accelerators(pool))
         ]
     except ValueError:
         return None  # the API server refuses such a quantity
@@ -173,8 +173,8 @@ def kept_out_by_taints(template: PodTemplate, facts: Facts) -> list[str]:
     if spec is None:
         return []
     tolerant = replace(spec, tolerations=(Toleration(operator="Exists"),))
-    found = [obstacle(spec, pool) for pool in possible]
-    if None in found or all(obstacle(tolerant, pool) is not None for pool in possible):
+    found = [why_no_node(spec, pool) for pool in possible]
+    if None in found or all(why_no_node(tolerant, pool) is not None for pool in possible):
         return []
     return [each for each in found if each is not None]
 

@@ -16,7 +16,7 @@ from policies.kube.objects.nodes import HOSTNAME, Node, NodePool, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.scheduling import admits, is_within_limits, required_keys, tolerates
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
-from policies.relations.node_pools import MAX_POOLS, kept_out_by_taints, obstacle
+from policies.relations.node_pools import MAX_POOLS, kept_out_by_taints, why_no_node
 
 _SHOWN: Final = 3
 
@@ -52,10 +52,10 @@ def check(target: Target, facts: Facts) -> Findings:
         if not settings.fixed_size and not pools and _may_scale_from_zero(spec, settings):
             continue
         if matches_no_node(spec, nodes):
-            obstacles = [obstacle(spec, pool) for pool in pools]
-            if None not in obstacles:
+            reasons = [why_no_node(spec, pool) for pool in pools]
+            if None not in reasons:
                 yield _finding(
-                    template, len(nodes), [each for each in obstacles if each], fixed=settings.fixed_size
+                    template, len(nodes), [each for each in reasons if each], fixed=settings.fixed_size
                 )
         elif pools and (taints := kept_out_by_taints(template, facts)):
             yield _without_pool(template, taints)
@@ -99,12 +99,12 @@ def _mistaken(template: PodTemplate, nodes: Listing, settings: GpuAffinity) -> F
                 )
 
 
-def _without_pool(template: PodTemplate, obstacles: list[str]) -> Finding:
-    more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""
+def _without_pool(template: PodTemplate, reasons: list[str]) -> Finding:
+    more = f", and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
     return Finding(
         f"{template.spec_path}.tolerations",
         "The pods stay Pending. No node has the accelerators that they request, and no Karpenter NodePool "
-        f"creates a node for them ({'; '.join(obstacles[:_SHOWN])}{more}).",
+        f"creates a node for them ({'; '.join(reasons[:_SHOWN])}{more}).",
         "Tolerate the taint if these nodes are meant for the pods.",
         Certainty.UNDECIDED,
     )
@@ -146,12 +146,12 @@ def _may_scale_from_zero(pod: PodSpec, settings: GpuAffinity) -> bool:
     return bool(requests) or not required_keys(pod).isdisjoint(settings.autoscaler_labels)
 
 
-def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: bool) -> Finding:
+def _finding(template: PodTemplate, nodes: int, reasons: list[str], *, fixed: bool) -> Finding:
     field = "nodeSelector" if template.typed.spec.node_selector else "affinity.nodeAffinity"
     count = "the only node doesn't match" if nodes == 1 else f"none of the {nodes} nodes matches"
-    if obstacles:
-        more = f", and {len(obstacles) - _SHOWN} more" if len(obstacles) > _SHOWN else ""
-        future = f"no Karpenter NodePool creates a node that does ({'; '.join(obstacles[:_SHOWN])}{more})"
+    if reasons:
+        more = f", and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+        future = f"no Karpenter NodePool creates a node that does ({'; '.join(reasons[:_SHOWN])}{more})"
     elif fixed:
         future = "gpu-affinity.yaml declares that no nodes are added (fixedSize)"
     else:
@@ -160,7 +160,7 @@ def _finding(template: PodTemplate, nodes: int, obstacles: list[str], *, fixed: 
         f"{template.spec_path}.{field}",
         f"The pods stay Pending, because {count} their node selector and required node affinity, and "
         f"{future}.",
-        "Correct the node selector or affinity, or label a node" + (" or a NodePool." if obstacles else "."),
+        "Correct the node selector or affinity, or label a node" + (" or a NodePool." if reasons else "."),
         Certainty.CERTAIN if fixed else Certainty.LIKELY,
     )
 

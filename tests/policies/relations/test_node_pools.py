@@ -17,15 +17,15 @@ from policies.kube.json import Json, replaced
 from policies.kube.objects.nodes import NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.reading import read
-from policies.relations.node_pools import obstacle
+from policies.relations.node_pools import why_no_node
 from policies.relations.rules import node_selector_unmatched
 from tests.manifests import manifest
 from tests.tables import table
 from tests.webhook.kube.filled import filled
 
 
-def named_obstacle(pod: Json, of_pool: Json) -> str | None:
-    return obstacle(read(pod, Pod).spec, read(of_pool, NodePool))
+def reason(pod: Json, of_pool: Json) -> str | None:
+    return why_no_node(read(pod, Pod).spec, read(of_pool, NodePool))
 
 
 def pool(labels: Json | None = None, *requirements: Json, taints: tuple[Json, ...] = ()) -> Json:
@@ -76,7 +76,7 @@ ZONE, TYPE = "topology.kubernetes.io/zone", "karpenter.k8s.aws/instance-family"
     ],
 )
 def test_labels(demand: Json, of_pool: Json, possible: bool) -> None:
-    assert (named_obstacle(wanting(demand), of_pool) is None) is possible
+    assert (reason(wanting(demand), of_pool) is None) is possible
 
 
 DEDICATED = {"key": "dedicated", "effect": "NoSchedule"}
@@ -94,7 +94,7 @@ NVME = {"spec": {"nodeSelector": {"disk": "nvme"}}}
     ],
 )
 def test_each_obstacle_is_named(pod: Json, of_pool: Json, named: str | None) -> None:
-    assert named_obstacle(pod, of_pool) == named
+    assert reason(pod, of_pool) == named
 
 
 def deployment(node_selector: Json, resources: Json | None = None) -> Json:
