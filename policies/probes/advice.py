@@ -28,7 +28,13 @@ from policies.probes.canary import parse_body, parse_canary, parse_time, request
 from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
-from policies.probes.liveness_program import is_program, parse_liveness, progress_check, requested_liveness
+from policies.probes.liveness_program import (
+    NoProgressCheck,
+    is_program,
+    parse_liveness,
+    progress_check,
+    requested_liveness,
+)
 from policies.probes.probe import is_sendable
 from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
@@ -132,7 +138,7 @@ def _no_progress_check(pod: PodView, container: Container, facts: Facts) -> Find
     key = _key(pod, container, LIVENESS)
     health = preset_health(container, facts.settings(StandardProbes))
     check = progress_check(pod, container, health.live if health else None, facts)
-    why = "it has another livenessProbe" if check is None or check.handler is not None else check.why_not
+    why = check.why if isinstance(check, NoProgressCheck) else "it has another livenessProbe"
     return Finding(
         f"metadata.annotations[{key}]",
         f"Container {container.name} gets no liveness by progress: {why}. Its health "

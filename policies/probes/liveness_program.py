@@ -35,17 +35,22 @@ TIMEOUT: Final = 30
 
 
 class ProgressCheck(NamedTuple):
-    """A liveness probe that runs the program, or why a container can have none."""
+    """A liveness probe that runs the program."""
 
-    handler: Json | None
-    why_not: str = ""
-    """Half a sentence; empty if there is a handler."""
-    timeout: int = TIMEOUT
+    handler: Json
+    timeout: int
     """Its timeoutSeconds."""
-    plan: Json = {}  # noqa: RUF012  # read only
+    plan: Json
     """What the program knows of its server."""
-    start: int = 0
+    start: int
     """Seconds that it allows for the start; 0 if it does not watch the start."""
+
+
+class NoProgressCheck(NamedTuple):
+    """Why a container whose server has a progress check, or whose pod asks for one, can have none."""
+
+    why: str
+    """Half a sentence."""
 
 
 def parse_liveness(value: object) -> Liveness:
@@ -68,7 +73,7 @@ def requested_liveness(pod: PodView, container: Container, facts: Facts) -> Live
 
 def progress_check(
     pod: PodView, container: Container, endpoint: Json | None, facts: Facts, start: int = 0
-) -> ProgressCheck | None:
+) -> ProgressCheck | NoProgressCheck | None:
     """The progress check of a container; None if its server has none, or if the endpoint was chosen.
 
     `endpoint` is the preset's handler, or None. `start` is the startup budget in seconds if there is no
@@ -82,15 +87,13 @@ def progress_check(
     if (requested or settings.liveness) is Liveness.ENDPOINT or (server is None and annotated is None):
         return None
     if progress is None:
-        return (
-            ProgressCheck(None, f"no such check is known for {server and server.name}") if requested else None
-        )
+        return NoProgressCheck(f"no such check is known for {server and server.name}") if requested else None
     if endpoint is None and progress.connections and not requested:
         return None  # an annotation chose another check
     if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):
-        return ProgressCheck(None, "its health endpoint is not the preset's")
-    if server and not annotated and (why_not := _why_not(container, server, progress)):
-        return ProgressCheck(None, why_not)
+        return NoProgressCheck("its health endpoint is not the preset's")
+    if server and not annotated and (why := _why_not(container, server, progress)):
+        return NoProgressCheck(why)
     (action,) = endpoint.values()
     port, path = integer(action, "port", default=0), text(action, "path")
     tls = text(action, "scheme") == "HTTPS" or speaks_tls(container, server, port)
@@ -98,7 +101,7 @@ def progress_check(
     given = (str(port), "https" if tls else "http", str(start), path, _as_argument(plan))
     keys = _key_variables(server, progress) if server else ()
     handler = {"exec": {"command": [*SHELL, program(plan, start), *given, *keys]}}
-    return ProgressCheck(handler, "", TIMEOUT + progress.longest, plan, start)
+    return ProgressCheck(handler, TIMEOUT + progress.longest, plan, start)
 
 
 def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
@@ -127,7 +130,9 @@ def blind_because(pod: PodView, container: Container, facts: Facts) -> str | Non
         return None
     health = preset_health(container, settings)
     check = progress_check(pod, container, health.live if health else None, facts)
-    return check and (check.why_not or BY_HAND)
+    if check is None:
+        return None
+    return check.why if isinstance(check, NoProgressCheck) else BY_HAND
 
 
 def is_program(probe: object) -> bool:

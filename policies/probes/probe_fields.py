@@ -20,7 +20,7 @@ from policies.kube.names import is_label_key
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, probe_every, timed
 from policies.probes.health import ANNOTATION, FALLBACK, MIRRORED
-from policies.probes.liveness_program import ProgressCheck, asked_by, patience_of
+from policies.probes.liveness_program import NoProgressCheck, ProgressCheck, asked_by, patience_of
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
 from policies.probes.startup_budget import MAX_START, StartupBudget
 
@@ -52,10 +52,10 @@ def probe_field(
     endpoint: Json,
     timing: Probe,
     source: str,
-    check: ProgressCheck | None = None,
+    check: ProgressCheck | NoProgressCheck | None = None,
 ) -> AddedField:
-    """A liveness or readiness probe, which runs the program of `check` if that has one."""
-    program = check if check and check.handler else None
+    """A liveness or readiness probe, which runs the program of a ProgressCheck."""
+    program = check if isinstance(check, ProgressCheck) else None
 
     def why() -> str:
         who = "by its annotation" if source == ANNOTATION else source
@@ -73,8 +73,8 @@ def probe_field(
         if source == FALLBACK:
             return f"{request}, since its health endpoint is unknown; {effect}"
         blind = ""
-        if check is not None:
-            blind = f"; it passes even if the server hangs, since progress is not checked: {check.why_not}"
+        if isinstance(check, NoProgressCheck):
+            blind = f"; it passes even if the server hangs, since progress is not checked: {check.why}"
         waits = ", since its health endpoint waits behind inferences" if "tcpSocket" in endpoint else ""
         if name == "livenessProbe" and timing.timeout >= _LONG_TIMEOUT:
             waits = f", which may take {in_words(timing.timeout)}, since it waits behind inferences"
@@ -95,7 +95,7 @@ def probe_field(
         return f"{container_key(_PATHS[name], container)}={path}" if path else ""
 
     setting = "liveness" if program else {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
-    handler = (program.handler if program else None) or endpoint
+    handler = program.handler if program else endpoint
     return AddedField(name, timed(handler, timing), why, setting, annotation)
 
 

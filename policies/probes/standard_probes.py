@@ -29,6 +29,7 @@ from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import preset_health
 from policies.probes.health import MIRRORED, AnnotationError, health_to_inject
 from policies.probes.liveness_program import (
+    ProgressCheck,
     can_watch_start,
     progress_check,
 )
@@ -140,7 +141,7 @@ def _missing_liveness(
         watched = budget.seconds
     known = source.startswith("preset ") or annotated_progress(pod, container, facts)
     check = progress_check(pod, container, endpoint if known else None, facts, watched)
-    program = check if check and check.handler else None
+    program = check if isinstance(check, ProgressCheck) else None
     timing = _liveness(settings, _timeout(container, settings), ready, grouped=grouped)
     if not (has_startup or delay or (watched and program)):
         yield startup_field(container, endpoint, timing, budget, settings)
