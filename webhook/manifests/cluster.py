@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -58,17 +58,17 @@ class ManifestCluster(WholeObjects):
         self._nearest = Nearest(objects, self._sources)
         self.caches: dict[frozenset[int], Cache] = {}
         """Those of files from which versions of routes are hidden, by the indices of these."""
-        self._near: tuple[str, frozenset[int], WholeObjects] = "", frozenset(), self
+        self._last_near: NearCluster | None = None
 
-    def near(self, source: str) -> WholeObjects:
-        """The cluster for the objects of one file; see `Nearest.hidden_from`."""
-        last_source, last_hidden, cluster = self._near
-        if source != last_source:
-            hidden = self._nearest.hidden_from(source)
-            if hidden != last_hidden:
-                cluster = NearCluster(self, hidden) if hidden else self
-            self._near = source, hidden, cluster
-        return cluster
+    def near(self, source: str) -> NearCluster:
+        """The cluster for the objects of one file; see `Nearest.hidden_from`. Consecutive files from which
+        the same objects are hidden share these."""
+        last = self._last_near
+        if last is None or last.source != source:
+            indices = self._nearest.hidden_from(source)
+            hidden = last.hidden if last and last.hidden.indices == indices else HiddenObjects(self, indices)
+            last = self._last_near = NearCluster(self, source, hidden)
+        return last
 
     @cached_property
     def kinds(self) -> list[GroupKind]:
@@ -119,14 +119,9 @@ class ManifestCluster(WholeObjects):
         found = self.versions(kind, namespace, name)
         return found[-1] if found else None
 
-    def apart(self, obj: Json) -> bool:
-        """Of the file for which `near` was called last."""
-        own, other = self._near[0], self._files.get(id(obj), "")
-        return own != other and all(Path(each).name in _DEPLOYED for each in (own, other))
-
-    def together(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        found = reversed(self.versions(kind, namespace, name))
-        return next((obj for obj in found if not self.apart(obj)), None)
+    def file_of(self, obj: Json) -> str:
+        """The file of an object of the set; empty if it is unknown."""
+        return self._files.get(id(obj), "")
 
     @cached_property
     def _files(self) -> dict[int, str]:
@@ -246,55 +241,80 @@ def _created_by(obj: Json) -> Iterator[str]:
         yield CLAIM.resource
 
 
-class NearCluster(WholeObjects):
-    """The objects of a set of manifests that count for one of its files.
+class HiddenObjects:
+    """The objects of a set of manifests that do not count for some of its files, and the listings without
+    them, which these files share.
 
     Only Services, budgets, queues and objects with versions are hidden, so all files share the other
     listings: a set has as many files as objects.
     """
 
-    def __init__(self, among: ManifestCluster, hidden: Collection[int]) -> None:
-        """`hidden`: the indices of the objects that do not count."""
+    def __init__(self, among: ManifestCluster, indices: frozenset[int]) -> None:
+        """`indices`: those of the objects."""
         self._among = among
-        self._hidden = {
+        self.indices = indices
+        self.ids = {
             id(obj)
-            for index in hidden
+            for index in indices
             for obj in (among.objects[index], among.autoscalers.get(index))
             if obj is not None
         }
-        routes = frozenset(index for index in hidden if among.kinds[index] in ROUTES)
-        self._cache = among.caches.setdefault(routes, Cache()) if routes else among.cache
-        kinds = {among.kinds[index] for index in hidden}
+        routes = frozenset(index for index in indices if among.kinds[index] in ROUTES)
+        self.cache = among.caches.setdefault(routes, Cache()) if routes else among.cache
+        kinds = {among.kinds[index] for index in indices}
         kinds |= {AUTOSCALER} if SCALED_OBJECT in kinds else set()
         self._filtered = {known.resource for known in resource_kinds() if known.group_kind in kinds}
         self._listings: dict[tuple[Resource, str | None], Listing] = {}
 
+    def listing(self, resource: Resource, namespace: str | None) -> Listing | None:
+        """The other objects of a resource; None if all of them are hidden."""
+        if resource not in self._filtered:
+            return self._among.listing(resource, namespace)
+        return self._others(resource, namespace) if self._others(resource, None) else None
+
+    def _others(self, resource: Resource, namespace: str | None) -> Listing:
+        key = (resource, namespace)
+        if key not in self._listings:
+            every = self._among.listing(resource, namespace) or ()
+            self._listings[key] = Listing(obj for obj in every if id(obj) not in self.ids)
+        return self._listings[key]
+
+
+class NearCluster(WholeObjects):
+    """The objects of a set of manifests that count for one of its files."""
+
+    def __init__(self, among: ManifestCluster, source: str, hidden: HiddenObjects) -> None:
+        """`source`: the file."""
+        self._among, self.source, self.hidden = among, source, hidden
+
     @property
     def cache(self) -> Cache:
         """Values of routes, and of kinds that are never hidden."""
-        return self._cache
+        return self.hidden.cache
+
+    def _versions(self, kind: GroupKind, namespace: str, name: str) -> Iterator[Json]:
+        """The objects of a name that count, the last one first."""
+        found = reversed(self._among.versions(kind, namespace, name))
+        return (obj for obj in found if id(obj) not in self.hidden.ids)
 
     def named(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        found = self._among.versions(kind, namespace, name)
-        return next((obj for obj in reversed(found) if id(obj) not in self._hidden), None)
+        return next(self._versions(kind, namespace, name), None)
 
     def apart(self, obj: Json) -> bool:
-        return self._among.apart(obj)
+        files = self.source, self._among.file_of(obj)
+        return len({*files}) > 1 and all(Path(each).name in _DEPLOYED for each in files)
 
     def together(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
-        found = reversed(self._among.versions(kind, namespace, name))
-        return next((obj for obj in found if id(obj) not in self._hidden and not self.apart(obj)), None)
+        return next((obj for obj in self._versions(kind, namespace, name) if not self.apart(obj)), None)
 
     def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
         every = self._among.every(kind, namespace)
-        found = (
-            [obj]
-            if namespace is None
-            else self._among.versions(kind, namespace, text(obj, "metadata", "name"))
-            for obj in every
-        )
-        shown = ([obj for obj in versions if id(obj) not in self._hidden] for versions in found)
-        return [versions[-1] for versions in shown if versions]
+        if not self.hidden.ids:
+            return every
+        if namespace is None:
+            return [obj for obj in every if id(obj) not in self.hidden.ids]
+        shown = (self.named(kind, namespace, text(obj, "metadata", "name")) for obj in every)
+        return [obj for obj in shown if obj is not None]
 
     def other_pods(self, namespace: str) -> Listing:
         return self._among.other_pods(namespace)
@@ -306,13 +326,4 @@ class NearCluster(WholeObjects):
         return self._among.makes_no(kind, namespace, name)
 
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
-        if resource not in self._filtered:
-            return self._among.listing(resource, namespace)
-        return self._shown(resource, namespace) if self._shown(resource, None) else None
-
-    def _shown(self, resource: Resource, namespace: str | None) -> Listing:
-        key = (resource, namespace)
-        if key not in self._listings:
-            every = self._among.listing(resource, namespace) or ()
-            self._listings[key] = Listing(obj for obj in every if id(obj) not in self._hidden)
-        return self._listings[key]
+        return self.hidden.listing(resource, namespace)

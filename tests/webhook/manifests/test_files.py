@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from policies.core.resources import Resource
-from policies.kube.group_kinds import CLAIM, GroupKind
+from policies.kube.group_kinds import CLAIM, CONFIG_MAP, GroupKind
 from policies.kube.group_kinds import SERVICE as SERVICES
 from policies.kube.json import Json
 from tests.manifests import manifest
@@ -188,12 +188,27 @@ def test_the_nearest_version_of_an_object_counts(monkeypatch: pytest.MonkeyPatch
     assert replicas("app/prod/b.yaml") == [7, 7, 9], "the review names what a file holds twice"
     assert replicas("app/prod/c.yaml") == [5, 6, 7, 9], "equal ones count once"
     assert replicas("other/c.yaml") == [1, 5, 6, 7, 9]
-    assert cluster.near("other/c.yaml") is cluster.near("elsewhere/d.yaml"), "the same versions are near"
+    hidden = cluster.near("other/c.yaml").hidden
+    assert cluster.near("elsewhere/d.yaml").hidden is hidden, "the same versions are near"
     single = ManifestCluster([deployment(1), patch], sources=["a.yaml", "b.yaml"])
-    assert single.near("b.yaml") is single
+    assert not single.near("b.yaml").hidden.indices
     monkeypatch.setattr(module, "MAX_COMPARED", 4 * 5 - 1)
     many = ManifestCluster(objects, sources=sources)
-    assert many.near("app/base/all.yaml") is many, "all versions count"
+    assert not many.near("app/base/all.yaml").hidden.indices, "all versions count"
+
+
+def test_a_view_knows_its_own_file() -> None:
+    files = ("a/kustomization.yaml", "b/kustomization.yaml", "plain.yaml")
+    objects: list[Json] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": file[0]}} for file in files
+    ]
+    cluster = ManifestCluster(objects, sources=files)
+    views = [cluster.near(file) for file in files]
+    apart = [[view.apart(obj) for obj in objects] for view in views]
+    assert apart == [[False, True, False], [True, False, False], [False, False, False]]
+    found = [[view.together(CONFIG_MAP, "default", file[0]) is not None for file in files] for view in views]
+    assert found == [[not each for each in row] for row in apart]
+    assert len({id(view.hidden) for view in views}) == 1, "they share what is hidden"
 
 
 def test_a_service_belongs_to_the_nearest_workload_that_it_selects() -> None:
