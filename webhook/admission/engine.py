@@ -81,12 +81,12 @@ def validate(review: Review) -> Decision:
     if not bounds.any_decided:
         return replace(decision, notes=bounds.undecided)
     projection = project(obj, bounds.templates, review.context)
-    verdict = judge(projection, review)
+    judged = judge(projection, review)
     old = OldObject.of(review)
-    results, crashes = ratchet(verdict.results, verdict.crashes, review, projection.target, old)
+    results, crashes = ratchet(judged.results, judged.crashes, review, projection.target, old)
     kept, notes = most_important(
         (*results, *projection.advice_beyond(results)),
-        (*bounds.undecided, *notes_about_annotations(projection.target, verdict.exemptions)),
+        (*bounds.undecided, *notes_about_annotations(projection.target, judged.exemptions)),
     )
     return replace(
         decision,

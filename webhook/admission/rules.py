@@ -30,8 +30,8 @@ from webhook.admission.projection import Projection, project
 from webhook.admission.review import Context, Review
 
 
-class Verdict(Struct, frozen=True):
-    """What the rules say about an object, before it is compared with the object before an update."""
+class RuleResults(Struct, frozen=True):
+    """The results of the rules, before they are compared with those of the object before an update."""
 
     results: list[Result]
     crashes: list[Crash]
@@ -39,7 +39,7 @@ class Verdict(Struct, frozen=True):
     """By the path to which they apply."""
 
 
-def judge(projection: Projection, review: Review) -> Verdict:
+def judge(projection: Projection, review: Review) -> RuleResults:
     """The findings in the object and its projected pods, each with its mode and exemption."""
     target, context, config = projection.target, review.context, review.config
     found, crashes = findings(target, context, lambda base: _found_in(base, review))
@@ -60,7 +60,7 @@ def judge(projection: Projection, review: Review) -> Verdict:
     ]
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [not_denying(crash) if crash.id in exempted else crash for crash in crashes]
-    return Verdict(results, crashes, exemptions)
+    return RuleResults(results, crashes, exemptions)
 
 
 def notes_about_annotations(target: Target, exemptions: Mapping[str, Sequence[Exemptions]]) -> Iterable[str]:
