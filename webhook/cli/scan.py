@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
             return OK
         if apis is None:
             return show(reviews, subject, args)
-        results = policyreport.Results(api.now())
+        results = policyreport.ReportResults(api.now())
         status = show(results.collect(reviews), subject, args)
         print_note(str(wait(policyreport.write(api, namespace, results, apis))))
         return status

@@ -78,7 +78,7 @@ _RESULTS: Final[Mapping[Mode, tuple[str, str]]] = {
 # --- results ---------------------------------------------------------------------------------------
 
 
-class Results:
+class ReportResults:
     """The results of a scan by namespace; empty for cluster-scoped objects."""
 
     def __init__(self, now: float) -> None:
@@ -101,18 +101,18 @@ def results_of(review: Reviewed) -> Iterator[Json]:
     resource = {"apiVersion": text(obj, "apiVersion"), "kind": text(obj, "kind")}
     resource |= {key: text(obj, "metadata", key) for key in ("namespace", "name", "uid")}
     resources = [{key: value for key, value in resource.items() if value}]
-    for result in review.decision.results:
-        outcome, severity = _RESULTS[result.mode]
-        properties = {"path": result.finding.path, "mode": result.mode.value}
-        if result.exempted is not None:
-            outcome, properties["exempted"] = "skip", result.exempted
-        message = f"{result.finding.message} {result.finding.hint}"
-        yield _result(result.rule, outcome, message, resources, severity=severity, properties=properties)
+    for each in review.decision.results:
+        result, severity = _RESULTS[each.mode]
+        properties = {"path": each.finding.path, "mode": each.mode.value}
+        if each.exempted is not None:
+            result, properties["exempted"] = "skip", each.exempted
+        message = f"{each.finding.message} {each.finding.hint}"
+        yield _result(each.rule, result, message, resources, severity=severity, properties=properties)
     for change in review.changes:
-        outcome, severity = _RESULTS[change.mode]
+        result, severity = _RESULTS[change.mode]
         properties = {"mode": change.mode.value}
         message = f"{messages.describe(change)}."
-        yield _result(change.policy, outcome, message, resources, severity=severity, properties=properties)
+        yield _result(change.policy, result, message, resources, severity=severity, properties=properties)
     if review.unread:
         yield _result(COVERAGE, "skip", review.unread, resources, severity="low")
     for crash in review.decision.distinct_crashes:
@@ -173,7 +173,7 @@ async def _is_served(api: ApiServer, reports: Reports) -> bool:
     return kinds >= {reports.kind, f"Cluster{reports.kind}"}
 
 
-async def write(api: ApiServer, namespace: str, results: Results, served: Sequence[Reports]) -> Written:
+async def write(api: ApiServer, namespace: str, results: ReportResults, served: Sequence[Reports]) -> Written:
     """Write the findings into our reports of a namespace, or of all (empty), in the first of the APIs.
 
     The reports in the other API are removed, so that no finding counts twice. UserError if a write fails.
