@@ -24,7 +24,7 @@ from webhook.cli.reviewing import Reviewed, Subject
 
 
 class ReviewStatus(StrEnum):
-    """The result of an object's review, the worst first."""
+    """The status of a reviewed object, the worst first."""
 
     REFUSED = "refused"
     WARNED = "warned"
