@@ -115,7 +115,7 @@ def named(life: Life) -> Iterator[str]:
     yield from (each.at for each in life.embeds)
     for refused in life.refused:
         for field in (*refused.fields, *refused.without, *(refused.greater or ())):
-            yield f"{refused.at}.{field.partition('=')[0]}".removeprefix(".")
+            yield f"{refused.at}.{re.split('[=<]', field)[0]}".removeprefix(".")
 
 
 def test_a_misplaced_field_is_not_in_the_definition() -> None:
