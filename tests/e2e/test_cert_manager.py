@@ -109,7 +109,8 @@ def test_a_renewal_is_served_without_a_restart(cluster: ControlPlane, served: Se
     served.chassis.process.wait_until(
         lambda: served.chassis.metric("chassis_certificate_expiry_timestamp_seconds") > loaded, PATIENCE
     )
-    assert served.bundles() == {authority(cluster)}
+    # It writes the bundles after it has loaded the certificate.
+    served.chassis.process.wait_until(lambda: served.bundles() == {authority(cluster)}, PATIENCE)
     assert injected(cluster.api) == set(PROBES)
 
 
