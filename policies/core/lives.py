@@ -7,7 +7,6 @@ kind may be part of another object, as a Job's is of a CronJob's: `runs_in` find
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
@@ -21,9 +20,8 @@ from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.field_paths import Steps, every_value_at, field_path, map_above, maps_at, value_at
 from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.images import numbers_of_tag
 from policies.kube.json import Json, dig, integer, text
-
-_VERSION: Final = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})", re.ASCII)
 
 
 class Unit(StrEnum):
@@ -194,12 +192,9 @@ def _holds(node: Json, condition: str) -> bool:
 
 
 def _is_before(value: object, version: str) -> bool:
-    """Whether a value is a version before another one; one that cannot be read is not."""
-    found = _VERSION.match(value) if isinstance(value, str) else None
-    wanted = _VERSION.match(version)
-    if found is None or wanted is None:
-        return False
-    return (int(found[1]), int(found[2])) < (int(wanted[1]), int(wanted[2]))
+    """Whether a value is a version before another one; one without two numbers is not."""
+    numbers = numbers_of_tag(value) if isinstance(value, str) else ()
+    return len(numbers) > 1 and numbers < numbers_of_tag(version)
 
 
 class Limited(Model):
