@@ -22,10 +22,9 @@ from policies.kube.quantities import parse_quantity, whole_number
 _WITHOUT_PROXIES: Final = ("HeadOnly", "Disabled")
 _OPTIONS: Final = {"num_cpus": "CPUs", "num_gpus": "GPUs"}
 _NUMBER: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
-_NUMBERS: Final = {
-    "num_cpus": re.compile(r"\bnum_cpus[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII),
-    "num_gpus": re.compile(r"\bnum_gpus[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII),
-}
+_ASKED: Final = re.compile(
+    r"\b(num_cpus|num_gpus)[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII
+)
 _OUTSIDE: Final = -1
 _PORT: Final = re.compile(r"(?:^|[{,\s])port:[ \t]*([0-9]{1,5})\b")
 
@@ -66,8 +65,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
     """A replica, which runs in one pod, that asks for more than each pod tells Ray that it has."""
+    every = list(_asked_by_replicas(spec.serve_config_v2))
     for option, resource in _OPTIONS.items():
-        asked = max(_asked_by_replicas(spec.serve_config_v2, option), default=Decimal(0))
+        asked = max((amount for name, amount in every if name == option), default=Decimal(0))
         if not asked:
             continue
         known = [_told(template, spec, option) for template in target.templates]
@@ -84,8 +84,8 @@ def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
             )
 
 
-def _asked_by_replicas(config: str, option: str) -> Iterator[Decimal]:
-    """The values of an option in the `ray_actor_options` of a config of Serve."""
+def _asked_by_replicas(config: str) -> Iterator[tuple[str, Decimal]]:
+    """The options in the `ray_actor_options` of a config of Serve, each with a value."""
     inside = _OUTSIDE
     for line in config.splitlines():
         text = line.partition("#")[0]
@@ -96,8 +96,8 @@ def _asked_by_replicas(config: str, option: str) -> Iterator[Decimal]:
         if has_options:
             inside, text = len(key), rest
         if inside != _OUTSIDE:
-            for found in _NUMBERS[option].finditer(text):
-                yield Decimal(found[1])
+            for found in _ASKED.finditer(text):
+                yield found[1], Decimal(found[2])
 
 
 def _told(template: PodTemplate, spec: RayServiceSpec, option: str) -> Decimal | None:
