@@ -14,8 +14,9 @@ from pathlib import Path
 
 TETHER = Path(__file__).with_name("tethered.py")
 # Below the kernel's ephemeral range (32768 and up), so that no outgoing connection of another
-# process can take the port between the moment it is chosen and the moment it is bound.
-PORTS = range(18000, 30000)
+# process can take the port between the moment it is chosen and the moment it is bound. For the
+# same reason each of pytest's workers has ports of its own.
+PORTS = range(18000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8, 30000, 8)
 START_TIMEOUT = 120
 """Seconds: with 2 busy cores a start takes ten, and a bound is no wait."""
 
