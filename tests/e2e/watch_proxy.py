@@ -129,9 +129,10 @@ class WatchProxy:
                 for connection in runner.server.connections if runner.server else ():
                     if connection.transport is not None:
                         connection.transport.abort()
+                # Until the server has ended, a request can still open a connection to the API server.
+                await runner.cleanup()
                 if self._session.connector is not None:
                     await self._session.connector.close(abort_ssl=True)
-                await runner.cleanup()
 
     def _tls(self) -> ssl.SSLContext:
         pair = self._authority.server("watch-proxy", [HOST])
