@@ -15,6 +15,7 @@ from policies.probes.probe import (
     probe_of,
     readiness_next_to,
 )
+from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.serving import recognised
 
 SHORT: Final = 2
@@ -79,6 +80,8 @@ def _fails_under_load(probe: ContainerProbe) -> bool:
     if probe.typed.tcp_socket is not None:  # the kernel accepts connections
         return False
     commands = probe.command.commands
+    if always_passes(probe):
+        return False
     return not commands or any(command.name not in _FILE_AND_PROCESS_CHECKS for command in commands)
 
 

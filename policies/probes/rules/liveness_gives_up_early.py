@@ -10,6 +10,7 @@ from policies.kube.json import mapping
 from policies.kube.quantities import whole_number
 from policies.probes.probe import LENIENT, LIVENESS, ContainerProbe, probes
 from policies.probes.recognition import Server
+from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.serving import recognised
 
 TOO_SOON: Final = 10
@@ -21,6 +22,8 @@ def check(target: Target, facts: Facts) -> Findings:
         server = recognised(probe.container, facts)
         if server is None or probe.failures == 1 or mapping(probe.spec, "tcpSocket"):
             continue  # another rule reports a single failure; the kernel accepts connections
+        if always_passes(probe):
+            continue
         if probe.give_up > TOO_SOON:
             yield from _before_requests_end(probe, server)
         elif server.preset.loads_model or server.preset.expected_start:

@@ -19,6 +19,7 @@ from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
+from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.serving import recognised
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import Start, start_of
@@ -41,7 +42,7 @@ _ADDRESS: Final = re.compile(r"UR[LI]|ENDPOINT|API_BASE|HOST|ADDR|SERVER")
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if _is_guarded(probe, facts):
+        if _is_guarded(probe, facts) or always_passes(probe):
             continue
         if right_port(probe.template.view, probe.container, probe.spec, facts):
             continue  # it never passes, and a startupProbe with the same check would not: probe-wrong-port

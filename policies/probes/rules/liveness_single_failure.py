@@ -6,11 +6,12 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.probes.first_party import is_first_party
 from policies.probes.probe import LIVENESS, probes
 from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
+from policies.probes.rules.probe_always_passes import always_passes
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
-        if probe.failures > 1 or is_too_strict(probe, facts):
+        if probe.failures > 1 or always_passes(probe) or is_too_strict(probe, facts):
             continue
         if is_first_party(probe.template, probe.container, facts):
             yield Finding(

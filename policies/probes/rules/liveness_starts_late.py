@@ -7,6 +7,7 @@ from policies.core.reasons import in_words
 from policies.probes.first_party import is_third_party
 from policies.probes.probe import LIVENESS, probes
 from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
+from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.standard_probes import looks_injected
 
 
@@ -14,8 +15,8 @@ def check(target: Target, facts: Facts) -> Findings:
     for probe in probes(target, LIVENESS):
         if not probe.starts_late or is_too_strict(probe, facts):
             continue
-        if is_third_party(probe.container.image):
-            continue  # its project chose the delay
+        if is_third_party(probe.container.image) or always_passes(probe):
+            continue  # its project chose the delay, or another rule reports that it restarts nothing
         if not looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             yield Finding(
                 probe.at("initialDelaySeconds"),
