@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lives import Run, known_lives, runs_in
@@ -39,6 +41,17 @@ def check(target: Target, facts: Facts) -> Findings:
     runs = list(runs_in(target.obj))
     if any(run.life.logs or run.life.recreated for run in runs) or not _matters(target, runs, facts):
         return
+    soon = list(_of_short_lives(target, runs, facts))
+    for run in runs:
+        yield from _of_ended_pods(run)
+        for found in _of_failed_runs(run, runs):
+            yield replace(found, hint=" ".join((found.hint, *(each.hint for each in soon))))
+            soon.clear()  # one finding about the log of what has failed
+    yield from soon
+
+
+def _of_short_lives(target: Target, runs: list[Run], facts: Facts) -> Findings:
+    """Findings about workloads that are deleted soon after their end."""
     settings = facts.settings(JobRetries)
     least = settings.min_log_retention
     # More than an hour is the author's decision, unless the policy sets a minimum.
@@ -58,8 +71,6 @@ def check(target: Target, facts: Facts) -> Findings:
                 "pods.",
                 f"Set {run.life.ttl.rpartition('.')[2]} to at least {least}, or omit it.",
             )
-        yield from _of_ended_pods(run)
-        yield from _of_failed_runs(run, runs)
 
 
 def _is_seen_again(runs: list[Run], seconds: int) -> bool:

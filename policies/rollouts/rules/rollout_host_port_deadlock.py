@@ -44,22 +44,26 @@ def keeps_new_pod_waiting(target: Target, template: PodTemplate, update: Rolling
 
 
 def _of_rollout(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> Findings:
-    """Findings about the host ports of the pods of a rollout."""
+    """A finding about the host ports of the pods of a rollout."""
     found = _outcome(target, template, update, facts)
     if found is RolloutOutcome.COMPLETES:
         return
     one_node = _is_on_one_node(target, template)
-    for container in template.containers(Role.MAIN, Role.SIDECAR):
-        taken = host_ports(template.typed.spec, container.typed)
-        if taken:
-            ports = listed(map(str, dict.fromkeys(taken.values())))
-            message, fix = _texts(ports, one_node, update, found)
-            yield Finding(
-                template.at(container, f"ports[{next(iter(taken))}]"),
-                message,
-                f"{fix}, or remove the host port and use a Service.",
-                Certainty.CERTAIN if one_node else Certainty.LIKELY,
-            )
+    taken = [
+        (template.at(container, f"ports[{index}]"), port)
+        for container in template.containers(Role.MAIN, Role.SIDECAR)
+        for index, port in host_ports(template.typed.spec, container.typed).items()
+    ]
+    if not taken:
+        return
+    ports = [*dict.fromkeys(str(port) for _, port in taken)]
+    message, fix = _texts(f"{'ports' if ports[1:] else 'port'} {listed(ports)}", one_node, update, found)
+    yield Finding(
+        taken[0][0],
+        message,
+        f"{fix}, or remove the host port and use a Service.",
+        Certainty.CERTAIN if one_node else Certainty.LIKELY,
+    )
 
 
 def _outcome(target: Target, template: PodTemplate, update: RollingUpdate, facts: Facts) -> RolloutOutcome:
@@ -138,12 +142,11 @@ def _texts(ports: str, one_node: bool, update: RollingUpdate, found: RolloutOutc
     if found is RolloutOutcome.STUCK:
         node = "the same node" if one_node else "a node"
         return (
-            f"The new pod needs host port {ports} of {node}, but the old pod holds it until the new one is "
-            "ready.",
+            f"The new pod needs host {ports} of {node}, which the old pod holds until the new one is ready.",
             update.in_place,
         )
     return (
-        f"Only one pod of a node can have host port {ports}, and all pods are bound to the same node, so "
+        f"Only one pod of a node can have host {ports}, and all pods are bound to the same node, so "
         f"{pending_replicas(update.replicas, 1)}.",
         "Run 1 replica",
     )
