@@ -85,10 +85,17 @@ def _applied(target: Target) -> Findings:
         return
     if not tool or metadata.annotations.get(_FLUX_OFF) == "disabled":
         return
+    # Without self-heal, automatic sync syncs a commit only once.
+    again = (
+        ", shows its application as OutOfSync and runs it again with the next sync, which self-heal "
+        "starts at once"
+        if tool == "Argo CD"
+        else " and runs it again and again"
+    )
     yield Finding(
         _PATH,
         f"{tool} applies this Job, and Kubernetes deletes it {seconds} s after it ends. {tool} then finds "
-        "it missing and, with automatic sync, runs it again and again.",
+        f"it missing{again}.",
         "Omit ttlSecondsAfterFinished, or make the Job a hook with a deletion policy "
         f"({ARGO_HOOK}: Sync, argocd.argoproj.io/hook-delete-policy: BeforeHookCreation)."
         if tool == "Argo CD"
