@@ -5,6 +5,7 @@ If the host fails, every replica is restarted or leaves its Service.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -27,6 +28,9 @@ from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, 
 from policies.probes.serving import recognised
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
+_AROUND: Final = frozenset({"sh", "bash", "exit"})
+_FETCHES: Final = frozenset({"curl", "wget"})
+_FAILS: Final = re.compile(r"--fail|--fail-with-body|-[a-zA-Z]*f[a-zA-Z]*")
 _CONSEQUENCE: Final = {
     LIVENESS: "every replica is restarted at once",
     READINESS: "every replica leaves its Service at once",
@@ -204,22 +208,36 @@ def liveness(target: Target, facts: Facts) -> Findings:
 
 def _dependent_endpoint(probe: ContainerProbe, facts: Facts) -> Finding | None:
     """Report an endpoint of a recognised server that can fail while the process is alive."""
-    server = recognised(probe.container, facts)
     asked = probe.typed.http_get
-    path = "" if asked is None else asked.path.partition("?")[0]
-    if server is None or asked is None or not path or asked.host:
-        return None
-    dependency = dependency_of(server.preset, path)
-    if dependency is None:
+    path = _fetched_path(probe) if asked is None else "" if asked.host else asked.path
+    path = path.partition("?")[0]
+    server = recognised(probe.container, facts) if path else None
+    dependency = None if server is None else dependency_of(server.preset, path)
+    if server is None or dependency is None:
         return None
     and_readiness = f", and {path} for readiness" if path == server.preset.ready_path else ""
     return Finding(
-        probe.at("httpGet", "path"),
+        probe.at("exec.command") if asked is None else probe.at("httpGet", "path"),
         f"The {probe.name} sends GET {path} to {server.name}, which checks {dependency.of}. If that fails, "
         "the kubelet restarts a server that is alive.",
         f"For liveness, use {liveness_advice(probe.container, server)} instead{and_readiness}.",
         Certainty.UNDECIDED,
     )
+
+
+def _fetched_path(probe: ContainerProbe) -> str:
+    """The path that a command gets from its own pod, and that decides whether it fails; empty if none."""
+    fetched = [each for each in probe.command.commands if each.name not in _AROUND]
+    if len(fetched) != 1 or fetched[0].name not in _FETCHES:
+        return ""
+    (command,) = fetched
+    urls = [word for word in command.argv[1:] if word.startswith(("http://", "https://"))]
+    local = bool(command.hosts) and all(host.reach is Reach.LOCAL for host in command.hosts)
+    # Without this flag, curl ends with 0 whatever the status of the answer is.
+    fails = command.name != "curl" or any(_FAILS.fullmatch(word) for word in command.argv[1:])
+    if len(urls) != 1 or not local or not fails or command.forgiven:
+        return ""
+    return f"/{urls[0].partition('://')[2].partition('/')[2]}"
 
 
 RULES = (
