@@ -9,7 +9,7 @@ from policies.core import data
 from policies.core.facts import Facts, WholeObjects
 from policies.core.listing import TypedIndex
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import SERVING
+from policies.kube.group_kinds import CLAIM, SERVING
 from policies.kube.json import maps, text
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
@@ -25,6 +25,9 @@ class Unattached(Model):
     )
     late: tuple[str, ...] = Field(
         (), description="names of StorageClasses that its own manifests set to wait for the first pod"
+    )
+    defaults: tuple[str, ...] = Field(
+        (), description="names of StorageClasses that are the default where a distribution installs them"
     )
     source: str
 
@@ -85,21 +88,33 @@ def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
     if storage is not None:
         return all(storage.provisioner != each.provisioner for each in unattached())
     if name is None:
-        return nodes is not None or not _has_local_images(facts)
+        return nodes is not None or not _is_on_this_machine(facts)
     return not _is_named(name)
 
 
-def _has_local_images(facts: Facts) -> bool:
-    """Whether an image of the same namespace is never pulled: somebody built it on the only node, as in
-    minikube, Docker Desktop or kind.
-    https://minikube.sigs.k8s.io/docs/handbook/pushing/
-    """
+def _is_on_this_machine(facts: Facts) -> bool:
+    """Whether other objects of the same namespace tell that the default StorageClass keeps volumes on a
+    node."""
     whole = facts.whole
-    return whole is not None and whole.cache.once_for(facts.namespace, _never_pulls, whole, facts.namespace)
+    return whole is not None and whole.cache.once_for(facts.namespace, _tells_it, whole, facts.namespace)
+
+
+def _tells_it(whole: WholeObjects, namespace: str) -> bool:
+    return _never_pulls(whole, namespace) or _names_a_local_default(whole, namespace)
+
+
+def _names_a_local_default(whole: WholeObjects, namespace: str) -> bool:
+    """Whether each claim that names a class names one that is the default of a distribution, such as k3s."""
+    known = {name for each in unattached() for name in each.defaults}
+    claims = whole.typed(CLAIM, namespace, PersistentVolumeClaim)
+    named = {claim.spec.storage_class_name for claim in claims} - {None, ""}
+    return bool(named) and named <= known
 
 
 def _never_pulls(whole: WholeObjects, namespace: str) -> bool:
     workloads = (obj for kind in SERVING for obj in whole.every(kind, namespace))
+    # Somebody built the image on the only node, as in minikube, Docker Desktop or kind:
+    # https://minikube.sigs.k8s.io/docs/handbook/pushing/
     return any(
         text(container, "imagePullPolicy") == "Never"
         for obj in workloads
