@@ -25,6 +25,8 @@ from webhook.manifests.documents import BadDocument, as_documents, load_all
 from webhook.manifests.positions import Lines, Origin
 from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, RenderedSource, sources
 
+_MOST_NAMED: Final = 3
+"""Results that one sentence names."""
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
@@ -159,21 +161,30 @@ def _rendered(
         else:
             documents += made
             reviewed |= source.files
-    for source in found[MOST_BUILDS:] if build else ():
-        why = f"{source.file}: not reviewed, because one run renders at most {MOST_BUILDS} results"
-        unbuilt.append((source, why))
-    problems = [UserError(_with_its_files(why, source, reviewed)) for source, why in unbuilt]
-    changed = (source.files if source.patched else source.parts for source, _ in unbuilt)
+    problems = [UserError(_with_its_files(why, reviewed, source)) for source, why in unbuilt]
+    too_many = found[MOST_BUILDS:] if build else []
+    if too_many:
+        shown = [str(source.file) for source in too_many[:_MOST_NAMED]]
+        more = len(too_many) - len(shown)
+        why = (
+            f"{', '.join(shown)}{f' and {more:,} more' if more else ''}: not reviewed, because one run "
+            f"renders at most {MOST_BUILDS} results; review parts of the directory by themselves"
+        )
+        problems.append(UserError(_with_its_files(why, reviewed, *too_many)))
+    left = (*(source for source, _ in unbuilt), *too_many)
+    changed = (source.files if source.patched else source.parts for source in left)
     left_out = reviewed.union(*changed, *(source.parts for source in found))
     return documents, problems, {str(file) for file in left_out}
 
 
-def _with_its_files(why: str, source: RenderedSource, reviewed: Set[Path]) -> str:
-    """A sentence about a result that is not reviewed, with the number of objects' files that are only in such
+def _with_its_files(why: str, reviewed: Set[Path], *unbuilt: RenderedSource) -> str:
+    """A sentence about results that are not reviewed, with the number of objects' files that are only in such
     results."""
-    count = len(source.files - source.parts - reviewed) if source.patched else 0
-    files = "the file" if count == 1 else f"the {count} files"
-    return why.replace("not reviewed", f"not reviewed, nor {files} that it changes", 1) if count else why
+    patched = [source.files - source.parts for source in unbuilt if source.patched]
+    count = len(set[Path]().union(*patched) - reviewed)
+    files = "the file" if count == 1 else f"the {count:,} files"
+    changes = "they change" if len(unbuilt) > 1 else "it changes"
+    return why.replace("not reviewed", f"not reviewed, nor {files} that {changes}", 1) if count else why
 
 
 def _sources(path: str) -> Iterator[tuple[str, bool]]:

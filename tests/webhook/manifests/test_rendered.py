@@ -191,6 +191,12 @@ def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: p
     assert read == ["one/kustomization.yaml"]
     why = "because one run renders at most 1 results"
     assert f"two/kustomization.yaml: not reviewed, nor the file that it changes, {why}" in problem
+    for name in ("three", "four", "zero"):
+        put(tmp_path / "all" / name, suffixed)
+    read, [problem] = names(tmp_path / "all", build=True)
+    assert read == ["four/kustomization.yaml"]
+    assert problem.count("kustomization.yaml") == 3
+    assert f"two/kustomization.yaml and 1 more: not reviewed, nor the 4 files that they change, {why}" in problem
 
 
 @pytest.mark.usefixtures("tools")
