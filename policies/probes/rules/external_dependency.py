@@ -30,7 +30,7 @@ from policies.probes.serving import recognised
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
 _AROUND: Final = frozenset({"sh", "bash", "exit"})
 _FETCHES: Final = frozenset({"curl", "wget"})
-_FAILS: Final = re.compile(r"--fail|--fail-with-body|-[a-zA-Z]*f[a-zA-Z]*")
+_FAILS: Final = re.compile(r"--fail|--fail-with-body|-[a-eg-zA-Z]*f[a-zA-Z]*")
 _CONSEQUENCE: Final = {
     LIVENESS: "every replica is restarted at once",
     READINESS: "every replica leaves its Service at once",

@@ -356,6 +356,21 @@ def test_what_several_files_repeat_is_printed_once(
     assert len(chassis("review", ".", "-o", "json").json) == 16
 
 
+def test_stages_of_one_base_repeat_a_finding(
+    chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for stage in ("base", "dev", "staging", "prod", "other"):
+        name = {"base": "one", "other": "one-of-two", "prod": "prod-one"}.get(stage, f"one-{stage}")
+        Path(f"{stage}.yaml").write_text(HAZARDS.replace("name: one", f"name: {name}"))
+    _, out, _ = chassis("review", ".")
+    assert out.count(f"refused {RULE}\n") == 2, "another name is another object"
+    places = "one-dev (dev.yaml:16), prod-one (prod.yaml:16), one-staging (staging.yaml:16)"
+    assert f"The same in 3 other places: {places}" in " ".join(out.split())
+    found = [each["name"] for each in chassis("review", ".", "-o", "json").json if "one" in each["name"]]
+    assert found == ["one", "one-dev", "one-of-two", "prod-one", "one-staging"], "JSON has all of them"
+
+
 def test_warnings_are_counted_with_and_without_repetitions(
     chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,7 +196,8 @@ def test_there_is_an_end_to_building(tmp_path: Path, tools: Path, monkeypatch: p
     read, [problem] = names(tmp_path / "all", build=True)
     assert read == ["four/kustomization.yaml"]
     assert problem.count("kustomization.yaml") == 3
-    assert f"two/kustomization.yaml and 1 more: not reviewed, nor the 4 files that they change, {why}" in problem
+    named = "two/kustomization.yaml and 1 more: not reviewed, nor the 4 files that they change"
+    assert f"{named}, {why}" in problem
 
 
 @pytest.mark.usefixtures("tools")

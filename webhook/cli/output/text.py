@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -21,11 +22,14 @@ Shown: TypeAlias = tuple[str, Result, str]
 _MOST_PLACES: Final = 5
 """Other places of a finding that are named."""
 _TOTALS: Final = (Outcome.REFUSED, Outcome.WARNED, Outcome.AUDITED, Outcome.EXEMPTED)
+_STAGE: Final = "(?:dev|development|test|testing|qa|uat|preview|stage|staging|prod|production)"
+_IN_NAME: Final = re.compile(rf"\b{_STAGE}-(?=[a-z0-9])|(?<=[a-z0-9])-{_STAGE}\b")
+"""The part of a name that overlays of one base add (`namePrefix: dev-`, `nameSuffix: -dev`)."""
 _READINGS: Final = {Reading.NO_PODS: "without pods"}
 
 
 class _Repeats:
-    """The findings of files by rule, message, and kind and name of the object.
+    """The findings of files by rule, message, kind and name of the object; names without a word for a stage.
 
     Several kustomizations of one base, and several environments, repeat a finding. It is printed once, with
     its other places. Two findings of one file are never the same: they are about two of its objects.
@@ -41,7 +45,8 @@ class _Repeats:
         for result in review.decision.results:
             file, _, places = self._found.setdefault(_key(review, result), (source, place, {}))
             if source != file:
-                places[review.place(result.finding.path)] = None
+                at, name = review.place(result.finding.path), review.document.name
+                places[at if _shared(name) == name else f"{name} ({at})"] = None
 
     def of(self, review: Reviewed, result: Result) -> tuple[dict[str, None], str]:
         """The other places of an added finding, which later ones join, and its first place if that is in
@@ -51,15 +56,20 @@ class _Repeats:
 
     def is_new(self, review: Reviewed, head: Iterable[Line]) -> bool:
         """Whether no object of that kind and name had these changes and notes."""
-        key = (review.kind, review.document.name, *head)
+        key = (review.kind, _shared(review.document.name), *head)
         known = key in self._heads
         self._heads.add(key)
         return not known
 
 
 def _key(review: Reviewed, result: Result) -> tuple[str, ...]:
-    outcome = str(outcome_of(result))
-    return outcome, result.rule, result.finding.message, review.kind, review.document.name
+    message, name = _shared(result.finding.message), _shared(review.document.name)
+    return str(outcome_of(result)), result.rule, message, review.kind, name
+
+
+def _shared(text: str) -> str:
+    """A name, or a text with names, without words for stages such as `dev`."""
+    return _IN_NAME.sub("", text)
 
 
 def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Line]:
