@@ -16,6 +16,7 @@ from policies.core.facts import Cluster, Facts
 from policies.core.finding import Mode
 from policies.core.reasons import Reason
 from policies.core.target import PodTemplate
+from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import CLAIM, kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import allowance, bounded
@@ -237,9 +238,18 @@ def review_documents(
         request = document.request("UPDATE" if earlier is not None else "CREATE", earlier)
         facts = cluster.near(document.source) if isinstance(cluster, ManifestCluster) else cluster
         decision = decide(Review(request, config, facts))
+        if is_fragment(document.obj, config.workloads):
+            decision = replace(decision, results=tuple(_about_fields(document, decision)))
         if notes := list(_notes(document, config)):
             decision = replace(decision, notes=(*notes, *decision.notes))
         yield Reviewed(document, decision, request, quiet, among)
+
+
+def _about_fields(document: Document, decision: Decision) -> Iterator[Result]:
+    """The findings about fields that a fragment has: another file may set those that it lacks."""
+    for result in decision.results:
+        if value_at(document.obj, result.finding.path) is not None:
+            yield result
 
 
 def _notes(document: Document, config: Config) -> Iterator[str]:

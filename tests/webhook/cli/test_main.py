@@ -106,6 +106,23 @@ def test_a_fragment_is_named_as_partly_reviewed(chassis: Chassis, files: Path) -
     assert status == 0
     assert " ".join(out.split()).count("Partly reviewed: a fragment") == 1
     assert "warning" not in out.replace("0 warnings", ""), "its missing fields give no finding"
+    (files / "patch.yaml").write_text(
+        """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llm}
+spec:
+  template:
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: llm
+        image: vllm/vllm-openai:v0.16.0
+        lifecycle: {preStop: {exec: {command: [sleep, "10"]}}}
+"""
+    )
+    _, out, _ = chassis("review", files / "patch.yaml")
+    assert "server-without-accelerator" not in out, "another file may request the GPU"
+    assert "  warning grace-shorter-than-prestop\n" in out
 
 
 def test_standard_input(chassis: Chassis, monkeypatch: pytest.MonkeyPatch) -> None:
