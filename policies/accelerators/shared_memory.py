@@ -45,6 +45,12 @@ def greatest_size(template: PodTemplate, container: Container, default: int) -> 
     )
 
 
+def is_mounted(template: PodTemplate, volume: Volume) -> bool:
+    """Whether any container mounts a volume of the pod."""
+    mounts = (mount for each in template.containers() for mount in each.typed.volume_mounts)
+    return any(mount.name == volume.name for mount in mounts)
+
+
 def _volumes(template: PodTemplate, container: Container) -> list[Volume] | None:
     """The known volumes at /dev/shm; None if nothing is mounted there."""
     mounted = [

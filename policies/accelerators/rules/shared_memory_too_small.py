@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.parallelism import devices, on_this_node, per_copy
-from policies.accelerators.shared_memory import DEFAULT_BYTES, HINT, greatest_size, has_default_shm, is_small
+from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.shared_memory import (
+    DEFAULT_BYTES,
+    HINT,
+    greatest_size,
+    has_default_shm,
+    is_mounted,
+    is_small,
+)
 from policies.containers.programs import launch_of
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.ray_pods import start_parameters
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.images import image_matches
+from policies.kube.objects.pods import Volume
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal, whole_number
@@ -37,6 +46,13 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     for template in target.templates:
         if not template.has_own_volumes or template.is_ray or not has_default_shm(template):
+            continue
+        forgotten = None
+        for volume in template.typed.spec.volumes:
+            if "shm" in volume.name and forgotten is None:
+                forgotten = _forgotten(template, volume, facts)
+        if forgotten is not None:
+            yield forgotten
             continue
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
@@ -68,6 +84,22 @@ def check(target: Target, facts: Facts) -> Findings:
                     "space left on device' when it starts or later.",
                     HINT,
                 )
+
+
+def _forgotten(template: PodTemplate, volume: Volume, facts: Facts) -> Finding | None:
+    """A volume named after /dev/shm, in memory, that no container mounts."""
+    place = volume.empty_dir
+    if place is None or place.medium != "Memory" or is_mounted(template, volume):
+        return None
+    if not wants_accelerator(template.view, facts):
+        return None
+    return Finding(
+        f"{template.spec_path}.volumes[{template.typed.spec.volumes.index(volume)}]",
+        f"No container mounts the volume {volume.name}, so /dev/shm has the default size, 64 MiB. Processes "
+        "that share more through it, such as the workers of PyTorch's DataLoader, end with a bus error.",
+        f"Mount {volume.name} at /dev/shm.",
+        Certainty.LIKELY,
+    )
 
 
 def _region(template: PodTemplate, container: Container, server: Server) -> Finding | None:
