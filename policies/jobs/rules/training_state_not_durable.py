@@ -113,6 +113,8 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
     for container in template.containers(Role.MAIN):
         if not container.image:
             return False
+        if not (container.typed.argv or template.typed.spec.volumes or template.is_ray):
+            continue  # only its image says whether it writes anything, and where to
         summary = container_command(template, container)
         if idles(summary) or (summary.scripts and not programs_of(summary)):
             continue  # a shell's file may copy what it writes
