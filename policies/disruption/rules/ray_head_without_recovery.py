@@ -10,6 +10,19 @@ from policies.kube.group_kinds import RAY_CLUSTER, RAY_SERVICE
 from policies.kube.objects.ray import RayObject, WorkerGroupSpec
 
 _SEVERAL: Final = 2
+_OF_A_SERVICE: Final = (
+    "gcsFaultToleranceOptions",
+    "the service is down until they have loaded everything again",
+    'Set gcsFaultToleranceOptions with a Redis, or keep tasks off the head with num-cpus: "0" in its '
+    "rayStartParams.",
+)
+_OF_JOBS: Final = (
+    "headGroupSpec.rayStartParams",
+    "every running job is lost",
+    'Keep tasks off the head with num-cpus: "0", and give it memory. Ray recommends '
+    "gcsFaultToleranceOptions only for Ray Serve.",
+)
+"""The field, what is lost, and the fix: https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html"""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -26,17 +39,12 @@ def check(target: Target, facts: Facts) -> Findings:
     head = next((each for each in target.templates if ".headGroupSpec" in each.path), None)
     if head is not None:
         at = head.path.partition(".headGroupSpec")[0]
-        loses = (
-            "the service is down until they have loaded everything again"
-            if target.kind == RAY_SERVICE
-            else "every running job is lost"
-        )
+        field, loses, fix = _OF_A_SERVICE if target.kind == RAY_SERVICE else _OF_JOBS
         yield Finding(
-            f"{at}.gcsFaultToleranceOptions",
+            f"{at}.{field}",
             "The state of the cluster is in the memory of its head. When the head restarts (out of memory, "
             f"eviction, a failed node), the new head ends all workers, and {loses}.",
-            'Set gcsFaultToleranceOptions with a Redis, or keep tasks off the head with num-cpus: "0" in '
-            "its rayStartParams.",
+            fix,
         )
 
 
