@@ -388,6 +388,21 @@ def test_stages_of_one_base_repeat_a_finding(
     assert found == ["one", "one-dev", "one-of-two", "prod-one", "one-staging"], "JSON has all of them"
 
 
+def test_objects_of_one_unknown_kind_share_a_note(
+    chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    widget = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: NAME, namespace: shop}\n"
+    Path("a.yaml").write_text("---\n".join(widget.replace("NAME", name) for name in ("one", "two")))
+    for name in ("three", "four"):
+        Path(f"{name}.yaml").write_text(widget.replace("NAME", name))
+    out = chassis("review", ".").out
+    assert out.count("! not reviewed: kind Widget") == 1
+    places = "shop/two (a.yaml:5), shop/four (four.yaml:1), shop/three (three.yaml:1)"
+    assert f"The same in 3 other places: {places} 4 objects" in " ".join(out.split())
+    assert "4 objects (4 not reviewed)" in out
+
+
 def test_warnings_are_counted_with_and_without_repetitions(
     chassis: Chassis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

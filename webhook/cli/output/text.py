@@ -38,6 +38,7 @@ class _Repeats:
     def __init__(self) -> None:
         self._found: dict[tuple[str, ...], tuple[str, str, dict[str, None]]] = {}
         self._heads: set[tuple[object, ...]] = set()
+        self._notes: dict[tuple[object, ...], dict[str, None]] = {}
 
     def add(self, review: Reviewed) -> None:
         """Add the findings about an object."""
@@ -53,6 +54,16 @@ class _Repeats:
         another file."""
         file, first, places = self._found[_key(review, result)]
         return places, "" if review.document.source == file else first
+
+    def of_notes(self, review: Reviewed, notes: Iterable[Line]) -> dict[str, None] | None:
+        """The other objects of a kind with these notes and nothing else, which later ones join; None if an
+        earlier one has them."""
+        key = (review.kind, *notes)
+        if key not in self._notes:
+            self._notes[key] = {}
+            return self._notes[key]
+        self._notes[key][f"{review.title.partition(' ')[2]} ({review.place()})"] = None
+        return None
 
     def is_new(self, review: Reviewed, head: Iterable[Line]) -> bool:
         """Whether no object of that kind and name had these changes and notes."""
@@ -120,8 +131,12 @@ def lines(reviews: Iterable[Reviewed], *, audited: bool = False) -> Iterator[Lin
 def _block(review: Reviewed, repeats: _Repeats, *, audited: bool) -> list[Line | dict[str, None]]:
     """The lines about an object, and after each finding its other places; empty if there is nothing to say,
     or other places of earlier findings say it."""
-    head = [*change_lines(review), *note_lines(review)]
+    notes = [*note_lines(review)]
+    head = [*change_lines(review), *notes]
     block: list[Line | dict[str, None]] = [*head]
+    if notes == head != [] and not review.document.runs and not any(shown(review, audited=audited)):
+        others = repeats.of_notes(review, notes)
+        return [] if others is None else [*_headed(review, block), others, ("", "")]
     says_more = not review.document.runs and repeats.is_new(review, head)
     repeated = False
     for label, result, style in shown(review, audited=audited):
@@ -134,8 +149,14 @@ def _block(review: Reviewed, repeats: _Repeats, *, audited: bool) -> list[Line |
             block += [*_finding(label, review, result, style), places]
     if not block or (repeated and not says_more):
         return []
+    return [*_headed(review, block), ("", "")]
+
+
+def _headed(review: Reviewed, block: Iterable[Line | dict[str, None]]) -> Iterator[Line | dict[str, None]]:
+    """A block below the verdict and the name of its object."""
     style, verdict = _verdict(review)
-    return [(f"{verdict} {review.title} ({review.place()})", f"bold {style}"), *block, ("", "")]
+    yield f"{verdict} {review.title} ({review.place()})", f"bold {style}"
+    yield from block
 
 
 def _printed(blocks: Iterable[Line | dict[str, None]]) -> Iterator[Line]:
