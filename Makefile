@@ -123,7 +123,7 @@ images: $(SYNCED) ## build the images of the real node (two minutes after a chan
 .PHONY: e2e
 e2e: apiserver $(if $(ARGS),,realnode) ## end-to-end tests against a real kube-apiserver, then on a real node
 
-OPERATORS := leaderworkerset jobset worker_names_kuberay kueue mpi_operator training_operator argo_workflows trainer kserve
+OPERATORS := leaderworkerset jobset worker_names_kuberay kueue mpi_operator training_operator argo_workflows argo_rollouts trainer kserve
 .PHONY: e2e-operators
 e2e-operators: $(SYNCED) ## the end-to-end tests with real operators; CI runs those of the first three files
 	@$(BIN)/pytest -m e2e -q $(OPERATORS:%=tests/e2e/test_%.py) $(ARGS)

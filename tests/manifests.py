@@ -24,6 +24,7 @@ KINDS = {
     "kubeflow.org/v1": "PyTorchJob",
     "kubeflow.org/v2beta1": "MPIJob",
     "leaderworkerset.x-k8s.io/v1": "LeaderWorkerSet",
+    "networking.k8s.io/v1": "Ingress",
     "ray.io/v1": "RayCluster",
     "resource.k8s.io/v1": "DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice",
     "serving.kserve.io/v1beta1": "InferenceService",

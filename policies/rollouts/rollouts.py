@@ -172,7 +172,8 @@ def _of_deployment(deployment: Deployment, replicas: int) -> RollingUpdate | Non
 def _of_rollout(rollout: Rollout, replicas: int) -> RollingUpdate | None:
     """A canary is a rolling update that pauses. A blue-green update, and a canary with a traffic router whose
     stable pods stay, end with all pods of both revisions (`NewRSNewReplicas` and
-    `CalculateReplicaCountsForTrafficRoutedCanary` in utils/replicaset of Argo Rollouts 1.9).
+    `CalculateReplicaCountsForTrafficRoutedCanary` in utils/replicaset of Argo Rollouts 1.9, tried by
+    tests/e2e/test_argo_rollouts.py).
     """
     strategy = rollout.spec.strategy
     if rollout.spec.paused:

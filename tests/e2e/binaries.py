@@ -127,6 +127,7 @@ FURTHER_OPERATORS = (
     "mpi-operator",
     "training-operator",
     "argo-workflows",
+    "argo-rollouts",
     "trainer",
     "kserve-manager",
 )
@@ -163,6 +164,12 @@ TABLE: dict[str, Tool] = {
         _own("mpi-operator", "github.com/kubeflow/mpi-operator"),
         _own("training-operator", "github.com/kubeflow/training-operator"),
         _own("argo-workflows", "github.com/argoproj/argo-workflows/v3"),
+        Tool(
+            "argo-rollouts",
+            "github.com/argoproj/argo-rollouts",
+            "github.com/argoproj/argo-rollouts/cmd/rollouts-controller",
+            "argo-rollouts",
+        ),
         Tool(
             "trainer",
             "github.com/kubeflow/trainer/v2",

@@ -82,6 +82,13 @@ KUEUE = Release(
     secret=("kueue-system", "kueue-webhook-server-cert"),
 )
 ARGO = Release("argo-workflows", "manifests/base/crds/minimal", "Starting Workflow Controller")
+ROLLOUTS = Release(
+    "argo-rollouts",
+    "manifests/crds",
+    "Started rollout workers",
+    # Its ports for metrics and health listen on every address; it goes on without ports that cannot be.
+    arguments=("--leader-elect=false", "--metricsPort=65536", "--healthzPort=65537"),
+)
 TRAINER = Release(
     "trainer",
     "manifests/base/crds",
