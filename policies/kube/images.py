@@ -67,17 +67,22 @@ class Globs:
     """Globs of images, as `policies.kube.images.image_matches` reads them."""
 
     def __init__(self, globs: Iterable[str]) -> None:
-        distinct = dict.fromkeys(globs)
-        self._of_paths = tuple(glob for glob in distinct if ":" not in glob)
-        self._of_tags = tuple(glob for glob in distinct if ":" in glob)
-        self._known: BoundedCache[str, frozenset[str]] = BoundedCache(1 << 20)
+        self._globs = tuple(dict.fromkeys(globs))
+        self._known: BoundedCache[str, tuple[frozenset[str], tuple[str, ...]]] = BoundedCache(1 << 20)
+        """By path: the globs without a tag that match it, and those whose tag decides."""
 
     def matching(self, image: str) -> frozenset[str]:
         """The globs that match an image."""
         path, tag = repository_and_tag(image)
         known = self._known.get(path)
         if known is None:
-            known = frozenset(glob for glob in self._of_paths if glob_matches(glob, path))
-            self._known.put(path, known, len(path) + 100 * len(known))
-        tagged = [glob for glob in self._of_tags if glob_matches(glob, f"{path}:{tag}")]
-        return known.union(tagged) if tagged else known
+            found = [glob for glob in self._globs if glob_matches(glob.partition(":")[0], path)]
+            tagged = tuple(glob for glob in found if ":" in glob)
+            known = frozenset(found).difference(tagged), tagged
+            self._known.put(path, known, len(path) + 100 * len(found))
+        always, tagged = known
+        return (
+            always.union([each for each in tagged if glob_matches(each, f"{path}:{tag}")])
+            if tagged
+            else always
+        )
