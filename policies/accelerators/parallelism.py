@@ -179,6 +179,5 @@ def _given(container: Container) -> int:
     if _OF_RUNTIME in launch_of(container).variables:
         return 0
     requested = {**resources.requests, **resources.limits}
-    if any(name.startswith("nvidia.com/") and not _GPU.fullmatch(name) for name in requested):
-        return 0
-    return sum(requests.whole_number(value) for name, value in requested.items() if _GPU.fullmatch(name))
+    counts = {name: value for name, value in requested.items() if name.startswith("nvidia.com/")}
+    return sum(map(requests.whole_number, counts.values())) if all(map(_GPU.fullmatch, counts)) else 0

@@ -63,12 +63,12 @@ def read(
     try:
         words = [word for word in argv if isinstance(word, str)]
         budget.spend(_OVERHEAD + len(words) + len(local_names))
-        if any(len(word) > MAX_TEXT for word in words):
+        if max(map(len, words), default=0) > MAX_TEXT:
             return _unread("an argument is longer than Linux can execute", budget.spent - before)
         environment = values.Environment(
             env, env_from, budget=budget, static=static, host_network=host_network
         )
-        reader = _Reader(environment, frozenset(name.lower() for name in local_names), budget)
+        reader = _Reader(environment, frozenset(map(str.lower, local_names)), budget)
         try:
             reader.start(words)
         finally:

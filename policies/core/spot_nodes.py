@@ -5,6 +5,7 @@ from __future__ import annotations
 from policies.core import data
 from policies.core.settings import Field, Model
 from policies.kube.objects.pods import PodSpec
+from policies.kube.scheduling import required_keys
 
 
 class SpotNodes(Model):
@@ -24,7 +25,8 @@ def _spot_nodes() -> tuple[SpotNodes, ...]:
 
 def spot_nodes_of(pod: PodSpec) -> SpotNodes | None:
     """The nodes on which a pod must run, if a cloud may take all of them back."""
-    return next((each for each in _spot_nodes() if _requires(pod, each)), None)
+    keys = required_keys(pod)
+    return next((each for each in _spot_nodes() if each.label in keys and _requires(pod, each)), None)
 
 
 def _requires(pod: PodSpec, nodes: SpotNodes) -> bool:

@@ -30,6 +30,8 @@ def is_within_limits(pod: PodSpec) -> bool:
     would take seconds and megabytes."""
     if len(pod.tolerations) > MAX_TOLERATIONS or len(pod.node_selector) > MAX_LABELS:
         return False
+    if pod.affinity.node_affinity.required is None and not pod.affinity.node_affinity.preferred:
+        return True
     terms = (*required_terms(pod), *(each.preference for each in pod.affinity.node_affinity.preferred))
     if len(terms) > MAX_TERMS:
         return False
@@ -103,4 +105,6 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 def required_keys(pod: PodSpec) -> set[str]:
     """The label keys in the pod's node selector and required node affinity."""
     keys = set(pod.node_selector)
-    return keys.union(each.key for term in required_terms(pod) for each in term.match_expressions)
+    for term in required_terms(pod):
+        keys.update(each.key for each in term.match_expressions)
+    return keys

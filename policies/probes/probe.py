@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Struct
@@ -24,9 +25,9 @@ LENIENT: Final = 60
 """Seconds of failures. A burst of requests does not last that long."""
 _NAMES: Final = {LIVENESS: "liveness", READINESS: "readiness", STARTUP: "startup"}
 _FIELDS: Final[Mapping[str, Callable[[ContainerSpec], Probe | None]]] = {
-    LIVENESS: lambda container: container.liveness_probe,
-    READINESS: lambda container: container.readiness_probe,
-    STARTUP: lambda container: container.startup_probe,
+    LIVENESS: attrgetter("liveness_probe"),
+    READINESS: attrgetter("readiness_probe"),
+    STARTUP: attrgetter("startup_probe"),
 }
 
 

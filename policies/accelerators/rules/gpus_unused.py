@@ -61,12 +61,12 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _of_others(template: PodTemplate, container: Container, facts: Facts) -> Findings:
     """A finding about accelerators of an image that has no code for them."""
+    tag, known = repository_and_tag(container.image)[1], _known_of(container.image)
+    if not tag or not known:
+        return
     catalogue = facts.settings(GpuAffinity).catalogue
     requested = catalogue.requests_of(container.typed.resources)
-    tag = repository_and_tag(container.image)[1] if requested else ""
-    if not tag:
-        return
-    for each in _known_of(container.image):
+    for each in known:
         if each.before and not () < numbers_of_tag(tag) < numbers_of_tag(each.before):
             continue
         unused = {name: count for name, count in requested.items() if not _can_use(each, catalogue, name)}

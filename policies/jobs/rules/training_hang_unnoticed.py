@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from policies.containers.commands import container_command
-from policies.containers.programs import option
+from policies.containers.programs import ProgramOptions
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_one, table
 from policies.core.settings import Field, Model
@@ -66,9 +66,10 @@ def _settings(template: PodTemplate, container: Container) -> Iterator[tuple[str
             if variable.name in setting.names and variable.value:
                 yield template.at(container, f"env[{index}]", "value"), variable.name, variable.value, setting
     for command in container_command(template, container).commands:
+        options = ProgramOptions(command.argv)
         for setting in _table().flags:
             for name in setting.names:
-                if value := option(command.argv, name):
+                if value := options.value((name,)):
                     yield template.command_path(container), name, value, setting
 
 

@@ -37,9 +37,9 @@ def _heaps() -> tuple[Heap, ...]:
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers():
-            limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
-            found = list(_set(container)) if limit else []
-            if not found:
+            found = list(_set(container))
+            limit = bytes_or_zero(container.typed.resources.limits.get("memory")) if found else 0
+            if not limit:
                 continue
             heap, where, size = found[0]
             # Of several settings, it depends on the runtime and its version which one wins.

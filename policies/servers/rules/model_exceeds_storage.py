@@ -96,9 +96,9 @@ def _requested(claim: PersistentVolumeClaim) -> int:
 def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Findings:
     """Options that reserve more memory than the limit."""
     server = recognised(container, facts)
-    limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
     if server is None or server.conditional:
         return
+    limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
     largest = 0 if limit else _largest_node(facts)
     for reserved in server.preset.reserves:
         if reserved.before is not None and not () < server.version < release(reserved.before):
@@ -181,11 +181,11 @@ def _of_directory(
 
 def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Findings:
     """Weights in the memory of a server that computes on the CPU."""
-    limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
-    if not limit or template.is_ray or wants_accelerator(template.view, facts):
+    if template.is_ray or wants_accelerator(template.view, facts):
         return
     load = load_of(template.view, container, facts)
-    if load is not None and load.weights * MIN_SHARE > limit:
+    limit = 0 if load is None else bytes_or_zero(container.typed.resources.limits.get("memory"))
+    if load is not None and 0 < limit < load.weights * MIN_SHARE:
         yield Finding(
             template.at(container, "resources.limits"),
             f"Model {load.model} has about {in_decimal(load.weights)}, but the server, which computes "
