@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -178,11 +178,8 @@ def _joined(parent: str, leaf: str) -> str:
 
 def _element(value: object, index: str) -> str:
     """A list element's name, or its index."""
-    for key in ("name", "key", "mountPath"):
-        name = dig(value, key)
-        if isinstance(name, str):
-            return name
-    return index
+    names = [value.get(key) for key in ("name", "key", "mountPath")] if isinstance(value, dict) else ()
+    return next((name for name in names if isinstance(name, str)), index)
 
 
 # --- denials ---------------------------------------------------------------------------------
@@ -260,21 +257,25 @@ def page_of(name: str, family: Family | None, docs: str) -> str:
 def audit_of(decision: Decision) -> dict[str, str]:
     """The audit annotations: `findings`, `mutations` and `exemptions` are JSON lists, `coverage` is a
     sentence about unread parts."""
-    findings = (
+    findings = [
         {"rule": v.rule, "mode": v.mode, "path": _cut(v.finding.path), "message": _cut(v.finding.message)}
         for v in decision.results
         if v.exempted is None
-    )
-    mutations = (
+    ]
+    mutations = [
         {"policy": c.policy, "mode": c.mode, "fields": places(c)} for c in decision.changes if not c.template
-    )
-    exemptions = (
+    ]
+    exemptions = [
         {"rule": v.rule, "path": _cut(v.finding.path), "reason": _cut(v.exempted)}
         for v in decision.results
         if v.exempted is not None
-    )
-    annotations = {"findings": findings, "mutations": mutations, "exemptions": exemptions}
-    found = {key: listed for key, items in annotations.items() if (listed := _json(items)) != "[]"}
+    ]
+    annotations: dict[str, Sequence[object]] = {
+        "findings": findings,
+        "mutations": mutations,
+        "exemptions": exemptions,
+    }
+    found = {key: _json(items) for key, items in annotations.items() if items}
     if decision.coverage is not None and decision.coverage.missing:
         found["coverage"] = _cut(decision.coverage.sentence)
     return found
@@ -284,13 +285,12 @@ def _cut(text: str) -> str:
     return shortened(text, AUDIT_TEXT)
 
 
-def _json(items: Iterable[object]) -> str:
+def _json(items: Sequence[object]) -> str:
     """A JSON list of the items that fit in AUDIT_LENGTH, and the number of the rest."""
-    every = list(items)
-    whole = orjson.dumps(every).decode()
+    whole = orjson.dumps(items).decode()
     if len(whole) < AUDIT_LENGTH:
         return whole
-    rendered = [orjson.dumps(item).decode() for item in every]
+    rendered = [orjson.dumps(item).decode() for item in items]
     kept, size = 0, 0
     while kept < len(rendered) and size + len(rendered[kept]) < AUDIT_LENGTH:
         size += len(rendered[kept]) + 1
