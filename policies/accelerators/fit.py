@@ -19,7 +19,7 @@ from policies.accelerators.requests import GpuAffinity, inventory_of
 from policies.accelerators.vendors import memory_of
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
-from policies.kube.pods import Container, Role
+from policies.kube.pods import Container
 from policies.probes.serving import recognised
 from policies.probes.startup_budget import size_by_name
 
@@ -80,7 +80,7 @@ def misfit(pod: PodView, container: Container, facts: Facts) -> Misfit | None:
 def fits_some(pod: PodView, facts: Facts) -> tuple[Load, int] | None:
     """The model of a pod that fits on some of the nodes that can take it, and the least memory of these; None
     if it fits on all or none of them, or if a memory is unknown."""
-    loads = [load_of(pod, each, facts) for each in pod.containers if each.role is Role.MAIN]
+    loads = [load_of(pod, each, facts) for each in pod.main]
     load = max((each for each in loads if each is not None), key=lambda each: each.least, default=None)
     if load is None:
         return None

@@ -97,7 +97,7 @@ class Placement:
 def placement(pod: PodView, facts: Facts) -> Placement | None:
     """The placement of a pod. None if it is undecided: the pod requests no accelerator, has a nodeName or too
     many node conditions, or no node with an accelerator is known."""
-    return facts.pod_cache(pod).once(_placed, pod, facts)
+    return facts.pod_caches[pod].once(_placed, pod, facts)
 
 
 def _placed(pod: PodView, facts: Facts) -> Placement | None:

@@ -435,7 +435,7 @@ def _is_extended(resource: str) -> bool:
 
 def wants_accelerator(pod: PodView, facts: Facts) -> bool:
     """Whether a pod requests an accelerator, or a share of one, by resource, claim or annotation."""
-    return facts.pod_cache(pod).once(_wants_accelerator, pod, facts)
+    return facts.pod_caches[pod].once(_wants_accelerator, pod, facts)
 
 
 def _wants_accelerator(pod: PodView, facts: Facts) -> bool:

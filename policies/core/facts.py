@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -85,11 +86,6 @@ class WholeObjects:  # no subclass of Cluster: isinstance of a Protocol's class 
         return NO_OBJECTS
 
 
-def whole_objects(cluster: Cluster) -> WholeObjects | None:
-    """The cluster, if it has whole objects."""
-    return cluster if isinstance(cluster, WholeObjects) else None
-
-
 class NoCluster:
     """A cluster without known objects."""
 
@@ -108,26 +104,19 @@ class Facts:
     namespace: str = "default"
     cluster: Cluster = field(default_factory=NoCluster)
     settings: SettingsLookup = default_settings
-    views: PodViews = field(default_factory=PodViews, repr=False, compare=False)
+    view: Callable[[Json], PodView] = field(default_factory=lambda: PodViews().of, repr=False, compare=False)
+    """The view of a pod, made once a review."""
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
     """Values that depend on these facts."""
-    _pod_caches: dict[PodView, Cache] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def pod_cache(self, pod: PodView) -> Cache:
-        """Values that depend on these facts and one pod."""
-        known = self._pod_caches.get(pod)
-        if known is None:
-            known = self._pod_caches[pod] = Cache()
-        return known
-
-    def view(self, pod: Json) -> PodView:
-        """The view of a pod, made once a review."""
-        return self.views.of(pod)
+    pod_caches: Mapping[PodView, Cache] = field(
+        default_factory=lambda: defaultdict(Cache), init=False, repr=False, compare=False
+    )
+    """Values that depend on these facts and one pod."""
 
     @property
     def whole(self) -> WholeObjects | None:
         """The cluster, if it has whole objects."""
-        return whole_objects(self.cluster)
+        return self.cluster if isinstance(self.cluster, WholeObjects) else None
 
     def listing(self, resource: Resource) -> Listing | None:
         """The objects of a namespaced resource in the object's own namespace."""
@@ -135,7 +124,7 @@ class Facts:
 
     def objects(self, as_type: type[ObjectT]) -> Objects[ObjectT] | None:
         """The objects of a namespaced type in the object's own namespace."""
-        listing = self.listing(resource_of(as_type))
+        listing = self.cluster.listing(resource_of(as_type), self.namespace)
         return None if listing is None else listing.objects(as_type)
 
     def cluster_objects(self, as_type: type[ObjectT]) -> Objects[ObjectT] | None:

@@ -61,8 +61,8 @@ def labels_of_pods(target: Target, template: PodTemplate) -> dict[str, str]:
 
 def leads(pod: PodView, facts: Facts) -> Waits | None:
     """Whether the workers of a LeaderWorkerSet wait for the pod; None if the pod is not a leader of one."""
-    metadata = pod.typed.metadata
-    owner, labels = metadata.controller, metadata.labels
+    metadata, owner = pod.typed.metadata, pod.owner
+    labels = metadata.labels
     if owner is not None and owner.startup_policy:  # the template of the LeaderWorkerSet under review
         return Waits.NO if owner.size == 1 or owner.startup_policy != LEADER_READY else Waits.YES
     if LWS_NAME not in labels or labels.get(LWS_WORKER) != "0":

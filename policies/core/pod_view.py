@@ -154,6 +154,11 @@ class PodView:
         return tuple(_viewed(self.json, known, None if typed is None else typed.spec))
 
     @lazy
+    def main(self) -> tuple[Container, ...]:
+        """The main containers."""
+        return tuple([each for each in self.containers if each.role is Role.MAIN])
+
+    @lazy
     def running(self) -> tuple[Container, ...]:
         """Main containers and native sidecars, which run at the same time."""
         return tuple([each for each in self.containers if each.role is not Role.INIT])

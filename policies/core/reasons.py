@@ -66,10 +66,9 @@ class Reasons:
             for path, why, setting, annotation in self._given
         ]
 
-    def fields(self) -> Iterator[tuple[str, str]]:
+    def fields(self) -> list[tuple[str, str]]:
         """The path of each field in the pod itself, and the reason."""
-        for path, why, _, _ in self._given:
-            yield path, shortened(_formatted(why), MAX_REASON_LENGTH)
+        return [(path, shortened(_formatted(why), MAX_REASON_LENGTH)) for path, why, _, _ in self._given]
 
     def local(self) -> Reasons:
         """The same reasons with paths in the pod."""

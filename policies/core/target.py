@@ -74,17 +74,17 @@ class PodTemplate:
         """The pod's fields. Raises WrongTypeError; in a review the template is undecided then."""
         return self.view.typed
 
-    @property
+    @lazy
     def is_exact(self) -> bool:
         """Whether the pods will equal the template; otherwise findings in it warn at most."""
         return self.origins is None and not self.by_shape and not self.rewritten
 
-    @property
+    @lazy
     def is_as_written(self) -> bool:
         """Whether the pods have only the ports, volumes and devices of the template, as far as is known."""
         return not self.by_shape and (self.workload is None or self.workload.as_written)
 
-    @property
+    @lazy
     def has_own_volumes(self) -> bool:
         """Whether its containers get no other volumes, devices and users, as far as is known."""
         exact = not (self.by_shape or self.rewritten or self.container_path)
@@ -125,6 +125,8 @@ class PodTemplate:
 
     def containers(self, *roles: Role) -> Sequence[Container]:
         """The containers with the given roles, or all; main containers first."""
+        if roles == (Role.MAIN,):
+            return self.view.main
         every = self.view.containers
         return [each for each in every if each.role in roles] if roles else every
 

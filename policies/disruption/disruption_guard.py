@@ -121,17 +121,16 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
         )
     if (deadline or 0) > settings.max_duration or not has_room(annotations, GUARDS):
         return pod
-    main = [each for each in view.containers if each.role is Role.MAIN]
     reason = "runs to completion, and an eviction loses its work since its last checkpoint"
     if view.is_ray:
         reason = "runs tasks and actors of Ray, which an eviction ends"
     elif any(
         each.name == LAUNCHERS_DAEMON
-        for container in main
+        for container in view.main
         for each in command_without_pod(container).commands
     ):
         reason = "runs processes of a launcher, which an eviction ends"
-    elif all(idles(command_without_pod(each)) for each in main):
+    elif all(idles(command_without_pod(each)) for each in view.main):
         reason = "isn't started again after an eviction"
         if view.owner is not None:
             reason = "only waits, and an eviction ends what people run in it"

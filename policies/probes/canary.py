@@ -88,7 +88,7 @@ def annotated_progress(pod: PodView, container: Container, facts: Facts) -> Prog
     """The check of progress that a container's annotations describe; None without valid ones."""
     if not pod.chassis_annotations:
         return None
-    return facts.pod_cache(pod).once_for(container, _annotated_progress, pod, container, facts)
+    return facts.pod_caches[pod].once_for(container, _annotated_progress, pod, container, facts)
 
 
 def _annotated_progress(pod: PodView, container: Container, facts: Facts) -> Progress | None:

@@ -56,7 +56,7 @@ def known_health(pod: PodView, container: Container, facts: Facts) -> Health | N
 
     Invalid annotations count as absent; `annotated_health` reports why.
     """
-    return facts.pod_cache(pod).once_for(container, _known_health, pod, container, facts)
+    return facts.pod_caches[pod].once_for(container, _known_health, pod, container, facts)
 
 
 def _known_health(pod: PodView, container: Container, facts: Facts) -> Health | None:
@@ -177,7 +177,7 @@ def _health_annotations(
 
 def annotations_apply_to(pod: PodView, container: Container, facts: Facts) -> bool:
     """Whether health annotations without a container suffix apply to this container."""
-    return container.name == facts.pod_cache(pod).once(_default_container, pod, facts)
+    return container.name == facts.pod_caches[pod].once(_default_container, pod, facts)
 
 
 def _default_container(pod: PodView, facts: Facts) -> str | None:

@@ -55,7 +55,7 @@ def serving_containers(pod: PodView, facts: Facts) -> tuple[Container, ...]:
     health annotation names it. A native sidecar serves only if it declares a port. Init containers, known
     proxies, workers of a group, idle containers, and containers that are not restarted never serve.
     """
-    return facts.pod_cache(pod).once(_serving, pod, facts)
+    return facts.pod_caches[pod].once(_serving, pod, facts)
 
 
 def _serving(pod: PodView, facts: Facts) -> tuple[Container, ...]:
@@ -115,7 +115,7 @@ def waits_for(pod: PodView, container: Container, facts: Facts) -> Waits:
 def starts_ray_for(server: Server, pod: PodView, facts: Facts) -> bool:
     """Whether the pod starts the head of a Ray cluster next to a server, which may wait for its workers. The
     head itself answers without them."""
-    return any(head != server.argv for head in facts.pod_cache(pod).once(_ray_heads, pod))
+    return any(head != server.argv for head in facts.pod_caches[pod].once(_ray_heads, pod))
 
 
 def _ray_heads(pod: PodView) -> tuple[Program, ...]:

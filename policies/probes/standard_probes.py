@@ -257,7 +257,7 @@ def looks_injected(pod: PodView, container: Container, field: str, facts: Facts)
     """
     if container.spec.get(field) is None:
         return False
-    return facts.pod_cache(pod).once_for((container, field), _looks_injected, pod, container, field, facts)
+    return facts.pod_caches[pod].once_for((container, field), _looks_injected, pod, container, field, facts)
 
 
 def _looks_injected(pod: PodView, container: Container, field: str, facts: Facts) -> bool:

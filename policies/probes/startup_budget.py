@@ -99,7 +99,7 @@ def start_of(pod: PodView, container: Container, facts: Facts) -> Start | None:
 def _estimate_of(pod: PodView, container: Container, facts: Facts) -> Start | None:
     """The annotation's start time; else the longer of the preset's and the time to load the model's size at
     the setting `loadRate`."""
-    return facts.pod_cache(pod).once_for(container, _estimate, pod, container, facts)
+    return facts.pod_caches[pod].once_for(container, _estimate, pod, container, facts)
 
 
 def _estimate(pod: PodView, container: Container, facts: Facts) -> Start | None:
@@ -184,7 +184,7 @@ def _observed(pod: PodView, container: Container, facts: Facts) -> Observed | No
     """The observed starts, if there are enough and the setting `learning` is on."""
     if facts.settings(StandardProbes).learning is Learning.OFF:
         return None
-    return facts.pod_cache(pod).once_for(container, _read_observed, pod, container, facts)
+    return facts.pod_caches[pod].once_for(container, _read_observed, pod, container, facts)
 
 
 def _read_observed(pod: PodView, container: Container, facts: Facts) -> Observed | None:
@@ -363,7 +363,7 @@ def _loads_models(pod: PodView, container: Container, facts: Facts) -> bool:
     to all main ones if none serves. Native sidecars and helpers load no models."""
     if container.role is not Role.MAIN:
         return False
-    serving = facts.pod_cache(pod).once(_serving_mains, pod, facts)
+    serving = facts.pod_caches[pod].once(_serving_mains, pod, facts)
     return not serving or container.name in serving
 
 

@@ -47,7 +47,7 @@ class Download(Struct, frozen=True):
 
 def download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:
     """The download of the server in a container; None if it has none, or if something about it is unknown."""
-    return facts.pod_cache(template.view).once_for(container, _download_of, template, container, facts)
+    return facts.pod_caches[template.view].once_for(container, _download_of, template, container, facts)
 
 
 def _download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:

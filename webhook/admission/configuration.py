@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec.structs
 from msgspec import Struct
@@ -15,7 +15,16 @@ from msgspec import Struct
 from policies.core import registry
 from policies.core.contracts import Mutator, Rule
 from policies.core.finding import Certainty, Mode, Profile
-from policies.core.settings import Field, Model, S, Settings, Thresholds, default_settings, fields_as_json
+from policies.core.settings import (
+    Field,
+    Model,
+    S,
+    Settings,
+    SettingsLookup,
+    Thresholds,
+    default_settings,
+    fields_as_json,
+)
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
@@ -192,10 +201,10 @@ class Effective(Struct, frozen=True):
     """The settings if an undecided override matched, for each of them. Overrides are undecided if the labels
     of the namespace are unknown. Combinations give no other mode, because the last override wins."""
 
-    def settings(self, model: type[S], /) -> S:
-        """The settings of a model; `values` has those of every mutator."""
-        value = self.values.get(model)
-        return value if isinstance(value, model) else default_settings(model)
+    @property
+    def settings(self) -> SettingsLookup:
+        """Returns the settings of a mutator, from `values`, which has all of them."""
+        return cast(SettingsLookup, self.values.__getitem__)
 
     def policy_mode(self, policy: Mutator[Any]) -> Mode:
         """The mode of a mutator; at most `warn` if an undecided override could change it."""

@@ -49,7 +49,7 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
         if mutator.id in exemptions.reasons:
             results.append(_exempted(mutator.id, exemptions.reasons[mutator.id]))
             continue
-        settings = effective.settings(mutator.settings)
+        settings = facts.settings(mutator.settings)
         try:
             why = Reasons(mutator.id)
             after = mutator.mutate(current, settings, facts, why)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from msgspec import Struct
 
 from policies.containers.commands import ReviewBudget
-from policies.core.facts import Cluster, Facts, whole_objects
+from policies.core.facts import Cluster, Facts, WholeObjects
 from policies.core.pod_view import PodViews
 from policies.core.target import PodTemplate
 from policies.kube.cache import lazy
@@ -37,7 +37,7 @@ class Context(Struct, frozen=True):
         # Only overrides select by labels.
         labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
-        return cls(config, effective, Facts(namespace, cluster, effective.settings, views or PodViews()))
+        return cls(config, effective, Facts(namespace, cluster, effective.settings, (views or PodViews()).of))
 
     def of_pod(self, pod: Json) -> Context:
         """The context of a pod of the object: overrides may select the pod by its own labels."""
@@ -45,7 +45,7 @@ class Context(Struct, frozen=True):
         effective = self.config.effective(pod, self.namespace, labels)
         if effective is self.effective:
             return self
-        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.views)
+        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.view)
         return Context(self.config, effective, facts)
 
     @property
@@ -92,8 +92,7 @@ class Review:
     @lazy
     def bounds(self) -> Bounds:
         """The parts of the object that are read."""
-        whole = whole_objects(self.cluster)
-        find = None if whole is None else whole.named
+        find = self.cluster.named if isinstance(self.cluster, WholeObjects) else None
         return bounded(self.object, self.config.workloads, self.budget, find, self.request.namespace)
 
     @lazy

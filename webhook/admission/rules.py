@@ -66,7 +66,7 @@ def judge(projection: Projection, review: Review) -> RuleResults:
 def notes_about_annotations(target: Target, exemptions: Mapping[str, Sequence[Exemptions]]) -> Iterable[str]:
     """Sentences about invalid exemptions and misspelt annotations, each once."""
     notes = [note for known in chain(*exemptions.values()) for note in known.notes]
-    for written in (target.obj, *(template.pod for template in target.templates)):
+    for written in (target.obj, *(template.pod for template in target.templates if template.path)):
         notes += misspelt_annotations(annotations_of(written))
     return dict.fromkeys(notes)
 

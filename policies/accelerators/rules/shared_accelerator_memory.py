@@ -37,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             if asked == 1 and not _share(server):
                 continue
-            clients = facts.pod_cache(template.view).once(_clients, template, facts)
+            clients = facts.pod_caches[template.view].once(_clients, template, facts)
             if clients > 1:
                 yield from _of(template, container, server, clients, asked)
 

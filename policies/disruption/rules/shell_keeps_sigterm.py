@@ -61,7 +61,7 @@ def check(target: Target, facts: Facts) -> Findings:
         after = f"the whole grace period of {spec.grace} s, the kubelet kills"
         for container in serving_containers(template.view, facts):
             server = _child(container, facts) if container.role is Role.MAIN else ""
-            if server and not facts.pod_cache(template.view).once(runs_training, template.view):
+            if server and not facts.pod_caches[template.view].once(runs_training, template.view):
                 lost = f"After {after} {server} and its open requests."
                 yield _finding(template, container, server, lost)
         for container in template.containers(Role.MAIN):

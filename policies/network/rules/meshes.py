@@ -47,7 +47,7 @@ def mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
 
 def added_to(template: PodTemplate, facts: Facts) -> Mesh | None:
     """The same, also for sidecars that no connection uses."""
-    return facts.pod_cache(template.view).once(_mesh_of, template, facts)
+    return facts.pod_caches[template.view].once(_mesh_of, template, facts)
 
 
 def _mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:

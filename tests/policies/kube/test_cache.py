@@ -33,5 +33,5 @@ def test_facts_have_a_cache_for_each_pod_object() -> None:
     facts = Facts()
     pod = {"metadata": {"name": "a"}}
     view = facts.view(pod)
-    assert facts.pod_cache(view) is facts.pod_cache(facts.view(pod))
-    assert facts.pod_cache(view) is not facts.pod_cache(facts.view(dict(pod)))
+    assert facts.pod_caches[view] is facts.pod_caches[facts.view(pod)]
+    assert facts.pod_caches[view] is not facts.pod_caches[facts.view(dict(pod))]
