@@ -25,7 +25,7 @@ from policies.kube.objects.devices import DeviceClass
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.nodes import Taint
-from policies.kube.objects.pods import Pod, PodSpec, ResourceRequirements
+from policies.kube.objects.pods import DEVICE_CLASS, Pod, PodSpec, ResourceRequirements, is_device
 from policies.kube.objects.reading import read
 from policies.kube.quantities import MAX_CHARACTERS, parse_quantity
 
@@ -397,11 +397,9 @@ SHARES: Final = (
 """Annotations and labels that request a share of a GPU: Run:ai and KAI (github.com/NVIDIA/KAI-Scheduler,
 pkg/common/constants), TensorFusion (github.com/NexusGPU/tensor-fusion, docs)."""
 _NONE: Final = (None, "", "0", "false")
-_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io"
-_SHARED_RESOURCES: Final = ("volcano.sh/vgpu-*", "*.com/gpumem*", "*.com/gpucores", f"{_DEVICE_CLASS}/*")
+_SHARED_RESOURCES: Final = ("volcano.sh/vgpu-*", "*.com/gpumem*", "*.com/gpucores", f"{DEVICE_CLASS}*")
 """Extended resources that are a share of an accelerator: Volcano's vGPU, HAMi (github.com/Project-HAMi/HAMi,
-charts/hami/values.yaml); and the implicit name of a DeviceClass (k8s.io/api, resource/v1)."""
-_KUBERNETES: Final = (".kubernetes.io", ".k8s.io")
+charts/hami/values.yaml); and those of DeviceClasses."""
 
 
 def shares_accelerator(pod: Pod) -> bool:
@@ -419,18 +417,13 @@ def asks_for_devices(pod: Pod) -> bool:
     and a DRA DeviceClass may have any name."""
     if pod.spec.resource_claims or shares_accelerator(pod):
         return True
-    return any(_is_extended(name) for name in _asked_names(pod.spec))
+    return any(map(is_device, _asked_names(pod.spec)))
 
 
 def _asked_names(pod: PodSpec) -> Iterator[str]:
     for container in (*pod.containers, *pod.init_containers):
         for given in (container.resources.limits, container.resources.requests):
             yield from (name for name, value in given.items() if whole_number(value) > 0)
-
-
-def _is_extended(resource: str) -> bool:
-    domain, slash, _ = resource.partition("/")
-    return bool(slash) and (domain == _DEVICE_CLASS or not f".{domain}".endswith(_KUBERNETES))
 
 
 def wants_accelerator(pod: PodView, facts: Facts) -> bool:

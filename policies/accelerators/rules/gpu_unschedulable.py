@@ -9,6 +9,7 @@ from __future__ import annotations
 from policies.accelerators.placement import Cause, Obstacle, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.kube.objects.pods import is_extended
 from policies.kube.quantities import parse_quantity
 
 
@@ -37,7 +38,7 @@ def _refused(template: PodTemplate) -> Findings:
         resources = container.typed.resources
         for name, limit in resources.limits.items():
             request = resources.requests.get(name)
-            if request not in (None, limit) and _is_extended(name) and _differ(request, limit):
+            if request not in (None, limit) and is_extended(name) and _differ(request, limit):
                 yield Finding(
                     template.at(container, f"resources.requests[{name}]"),
                     f"Container {container.name} requests {request} {name} with a limit of {limit}. For "
@@ -45,11 +46,6 @@ def _refused(template: PodTemplate) -> Findings:
                     "Set the limit only, which is also the request.",
                     Certainty.CERTAIN,
                 )
-
-
-def _is_extended(resource: str) -> bool:
-    domain, slash, _ = resource.partition("/")
-    return bool(slash) and not domain.endswith("kubernetes.io") and not domain.startswith("requests.")
 
 
 def _differ(request: object, limit: object) -> bool:

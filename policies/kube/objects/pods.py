@@ -167,7 +167,23 @@ class ResourceRequirements(Part):
     @property
     def has_devices(self) -> bool:
         """Whether an extended resource, such as an accelerator, is requested, or a device claimed."""
-        return bool(self.claims) or any("/" in name for name in (*self.limits, *self.requests))
+        return bool(self.claims) or any(map(is_device, (*self.limits, *self.requests)))
+
+
+DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
+"""The start of the implicit resource of each DeviceClass (k8s.io/api, resource/v1)."""
+
+
+def is_extended(resource: str) -> bool:
+    """Whether the API server takes a resource for an extended one: `IsExtendedResourceName` in
+    pkg/apis/core/helper/helpers.go of Kubernetes."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io") and not domain.startswith("requests.")
+
+
+def is_device(resource: str) -> bool:
+    """Whether a resource may stand for devices: an extended one, or that of a DeviceClass."""
+    return is_extended(resource) or resource.startswith(DEVICE_CLASS)
 
 
 class VolumeMount(Part):

@@ -1,4 +1,7 @@
+import pytest
+
 from policies.core.pod_view import PodView
+from policies.kube.objects.pods import ResourceRequirements, is_device, is_extended
 from policies.kube.pods import Role, containers, with_container
 
 
@@ -33,3 +36,19 @@ def test_who_completes_and_who_is_ray() -> None:
     cleanup = {"metadata": {"ownerReferences": [owner], "labels": {"ray.io/node-type": "redis-cleanup"}}}
     assert not PodView(cleanup).is_ray
     assert not PodView({"metadata": {"ownerReferences": [owner | {"controller": False}]}}).is_ray
+
+
+@pytest.mark.parametrize(
+    ("resource", "extended", "device"),
+    [
+        ("nvidia.com/gpu", True, True),
+        ("gpus.example.k8s.io/small", True, True),
+        ("deviceclass.resource.kubernetes.io/small", False, True),
+        ("kubernetes.io/batch-cpu", False, False),
+        ("requests.nvidia.com/gpu", False, False),
+        ("memory", False, False),
+    ],
+)
+def test_extended_resources_are_those_of_the_api_server(resource: str, extended: bool, device: bool) -> None:
+    assert (is_extended(resource), is_device(resource)) == (extended, device)
+    assert ResourceRequirements(limits={resource: "1"}).has_devices is device
