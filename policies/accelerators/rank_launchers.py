@@ -25,7 +25,7 @@ class RankLauncher(Model):
         (), description="flags for other nodes, with which it is the number on all"
     )
     machines: tuple[str, ...] = Field(
-        (), description="flags of `remote` with the number of nodes, to which the processes are divided"
+        (), description="flags with the number of nodes, to which the processes are divided"
     )
     least_alone: int = Field(
         0, description="the least number of processes that need it without GPUs, too; 0: only GPUs need it"

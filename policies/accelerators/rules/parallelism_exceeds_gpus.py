@@ -68,7 +68,7 @@ def _training(target: Target, template: PodTemplate, container: Container, avail
         launcher = rank_launcher(command.name, words)
         if launcher is None or launcher.least_alone:
             continue
-        if has_option(words, *(set(launcher.remote) - set(launcher.machines)), "--cpu"):
+        if has_option(words, *launcher.remote, "--cpu"):
             continue
         ranks = ranks_of(launcher, words, container, per_pod)
         gets = "is shown" if (hidden := names_devices(container)) else "gets"
