@@ -245,29 +245,27 @@ def advise(obj: Json, settings: DisruptionGuard, facts: Facts) -> Iterator[Findi
             return
         if is_training(view, settings, facts):
             guarded = all(pod.metadata.annotations.get(key) == value for key, value in GUARDS.items())
-            yield from _long_deadline(deadline, "spec", guarded, settings)
+            yield _long_deadline(deadline, "spec", guarded, settings)
     elif not is_someone_elses(obj):
         for job in jobs_in(obj):
             pods_of_job = facts.view(job.template)
-            if is_training(pods_of_job, settings, facts):
-                own = integer(job.spec, "activeDeadlineSeconds", default=0)
-                pods = pods_of_job.typed.spec.active_deadline_seconds or 0
+            own = integer(job.spec, "activeDeadlineSeconds", default=0)
+            pods = pods_of_job.typed.spec.active_deadline_seconds or 0
+            deadline = min(filter(None, (own, pods)), default=0)
+            if deadline > settings.max_duration and is_training(pods_of_job, settings, facts):
                 guarded = not settings.add_deadline and pods <= settings.max_duration
-                deadline = min(filter(None, (own, pods)), default=0)
-                yield from _long_deadline(deadline, field_path(job.steps), guarded, settings)
+                yield _long_deadline(deadline, field_path(job.steps), guarded, settings)
 
 
-def _long_deadline(deadline: int, path: str, guarded: bool, settings: DisruptionGuard) -> Iterator[Finding]:
+def _long_deadline(deadline: int, path: str, guarded: bool, settings: DisruptionGuard) -> Finding:
     most = settings.max_duration
-    if deadline > most:
-        fate = "is kept from eviction beyond" if guarded else "may be evicted, since it would go beyond"
-        yield Finding(
-            f"{path}.activeDeadlineSeconds",
-            f"The training {fate} the {most} s that it may hold a node, because its deadline is {deadline} "
-            "s.",
-            f"Set activeDeadlineSeconds to at most {most}.",
-            Certainty.UNDECIDED,
-        )
+    fate = "is kept from eviction beyond" if guarded else "may be evicted, since it would go beyond"
+    return Finding(
+        f"{path}.activeDeadlineSeconds",
+        f"The training {fate} the {most} s that it may hold a node, because its deadline is {deadline} s.",
+        f"Set activeDeadlineSeconds to at most {most}.",
+        Certainty.UNDECIDED,
+    )
 
 
 MUTATOR = Mutator(
