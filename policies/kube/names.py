@@ -65,6 +65,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def plural(count: int, one: str, several: str = "") -> str:
+    """A number with its noun, such as `2 pods`."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
 def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:
     """The first names for a sentence, and the number of the others: `a, b and 3 others`."""
     every = list(names)

@@ -24,6 +24,7 @@ from policies.core.target import PodTemplate, Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import LEADER_WORKER_SET, REPLICA_SET, SERVING
 from policies.kube.json import mapping
+from policies.kube.names import plural
 from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
 from policies.kube.objects.metadata import Object, Requirement
 from policies.kube.objects.placement import PodAffinity
@@ -222,8 +223,7 @@ class Room(Struct, frozen=True):
         fits = int(self.replicas)
         is_count = self.resource in ("pods", "count/pods") and self.per_replica == 1
         each = "" if is_count else f", {self.amount(self.per_replica)} each"
-        such = f"{fits} such {'replica' if fits == 1 else 'replicas'}"
-        return f"ResourceQuota {self.quota} has room for {such} ({self.limit}{each})"
+        return f"ResourceQuota {self.quota} has room for {plural(fits, 'such replica')} ({self.limit}{each})"
 
 
 class QuotaMatch(Struct, frozen=True):

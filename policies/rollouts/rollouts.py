@@ -57,7 +57,11 @@ class RollingUpdate(Struct, frozen=True):
     @property
     def starts(self) -> str:
         """What is started before an old pod stops."""
-        return "a new pod" if self.first == 1 else f"{self.first} new pods"
+        return self.either("a new pod", f"{self.first} new pods")
+
+    def either(self, one: str, several: str) -> str:
+        """The words for one new pod, or for several that start at once."""
+        return one if self.first == 1 else several
 
 
 class RolloutOutcome(Enum):

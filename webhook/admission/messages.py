@@ -14,7 +14,7 @@ from policies.core.contracts import Family
 from policies.core.finding import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
-from policies.kube.names import shortened
+from policies.kube.names import plural, shortened
 from policies.kube.printable import printable
 from webhook.admission.answer_encoding import Prepared, Response, allowed, denied, patched
 from webhook.admission.decision import Change, Crash, Decision, Result
@@ -178,8 +178,11 @@ def _joined(parent: str, leaf: str) -> str:
 
 def _element(value: object, index: str) -> str:
     """A list element's name, or its index."""
-    names = [value.get(key) for key in ("name", "key", "mountPath")] if isinstance(value, dict) else ()
-    return next((name for name in names if isinstance(name, str)), index)
+    if isinstance(value, dict):
+        for key in ("name", "key", "mountPath"):
+            if isinstance(name := value.get(key), str):
+                return name
+    return index
 
 
 # --- denials ---------------------------------------------------------------------------------
@@ -190,7 +193,7 @@ def denial(decision: Decision) -> str:
     refused = decision.refusals
     crashed = [crash for crash in decision.crashes if crash.denies]
     count = len(refused) + len(crashed)
-    blocks = [f"{count} finding{'s' if count != 1 else ''}"]
+    blocks = [plural(count, "finding")]
     length = 0
     for number, block in enumerate(_blocks(refused, crashed, decision.docs_url)):
         length += len(block) + 2

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from policies.core.facts import Cluster
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, kind_of
 from policies.kube.json import Json, maps, text
+from policies.kube.names import plural
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object, ObjectMeta
 from policies.kube.objects.reading import read
@@ -23,7 +24,7 @@ from policies.kube.printable import printable
 from webhook.admission.configuration import Config
 from webhook.admission.missed import Difference, Missed, excluded, missed, runs
 from webhook.cli.owners import Owners
-from webhook.cli.terminal import as_json, plural, print_note
+from webhook.cli.terminal import as_json, print_note
 from webhook.config.location import CONFIG_MAP, INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ADMISSION_REGISTRATION, ApiServer

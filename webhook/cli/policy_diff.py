@@ -20,6 +20,7 @@ from policies.core.finding import Mode
 from policies.core.settings import fields_as_json
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
+from policies.kube.names import plural
 from policies.kube.printable import printable_json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change
@@ -32,7 +33,7 @@ from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
 from webhook.cli.output.json import identity
 from webhook.cli.reviewing import Outcome, Reviewed, review_documents
-from webhook.cli.terminal import Line, plural, print_lines
+from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE
 from webhook.errors import UserError

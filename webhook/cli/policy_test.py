@@ -22,6 +22,7 @@ from policies.core.pydantic_models import validated
 from policies.core.settings import Field, Invalid, Model
 from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
+from policies.kube.names import plural
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Problem
 from webhook.admission.json_patch import same
@@ -30,7 +31,7 @@ from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output import junit
 from webhook.cli.reviewing import Outcome, Reviewed, review_documents
-from webhook.cli.terminal import Line, plural, print_lines
+from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from policies.kube.json import Json, integer, maps, text
+from policies.kube.names import plural
 from policies.models.model_puller import status_port
 from puller.quantities import human
 from webhook.admission.missed import runs
@@ -87,5 +88,5 @@ def table(found: Iterable[Json]) -> Iterator[str]:
     named = [each for each in models if each["name"]]
     loaded = sum(each["state"] == "Loaded" for each in named)
     silent = len(models) - len(named)
-    others = f"; {terminal.plural(silent, 'pod')} could not be asked" if silent else ""
-    yield f"\n{terminal.plural(len(named), 'model')}, {loaded} loaded{others}\n"
+    others = f"; {plural(silent, 'pod')} could not be asked" if silent else ""
+    yield f"\n{plural(len(named), 'model')}, {loaded} loaded{others}\n"

@@ -22,6 +22,7 @@ from policies.disruption.drains import drain_of
 from policies.kube.images import image_matches, repository_and_tag
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.names import plural
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.pods import PodState
 from policies.kube.objects.reading import readable
@@ -38,7 +39,7 @@ from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewing import Reviewed, Subject
-from webhook.cli.terminal import as_json, plural, print_note, table
+from webhook.cli.terminal import as_json, print_note, table
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.calls import ApiError

@@ -103,8 +103,3 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Iterator[str
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
-
-
-def plural(count: int, one: str, several: str = "") -> str:
-    """A number with its noun, such as `2 pods`."""
-    return f"{count} {one if count == 1 else several or f'{one}s'}"

@@ -12,6 +12,7 @@ import yaml
 from policies.core.reasons import in_words
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, mapping
+from policies.kube.names import plural
 from policies.probes.observed import OBSERVED
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts
@@ -19,7 +20,7 @@ from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.flags import OK
 from webhook.cli.missed import RESTARTABLE
 from webhook.cli.named_policy import policy_of
-from webhook.cli.terminal import as_json, plural, print_note, table
+from webhook.cli.terminal import as_json, print_note, table
 from webhook.config.location import INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ApiServer

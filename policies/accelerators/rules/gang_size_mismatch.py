@@ -12,6 +12,7 @@ from policies.core.lives import runs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
 from policies.kube.json import dig, mapping, maps, text
+from policies.kube.names import plural
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
@@ -50,7 +51,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if least > made:
         yield Finding(
             path,
-            f"The job creates {made} {_plural(made)}, but minAvailable is {least}. A gang scheduler waits "
+            f"The job creates {plural(made, 'pod')}, but minAvailable is {least}. A gang scheduler waits "
             "for the missing pods, so no pod of the job ever starts.",
             f"Set minAvailable to {made}, or omit it: the default is all pods of the job.",
         )
@@ -139,7 +140,7 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
     if least > made:
         yield Finding(
             path,
-            f"The {target.kind.kind} creates {made} {_plural(made)} at a time, but {_MIN_MEMBER} is "
+            f"The {target.kind.kind} creates {plural(made, 'pod')} at a time, but {_MIN_MEMBER} is "
             f"{least}. Volcano waits for the missing pods, so no pod ever starts.",
             f"Set the annotation to at most {made}.",
             certainty,
@@ -150,7 +151,7 @@ def _of_controller(target: Target, facts: Facts) -> Findings:
         new = update.surge + update.unavailable
         yield Finding(
             path,
-            f"A rolling update starts with {new} new {_plural(new)}, but {_MIN_MEMBER} is {least}. Volcano "
+            f"A rolling update starts with {plural(new, 'new pod')}, but {_MIN_MEMBER} is {least}. Volcano "
             "waits for the missing pods, but the Deployment creates more only after the first ones are "
             "ready.",
             f"Set maxSurge or maxUnavailable to {least}, or set the strategy to Recreate.",
@@ -189,10 +190,6 @@ def _needs_all(target: Target) -> bool:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _plural(count: int) -> str:
-    return "pod" if count == 1 else "pods"
 
 
 RULE = rule(__name__, check, (*KUBEFLOW_JOBS, *_VOLCANO, *_CONTROLLERS))

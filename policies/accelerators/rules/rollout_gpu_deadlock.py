@@ -9,7 +9,7 @@ from policies.accelerators.placement import Placement, kept_apart, placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.group_kinds import LEADER_WORKER_SET, RAY_SERVICE, SERVING
-from policies.kube.names import listed
+from policies.kube.names import listed, plural
 from policies.kube.objects.nodes import HOSTNAME
 from policies.kube.objects.ray import RayService
 from policies.rollouts.rollouts import (
@@ -66,9 +66,9 @@ def check(target: Target, facts: Facts) -> Findings:
             starts = f"a new {what}" if groups else update.starts
             yield Finding(
                 update.path,
-                f"A rollout starts {starts} with {requested}{'' if update.first == 1 else ' each'} before it "
+                f"A rollout starts {starts} with {requested}{update.either('', ' each')} before it "
                 f"stops an old one. While {_running(update.replicas)}, no node has room for "
-                f"{'it' if update.first == 1 else 'all of them'}: {limit}all nodes and pools together fit "
+                f"{update.either('it', 'all of them')}: {limit}all nodes and pools together fit "
                 f"only {int(room)}.",
                 f"{update.in_place}, {instead}or declare a pool that can grow in gpu-affinity.yaml.",
                 _certainty(facts),
@@ -122,7 +122,7 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 template.spec_path,
                 f"An upgrade starts a second cluster before it removes the first. Group {group.group_name} "
-                f"needs {pods} pod{'' if pods == 1 else 's'} with {requested} in each cluster, but all nodes "
+                f"needs {plural(pods, 'pod')} with {requested} in each cluster, but all nodes "
                 f"and pools together fit only {int(room)}. The new cluster never becomes ready.",
                 "Set upgradeStrategy.type: None and accept an interruption, or declare a pool that can "
                 "grow in gpu-affinity.yaml.",

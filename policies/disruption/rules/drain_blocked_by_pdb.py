@@ -28,6 +28,7 @@ from policies.kube.group_kinds import (
     SCALED_OBJECT,
     SERVING,
 )
+from policies.kube.names import plural
 from policies.kube.objects.metadata import IntOrString, LabelSelector
 from policies.kube.objects.ray import RayCluster, RayService, WorkerGroupSpec
 from policies.kube.objects.reading import read
@@ -162,8 +163,8 @@ def _has_known_replicas(workload: Replicated, facts: Facts) -> bool:
 def _has_replicas(names: str, workloads: int, replicas: int, *, scaled: bool) -> str:
     """A sentence with the minimum number of replicas."""
     if scaled:
-        return f"The autoscaler can reduce {names} to {_replicas(replicas)}."
-    return f"{names} {'has' if workloads == 1 else 'have'} {_replicas(replicas)}."
+        return f"The autoscaler can reduce {names} to {plural(replicas, 'replica')}."
+    return f"{names} {'has' if workloads == 1 else 'have'} {plural(replicas, 'replica')}."
 
 
 def _needed(least: IntOrString, replicas: int) -> str:
@@ -173,10 +174,6 @@ def _needed(least: IntOrString, replicas: int) -> str:
         rounds = "is" if int(least[:-1]) * replicas % 100 == 0 else "rounds up to"
         return f"minAvailable {least} of {replicas} {rounds} {needed}"
     return f"minAvailable is {least}"
-
-
-def _replicas(number: int) -> str:
-    return "1 replica" if number == 1 else f"{number} replicas"
 
 
 def _workload(target: Target, facts: Facts) -> Findings:
@@ -190,8 +187,8 @@ def _workload(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 "spec.replicas",
                 f"PodDisruptionBudget {budget.name} selects this workload, which has "
-                f"{_replicas(replicas)}: {_needed(least, replicas)}, so no pod can be evicted and node "
-                "drains block.",
+                f"{plural(replicas, 'replica')}: {_needed(least, replicas)}, so no pod can be evicted and "
+                "node drains block.",
                 "Give the budget maxUnavailable 1, or run more replicas than its minAvailable, if they keep "
                 "no state of their own.",
                 Certainty.UNDECIDED,
@@ -236,9 +233,9 @@ def _groups(target: Target, facts: Facts) -> Findings:
         if only and _blocks(least, selected[name]):
             yield Finding(
                 _REPLICAS[target.kind],
-                f"At its smallest size, this workload has {_pods(selected[name])} that PodDisruptionBudget "
-                f"{name} selects, and {_needed(least, selected[name])}, so no pod can be evicted and node "
-                "drains block.",
+                f"At its smallest size, this workload has {plural(selected[name], 'pod')} that "
+                f"PodDisruptionBudget {name} selects, and {_needed(least, selected[name])}, so no pod "
+                "can be evicted and node drains block.",
                 "Set the budget's minAvailable below the number of pods that it selects.",
                 Certainty.UNDECIDED,
             )
@@ -284,10 +281,6 @@ def _ray_workers(group: WorkerGroupSpec, *, scales: bool) -> int:
     return 0 if group.suspend else replicas * max(1, group.num_of_hosts)
 
 
-def _pods(number: int) -> str:
-    return "1 pod" if number == 1 else f"{number} pods"
-
-
 def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) -> Findings:
     """An autoscaler that is edited after the budget was created."""
     workload = scaled_workload(autoscaler, facts)
@@ -305,13 +298,13 @@ def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) ->
         guard = f"PodDisruptionBudget {budget.name} with minAvailable {least}"
         if _blocks(least, most):
             message = (
-                f"The autoscaler never runs more than {_replicas(most)} of {what}, so {guard} allows no "
-                "eviction, and node drains block."
+                f"The autoscaler never runs more than {plural(most, 'replica')} of {what}, so {guard} allows "
+                "no eviction, and node drains block."
             )
             certainty = Certainty.CERTAIN if most > 1 else Certainty.LIKELY
         else:
             message = (
-                f"The autoscaler can reduce {what} to {_replicas(replicas)}. Then {guard} allows no "
+                f"The autoscaler can reduce {what} to {plural(replicas, 'replica')}. Then {guard} allows no "
                 "eviction, and node drains block."
             )
             certainty = Certainty.LIKELY

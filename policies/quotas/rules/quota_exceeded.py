@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import POD
-from policies.kube.names import listed
+from policies.kube.names import listed, plural
 from policies.quotas.quotas import (
     REPLICATED,
     QuotaMatch,
@@ -135,7 +135,7 @@ def _short(target: Target, each: QuotaMatch, room: Room, why: str, certainty: Ce
 
 def _fewer(fits: int) -> str:
     """The start of a sentence about the replicas that fit."""
-    return f"Run at most {fits} {'replica' if fits == 1 else 'replicas'}, request" if fits else "Request"
+    return f"Run at most {plural(fits, 'replica')}, request" if fits else "Request"
 
 
 def _resources(template: PodTemplate) -> str:

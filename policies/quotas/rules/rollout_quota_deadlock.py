@@ -109,13 +109,12 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
 
 
 def _stuck(target: Target, update: RollingUpdate, full: str, certainty: Certainty) -> Finding:
-    one = update.first == 1
     starts = "a new group" if target.kind == LEADER_WORKER_SET else update.starts
     return Finding(
         update.path,
         f"{full}. A rollout starts {starts} before it stops an old one. The quota refuses "
-        f"{'the new one' if one else 'some of them'}, and the rollout never completes.",
-        f"{update.in_place}, or raise the quota{' by one replica' if one else ''}.",
+        f"{update.either('the new one', 'some of them')}, and the rollout never completes.",
+        f"{update.in_place}, or raise the quota{update.either(' by one replica', '')}.",
         certainty,
     )
 

@@ -73,7 +73,7 @@ def _finding(
     return Finding(
         update.path,
         f"{reason}, one for each replica. A rollout starts {update.starts} before it stops an old one, so "
-        f"{'the new pod stays' if update.first == 1 else 'new pods stay'} Pending and the rollout never "
+        f"{update.either('the new pod stays', 'new pods stay')} Pending and the rollout never "
         "completes.",
         f"{update.in_place}, or {alternative}.",
         certainty,

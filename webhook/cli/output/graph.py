@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from policies.kube.names import plural
 from policies.kube.printable import printable
 from policies.relations.graph import Blast, Edge, Graph, GraphNode, members_of
-from webhook.cli.terminal import as_json, plural
+from webhook.cli.terminal import as_json
 
 
 def written(graph: Graph, form: str, blasts: Sequence[Blast] = ()) -> Iterator[str]:

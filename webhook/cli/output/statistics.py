@@ -11,9 +11,10 @@ from msgspec import Struct, field
 from policies.core.coverage import is_fragment
 from policies.core.pod_templates import pod_templates
 from policies.kube.json import Json
+from policies.kube.names import plural
 from webhook.admission.configuration import Config
 from webhook.cli.reviewing import Reviewed, Subject
-from webhook.cli.terminal import Line, as_json, plural
+from webhook.cli.terminal import Line, as_json
 
 
 class Statistics(Struct):

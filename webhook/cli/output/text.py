@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from policies.core.coverage import Reading
+from policies.kube.names import plural
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli.reviewing import Outcome, Reviewed, outcome_of
-from webhook.cli.terminal import Line, plural
+from webhook.cli.terminal import Line
 
 Shown: TypeAlias = tuple[str, Result, str]
 """A finding with its label, such as `warning`, and its style."""
