@@ -98,9 +98,8 @@ def _placed(
 ) -> PodView:
     inventory = inventory_of(settings, facts)
     by_claims = served_by_claims(requests, facts)
-    for name in _vendors(requests, settings):
+    for name, requested in _vendors(requests, settings).items():
         fleet = inventory.fleets.get(name)
-        requested = next(each for each in requests if settings.catalogue.vendor_of(each) == name)
         view = _tolerating(view, settings.catalogue.vendors[name], fleet, requested, facts, why)
         if fleet is not None:
             view = _with_annotations(view, fleet, facts, why)
@@ -110,9 +109,13 @@ def _placed(
     return view
 
 
-def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Iterable[str]:
-    found = dict.fromkeys(map(settings.catalogue.vendor_of, requests))
-    return [name for name in found if name is not None]
+def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Mapping[str, str]:
+    """The first requested resource of each vendor."""
+    found: dict[str, str] = {}
+    for resource in requests:
+        if (name := settings.catalogue.vendor_of(resource)) is not None:
+            found.setdefault(name, resource)
+    return found
 
 
 def _tolerating(
@@ -174,11 +177,13 @@ def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str,
 
 def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Facts, why: Reasons) -> PodView:
     """The pod on nodes whose accelerators have memory for the weights of its model, if only some have."""
-    vendor = fleet.vendor
-    keys = {*vendor.product_labels, *(label.key for label in vendor.memory_labels)}
     typed = view.typed
     requested = typed.metadata.annotations.keys() & {GPU_PRODUCT, GPU_MEMORY}
-    if settings.weights is Strength.OFF or requested or not required_keys(typed.spec).isdisjoint(keys):
+    if (
+        settings.weights is Strength.OFF
+        or requested
+        or not required_keys(typed.spec).isdisjoint(fleet.vendor.variant_keys)
+    ):
         return view
     found = fits_some(view, facts)
     if found is None:
@@ -420,7 +425,7 @@ def advise(pod: Json, settings: GpuAffinity, facts: Facts) -> Iterator[Finding]:
 def _advise_labels(vendor: str, fleet: Fleet, present: list[str]) -> Iterator[Finding]:
     keys = {
         GPU_PRODUCT: fleet.vendor.product_labels,
-        GPU_MEMORY: tuple(label.key for label in fleet.vendor.memory_labels),
+        GPU_MEMORY: fleet.vendor.memory_keys,
     }
     carried = {key for variant in fleet.variants for key in variant}
     for annotation in present:

@@ -137,7 +137,7 @@ class Fleet:
         return tuple(node for node in self.samples if node.pool and node.pool.labels)
 
     def _distinct(self, labelled: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
-        keys = (*self.vendor.product_labels, *(label.key for label in self.vendor.memory_labels))
+        keys = self.vendor.variant_keys
         seen = {tuple((key, labels[key]) for key in keys if key in labels) for labels in labelled}
         return tuple(dict(items) for items in sorted(seen))
 

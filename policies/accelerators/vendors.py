@@ -104,9 +104,17 @@ class Vendor(Model):
     @cached_property
     def own_keys(self) -> frozenset[str]:
         """The label keys of this vendor's accelerators."""
-        memory = (label.key for label in self.memory_labels)
-        labels = (label.key for label in self.labels)
-        return frozenset((*labels, *self.product_labels, *memory, *self.count_labels))
+        return frozenset((*(label.key for label in self.labels), *self.variant_keys, *self.count_labels))
+
+    @cached_property
+    def memory_keys(self) -> tuple[LabelKey, ...]:
+        """The keys of `memory_labels`."""
+        return tuple(label.key for label in self.memory_labels)
+
+    @cached_property
+    def variant_keys(self) -> tuple[LabelKey, ...]:
+        """The label keys that tell its products and their memory apart."""
+        return (*self.product_labels, *self.memory_keys)
 
 
 class Pool(Model):

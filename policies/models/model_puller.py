@@ -19,7 +19,8 @@ from policies.core.reasons import UNREAD, Reasons
 from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
-from policies.kube.metadata import annotations_of, has_room, labels_of
+from policies.kube.metadata import annotations_of, has_room
+from policies.kube.names import plural
 from policies.kube.pods import Container, containers, port_number, probe_every, timed
 from policies.kube.quantities import parse_quantity
 from policies.models.model_puller_settings import ModelPuller, ReadyWhen, Scheme, Sidecar
@@ -55,7 +56,7 @@ _UID: Final = 65532
 def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
     """Add the sidecar, its volumes and the mounts of the models to a pod that requests models."""
     try:
-        annotated = _with_annotations(pod, settings)
+        annotated = _with_annotations(pod, settings, facts)
         changed = _with_puller(annotated, settings, facts, why)
     except PullError:
         return pod
@@ -115,28 +116,27 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
 
 
 def _purpose(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
-    count = (
-        "the models of " if models is None else f"{len(models)} model{'' if len(models) == 1 else 's'} of "
-    )
+    count = "the models" if models is None else plural(len(models), "model")
     loads = (
         "" if pull.server == "none" else f" and loads them over the {pull.server} protocol, port {pull.port}"
     )
-    return f"fetches {count}ConfigMap {pull.config}{loads}"
+    return f"fetches {count} of ConfigMap {pull.config}{loads}"
 
 
 # --- the pod -------------------------------------------------------------------------------------
 
 
-def _with_annotations(pod: Json, settings: ModelPuller) -> Json:
+def _with_annotations(pod: Json, settings: ModelPuller, facts: Facts) -> Json:
     """The pod with this project's annotations, if its labels or KServe's annotations request models. Raises
     PullError."""
-    annotations, labels = annotations_of(pod), labels_of(pod)
+    metadata = facts.view(pod).typed.metadata
+    annotations, labels = metadata.annotations, metadata.labels
     if MODEL_CONFIG in annotations:
         return pod
     added: dict[str, str] = {}
     if settings.kserve_agent and f"{_KSERVE}/agent" in annotations and not _has_container(pod, "agent"):
-        added[MODEL_CONFIG] = text(pod, "metadata", "annotations", f"{_KSERVE}/configVolumeName")
-        directory = text(pod, "metadata", "annotations", f"{_KSERVE}/modelDir")
+        added[MODEL_CONFIG] = annotations.get(f"{_KSERVE}/configVolumeName", "")
+        directory = annotations.get(f"{_KSERVE}/modelDir", "")
         if directory and MODEL_DIR not in annotations:
             added[MODEL_DIR] = directory.rstrip("/")
     for entry in settings.by_label:
@@ -365,7 +365,7 @@ _ASK_READY: Final = (
 def advise(pod: Json, settings: ModelPuller, facts: Facts) -> Iterator[Finding]:
     """Report why a pod gets no sidecar, and what prevents its server from loading the models."""
     try:
-        annotated = _with_annotations(pod, settings)
+        annotated = _with_annotations(pod, settings, facts)
         pull = pull_of(annotated, facts, settings.model_dir)
         if pull is None:
             return

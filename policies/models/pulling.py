@@ -24,8 +24,7 @@ from policies.core.annotations import (
 )
 from policies.core.facts import Facts
 from policies.core.finding import Finding
-from policies.kube.json import Json, text
-from policies.kube.metadata import annotations_of
+from policies.kube.json import Json
 from policies.kube.names import is_subdomain, listed
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.pods import Container, Role, containers, port_number
@@ -71,38 +70,36 @@ class ModelPull(Struct, frozen=True):
 
 def pull_of(pod: Json, facts: Facts, model_dir: str) -> ModelPull | None:
     """The pod's request; None without one. Raises PullError. `model_dir`: the default path."""
-    config = _name(pod, MODEL_CONFIG)
-    if config is None:
+    annotations = facts.view(pod).typed.metadata.annotations
+    config = _name(annotations, MODEL_CONFIG)
+    if not config:
         return None
-    targets = _targets(pod, facts)
-    server, port = _server(pod, targets, facts)
+    targets = _targets(pod, annotations.get(MODEL_CONTAINERS, ""), facts)
+    server, port = _server(annotations, targets, facts)
     return ModelPull(
         config=config,
-        model_dir=_directory(pod) or model_dir,
-        claim=_name(pod, MODEL_CLAIM) or "",
-        cache=_name(pod, MODEL_CACHE) or "",
-        credentials=_name(pod, MODEL_CREDENTIALS) or "",
+        model_dir=_directory(annotations) or model_dir,
+        claim=_name(annotations, MODEL_CLAIM),
+        cache=_name(annotations, MODEL_CACHE),
+        credentials=_name(annotations, MODEL_CREDENTIALS),
         targets=targets,
         server=server,
         port=port,
     )
 
 
-def _name(pod: Json, key: str) -> str | None:
-    value = annotations_of(pod).get(key)
-    if value is None:
-        return None
-    if isinstance(value, str) and is_subdomain(value):
-        return value
+def _name(annotations: Mapping[str, str], key: str) -> str:
+    """The name of an object in an annotation; empty without the annotation."""
+    value = annotations.get(key)
+    if value is None or is_subdomain(value):
+        return value or ""
     raise _invalid(key, f"is {value!r}, which is not a name", "Use the object's name.")
 
 
-def _directory(pod: Json) -> str | None:
-    value = annotations_of(pod).get(MODEL_DIR)
-    if value is None:
-        return None
-    if isinstance(value, str) and re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/"):
-        return value
+def _directory(annotations: Mapping[str, str]) -> str:
+    value = annotations.get(MODEL_DIR)
+    if value is None or (re.fullmatch(r"(/[\w.-]+)+", value) and ".." not in value.split("/")):
+        return value or ""
     what = f"is {value!r}, which isn't an absolute path"
     raise _invalid(MODEL_DIR, what, "Use a path such as /mnt/models.")
 
@@ -114,9 +111,9 @@ def _invalid(key: str, what: str, hint: str) -> PullError:
 # --- the containers that read the models ---------------------------------------------------------
 
 
-def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
+def _targets(pod: Json, named: str, facts: Facts) -> tuple[Container, ...]:
+    """`named`: the annotation that chooses them."""
     mains = list(containers(pod, Role.MAIN))
-    named = text(pod, "metadata", "annotations", MODEL_CONTAINERS)
     if named:
         chosen = {name.strip() for name in named.split(",")} - {""}
         missing = chosen - {container.name for container in mains}
@@ -131,10 +128,10 @@ def _targets(pod: Json, facts: Facts) -> tuple[Container, ...]:
     return tuple(serving or [container for container in mains if not is_infrastructure(container, facts)])
 
 
-def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str, int]:
+def _server(annotations: Mapping[str, str], targets: Iterable[Container], facts: Facts) -> tuple[str, int]:
     """The protocol and the port of the model server."""
     known = [(container, recognised(container, facts)) for container in targets]
-    annotated = annotations_of(pod).get(MODEL_SERVER)
+    annotated = annotations.get(MODEL_SERVER)
     container, server = next(
         ((container, server) for container, server in known if server and _loads_models(server, annotated)),
         next(iter(known), (None, None)),
@@ -142,7 +139,7 @@ def _server(pod: Json, targets: Iterable[Container], facts: Facts) -> tuple[str,
     if annotated is not None and annotated not in SERVERS:
         raise _invalid(MODEL_SERVER, f"is {annotated!r}", f"Use one of {', '.join(SERVERS)}.")
     api = annotated or (server.preset.repository_api if server else None) or "none"
-    return api, _server_port(pod, container, server, api)
+    return api, _server_port(annotations.get(MODEL_SERVER_PORT), container, server, api)
 
 
 def _loads_models(server: Server, api: object) -> bool:
@@ -150,8 +147,7 @@ def _loads_models(server: Server, api: object) -> bool:
     return server.name == api if api in LORA_SERVERS else server.preset.repository_api is not None
 
 
-def _server_port(pod: Json, container: Container | None, server: Server | None, api: str) -> int:
-    annotated = annotations_of(pod).get(MODEL_SERVER_PORT)
+def _server_port(annotated: str | None, container: Container | None, server: Server | None, api: str) -> int:
     spec = container.typed if container else ContainerSpec()
     if annotated is not None:
         port = port_number(spec, annotated)

@@ -18,7 +18,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.containers.programs import option
 from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -300,7 +299,8 @@ def size_by_name(pod: Pod, container: Container, server: Server) -> tuple[int, s
     else the name of a mounted claim, bucket or image. 0 if no name has a size."""
     if not server.preset.loads_model:
         return 0, ""
-    flags = (option(server.argv, "--quantization", "-q", "--quantize"), option(server.argv, "--dtype"))
+    value = server.options.value
+    flags = (value(("--quantization", "-q", "--quantize")), value(("--dtype",)))
     named = heaviest((*named_models(server), repository(container.image)), flags)
     return named if named[0] else heaviest(_mounted(pod, container), flags)
 
@@ -310,7 +310,7 @@ def named_models(server: Server) -> Iterator[str]:
     arguments, such as `--reasoning-parser deepseek_r1`, may look like one."""
     preset = server.preset
     for flag in preset.model_flags:
-        yield option(server.argv, flag) or ""
+        yield server.options.value((flag,)) or ""
     for name in preset.model_env:
         yield server.variables.get(name) or ""
     if preset.model_operand:
