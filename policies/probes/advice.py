@@ -63,7 +63,7 @@ def advise(obj: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             waits = waits_for(pod, container, facts)
             if waits is not Waits.NO and health_to_inject(pod, container, settings, facts).ready:
                 yield _no_readiness(container, waits)
-        if container.spec.get("livenessProbe") is None and not is_kuberay_container(pod, container, facts):
+        if container.spec.get("livenessProbe") is None and not is_kuberay_container(pod, container):
             yield _no_liveness(pod, container, settings)
         elif finding := _no_progress_check(pod, container, facts):
             yield finding
@@ -126,7 +126,7 @@ def _no_progress_check(pod: PodView, container: Container, facts: Facts) -> Find
     """Report that an annotation asks for liveness by progress, which is not injected."""
     probe = container.spec.get("livenessProbe")
     canary = requested_canary(pod, container, facts)
-    asked = requested_liveness(pod, container, facts) is Liveness.PROGRESS
+    asked = requested_liveness(pod, container) is Liveness.PROGRESS
     if not (asked or canary) or is_program(probe):
         return None
     if canary and not asked:

@@ -95,7 +95,7 @@ def killed_start(pod: PodView, container: Container, facts: Facts) -> int | None
     expected = expected_start(pod, container, facts)
     if expected is None or timing.startup_deadline >= expected:
         return None
-    if container.role is not Role.MAIN or is_kuberay_container(pod, container, facts):
+    if container.role is not Role.MAIN or is_kuberay_container(pod, container):
         return None
     if waits_for(pod, container, facts) is not Waits.NO:
         return None

@@ -70,7 +70,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     """What happens if the server in a container with these probes hangs."""
     probe, server = container.spec.get(LIVENESS), recognised(container, facts)
     timing = container.typed.liveness_probe
-    if not probe and is_kuberay_container(template.view, container, facts):
+    if not probe and is_kuberay_container(template.view, container):
         return Hang(None, "KubeRay gives its pods a livenessProbe, which asks Ray for its own health")
     if not probe or timing is None:
         doubt = doubt_about(container, server, server_port(container, server)) if server else None

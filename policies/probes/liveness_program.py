@@ -61,7 +61,7 @@ def parse_liveness(value: object) -> Liveness:
         raise ValueError(f"{str(value)[:40]!r} is neither progress nor endpoint") from None
 
 
-def requested_liveness(pod: PodView, container: Container, facts: Facts) -> Liveness | None:
+def requested_liveness(pod: PodView, container: Container) -> Liveness | None:
     """The value of the pod's annotation for a container; None if it is absent or invalid."""
     ours = pod.chassis_annotations
     value = ours.get(f"{LIVENESS}.{container.name}", ours.get(LIVENESS)) if ours else None
@@ -80,7 +80,7 @@ def progress_check(
     startupProbe, else 0.
     """
     settings = facts.settings(StandardProbes)
-    requested = requested_liveness(pod, container, facts)
+    requested = requested_liveness(pod, container)
     server = settings.recogniser.server(container)
     annotated = annotated_progress(pod, container, facts)
     progress = annotated or (progress_of(server, settings) if server else None)
@@ -92,7 +92,7 @@ def progress_check(
         return None  # an annotation chose another check
     if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):
         return NoProgressCheck("its health endpoint is not the preset's")
-    if server and not annotated and (why := _why_not(container, server, progress)):
+    if server and not annotated and (why := _why_not(server, progress)):
         return NoProgressCheck(why)
     (action,) = endpoint.values()
     port, path = integer(action, "port", default=0), text(action, "path")
@@ -219,7 +219,7 @@ _OWN_VOLUMES: Final = ("emptyDir", "ephemeral", "configMap", "secret", "projecte
 """Volumes that no other pod writes to."""
 
 
-def _why_not(container: Container, server: Server, progress: Progress) -> str:
+def _why_not(server: Server, progress: Progress) -> str:
     """Why the program could do harm in a container, or could not run, or an empty text."""
     if not progress.image_has_python:
         return "its image has no Python to run the check"

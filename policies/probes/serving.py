@@ -33,7 +33,7 @@ def istio_came_first(pod: PodView) -> bool:
     return "sidecar.istio.io/status" in pod.typed.metadata.annotations
 
 
-def is_kuberay_container(pod: PodView, container: Container, facts: Facts) -> bool:
+def is_kuberay_container(pod: PodView, container: Container) -> bool:
     """Whether KubeRay sets the probes of a container: they match Ray's own failure detection."""
     return container.role is Role.MAIN and container.index == 0 and pod.is_ray
 

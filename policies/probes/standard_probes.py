@@ -61,7 +61,7 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
     for container in pod.running:
         # Computed from the original pod: its facts are cached, and injected probes do not count.
         if pod.completes:
-            fields = list(_training_liveness(pod, container, facts))
+            fields = list(_training_liveness(pod, container))
         else:
             missing = _missing_probes(pod, container, settings, facts) if container in serving else ()
             fields = [*missing, *_startup_before_written_liveness(pod, container, settings, facts)]
@@ -74,9 +74,9 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNR
     return changed
 
 
-def _training_liveness(pod: PodView, container: Container, facts: Facts) -> Iterator[AddedField]:
+def _training_liveness(pod: PodView, container: Container) -> Iterator[AddedField]:
     """The livenessProbe of a training by the progress that its annotation names."""
-    progress = progress_of(pod, container, facts)
+    progress = progress_of(pod, container)
     if progress is None or container.spec.get("livenessProbe") is not None:
         return
     yield AddedField(
@@ -93,7 +93,7 @@ def _missing_probes(
 ) -> Iterator[AddedField]:
     """The probes of a serving container that its author left out."""
     live, ready = container.typed.liveness_probe, container.typed.readiness_probe
-    if live is not None and (ready is not None or is_kuberay_container(pod, container, facts)):
+    if live is not None and (ready is not None or is_kuberay_container(pod, container)):
         return
     try:
         found = health_to_inject(pod, container, settings, facts)

@@ -13,7 +13,6 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.annotations import TRAINING_PROGRESS
-from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.kube import quantities as units
 from policies.kube.json import Json
@@ -63,7 +62,7 @@ def parse_progress(value: object) -> TrainingProgress:
     return TrainingProgress(posixpath.normpath(path), silence)
 
 
-def progress_of(pod: PodView, container: Container, facts: Facts) -> TrainingProgress | None:
+def progress_of(pod: PodView, container: Container) -> TrainingProgress | None:
     """The progress by which a container is judged: that of the container's own annotation, or of the pod's if
     it has one main container."""
     annotations = pod.chassis_annotations

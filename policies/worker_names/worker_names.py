@@ -249,7 +249,7 @@ def _next_number(worker: Worker, group: WorkerGroup) -> int:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def untrusted(worker: Worker, sentence: str) -> Refused:
+def untrusted(sentence: str) -> Refused:
     """The refusal of a pod whose owner is gone."""
     return Refused(
         RefusalReason.UNTRUSTED,

@@ -218,7 +218,7 @@ class Namer:
                     on_lost_swap=self._metrics.swaps_lost.inc,
                 )
         except OwnerMismatch as error:
-            return policy.untrusted(worker, str(error))
+            return policy.untrusted(str(error))
 
     # --- the answer ------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ def _of_model(
     target: Target, template: PodTemplate, container: Container, found: Download, facts: Facts
 ) -> Findings:
     model = f"Model {found.model} has about {in_decimal(found.size)}"
-    room, where = _room(target, template, found, facts)
+    room, where = _room(target, found, facts)
     if room and found.size * _MARGIN > room:
         yield Finding(
             template.at(container),
@@ -72,7 +72,7 @@ def _of_model(
         )
 
 
-def _room(target: Target, template: PodTemplate, found: Download, facts: Facts) -> tuple[int, str]:
+def _room(target: Target, found: Download, facts: Facts) -> tuple[int, str]:
     """The bytes that the volume of the models holds, and its name in a sentence; 0 if unknown."""
     if found.volume is None:
         name = "" if found.mount is None else found.mount.name

@@ -44,7 +44,7 @@ def answer(given: Json) -> Answer | None:
     try:
         want = desired(given.get("owner"), worker)
     except OwnerMismatch as error:
-        return policy.untrusted(worker, str(error))
+        return policy.untrusted(str(error))
     pods = [existing_pod(pod) for pod in maps(given, "pods")]
     record = AllocationRecord.load(json.dumps(mapping(given, "record")))
     return policy.decide(worker, WorkerGroup(want, pods, record, given.get("now", 1000), "500"), settings)
