@@ -47,7 +47,7 @@ def hiding_policy(service: ServiceReference, facts: Facts) -> Hiding | None:
     ]
     if any(_admits(rule, port) for policy in found for rule in policy.spec.ingress):
         return None
-    closed = None if any(_is_about(rule, port) for policy in found for rule in policy.spec.ingress) else port
+    closed = None if any(rule.may_include(port) for policy in found for rule in policy.spec.ingress) else port
     covering = (policy for policy in found if all(map(policy.spec.pod_selector.matches, pods)))
     return next((Hiding(policy.name, closed) for policy in covering), None)
 
@@ -64,11 +64,7 @@ def _port(service: ServiceReference, facts: Facts) -> int | None:
 
 def _admits(rule: NetworkPolicyIngressRule, port: int) -> bool:
     """Whether a rule may admit the API server on a port."""
-    return _is_about(rule, port) and (not rule.peers or any(map(_may_be_api_server, rule.peers)))
-
-
-def _is_about(rule: NetworkPolicyIngressRule, port: int) -> bool:
-    return not rule.ports or any(each.may_include(port) for each in rule.ports)
+    return rule.may_include(port) and (not rule.peers or any(map(_may_be_api_server, rule.peers)))
 
 
 def _may_be_api_server(peer: NetworkPolicyPeer) -> bool:

@@ -27,13 +27,22 @@ class NetworkPolicyPort(Part):
         return self.port <= number <= (self.end_port or self.port)
 
 
-class NetworkPolicyIngressRule(Part):
+class PortsRule(Part):
+    """The common part of rules for incoming and for outgoing connections."""
+
+    ports: tuple[NetworkPolicyPort, ...] = ()
+
+    def may_include(self, number: int) -> bool:
+        """Whether it is, or may be, about a port of the pods."""
+        return not self.ports or any(port.may_include(number) for port in self.ports)
+
+
+class NetworkPolicyIngressRule(PortsRule):
     peers: tuple[NetworkPolicyPeer, ...] = msgspec.field(default=(), name="from")
-    ports: tuple[NetworkPolicyPort, ...] = ()
 
 
-class NetworkPolicyEgressRule(Part):
-    ports: tuple[NetworkPolicyPort, ...] = ()
+class NetworkPolicyEgressRule(PortsRule):
+    """Its peers are not read."""
 
 
 class NetworkPolicySpec(Part):

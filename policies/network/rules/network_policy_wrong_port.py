@@ -12,11 +12,7 @@ from policies.core.facts import WholeObjects
 from policies.core.network_policies import others_may_admit
 from policies.core.services import selecting
 from policies.kube.group_kinds import NETWORK_POLICY, SERVICE
-from policies.kube.objects.network_policies import (
-    NetworkPolicy,
-    NetworkPolicyEgressRule,
-    NetworkPolicyIngressRule,
-)
+from policies.kube.objects.network_policies import NetworkPolicy, PortsRule
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service, ServicePort
 from policies.kube.pods import Container, Role
@@ -28,7 +24,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _MAX: Final = 4
 """Findings for one workload."""
 
-_Rules = tuple[NetworkPolicyIngressRule, ...] | tuple[NetworkPolicyEgressRule, ...]
+_Rules = Sequence[PortsRule]
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -113,7 +109,7 @@ def _wrong(
 
 
 def _allows(rules: _Rules, number: int) -> bool:
-    return any(not each.ports or any(port.may_include(number) for port in each.ports) for each in rules)
+    return any(each.may_include(number) for each in rules)
 
 
 def _finding(
