@@ -88,6 +88,11 @@ def strings(obj: Any, *path: str | int) -> list[str]:
     return [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
 
 
+def texts(obj: Any, *path: str | int) -> dict[str, str]:
+    """The map at a path without values that are no strings, such as the data of a ConfigMap."""
+    return {key: value for key, value in mapping(obj, *path).items() if isinstance(value, str)}
+
+
 def replaced(obj: Json, path: Iterable[str | int], value: Any) -> Json:
     """A copy of `obj` with `value` at `path`, which shares everything that is not on the path.
 

@@ -24,7 +24,7 @@ from policies.core.pod_view import PodView
 from policies.core.reasons import in_words, times
 from policies.kube import quantities as units
 from policies.kube.images import repository, repository_and_tag
-from policies.kube.json import mapping
+from policies.kube.json import texts
 from policies.kube.names import shortened
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import Pod, Volume
@@ -343,8 +343,7 @@ def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] |
 
 def _models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
     found = facts.model_config(config)
-    data = {key: value for key, value in mapping(found, "data").items() if isinstance(value, str)}
-    return None if found is None else model_spec.parse(data).models
+    return None if found is None else model_spec.parse(texts(found, "data")).models
 
 
 def _annotation(pod: PodView, container: Container, key: str, facts: Facts) -> str | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import yaml
 
-from policies.kube.json import Json, mapping
+from policies.kube.json import Json, texts
 from webhook.manifests.documents import BadDocument, load_policy
 
 OVERRIDE_NAME: Final = "mlchassis-override"
@@ -85,9 +85,9 @@ def as_text(content: bytes) -> str:
 def keys(obj: Json) -> Mapping[str, str]:
     """The keys of a policy's ConfigMap, with YAML files in `binaryData`: `kubectl create configmap` puts
     files there that are not UTF-8."""
-    found = {name: value for name, value in mapping(obj, "data").items() if isinstance(value, str)}
-    for name, value in mapping(obj, "binaryData").items():
-        if name.endswith((".yaml", ".yml")) and isinstance(value, str):
+    found = texts(obj, "data")
+    for name, value in texts(obj, "binaryData").items():
+        if name.endswith((".yaml", ".yml")):
             try:
                 found[name] = as_text(base64.b64decode(value, validate=True))
             except (binascii.Error, ValueError):

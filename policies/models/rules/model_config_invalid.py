@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import CONFIG_MAP
-from policies.kube.json import Json, mapping
+from policies.kube.json import Json, mapping, texts
 from policies.kube.metadata import labels_of
 from policies.models.model_puller_settings import ModelPuller
 from puller import model_config
@@ -39,11 +39,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _files(obj: Json) -> dict[str, str]:
     """The files that the kubelet makes of `data` and `binaryData`."""
-    files = {key: value for key, value in mapping(obj, "data").items() if isinstance(value, str)}
-    for key, value in mapping(obj, "binaryData").items():
-        if isinstance(value, str):
-            files[key] = _decoded(value)
-    return files
+    return texts(obj, "data") | {key: _decoded(value) for key, value in texts(obj, "binaryData").items()}
 
 
 def _decoded(value: str) -> str:
