@@ -6,14 +6,17 @@ so that `tini -- python3 -m mlserver start .` is `mlserver start .`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from policies.commands import LOCAL_PROGRAMS, SHELLS, is_python, parse_options, valued
 from policies.containers.commands import cache_key, command_without_pod
+from policies.kube.json import dig
 from policies.kube.pods import Container
 
 _ENTRYPOINTS: Final = frozenset(
@@ -162,6 +165,22 @@ class ProgramOptions:
             if flag in last and last[flag][0] > at:
                 at, found = last[flag]
         return found
+
+    def number_at(self, flags: Iterable[str], key: Sequence[str]) -> int:
+        """The greatest whole number at a path of keys in the JSON of a flag's value, as in
+        `--kv-transfer-config={"kv_connector": …}`. The path may begin at any depth; 0 if there is none."""
+        waiting, numbers = list[Any](), [0]
+        with suppress(ValueError, RecursionError):
+            waiting.append(json.loads(self.value(flags) or ""))
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, dict):
+                if type(found := dig(part, *key)) is int:
+                    numbers.append(found)
+                waiting += part.values()
+            elif isinstance(part, list):
+                waiting += part
+        return max(numbers)
 
     def given(self, flags: Iterable[str]) -> bool:
         """Whether one of the flags is given: `--tls` with any value or none, `--http=false` with this

@@ -24,7 +24,6 @@ from policies.kube.objects.pods import Volume
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal, whole_number
-from policies.probes.json_options import number_in
 from policies.probes.life import SharedMemory, SharedRegion
 from policies.probes.recognition import Server, is_since
 from policies.probes.serving import recognised
@@ -133,7 +132,7 @@ def _size_of(region: SharedRegion, server: Server, container: Container) -> tupl
     if any(text not in value for text in region.texts) or any(text in value for text in region.unless_texts):
         return 0, ""
     if region.key:
-        return number_in(server, region.flags, region.key) * region.unit, region.key[-1]
+        return server.options.number_at(region.flags, region.key) * region.unit, region.key[-1]
     return (whole_number(value, _DIGITS) or 0) * region.unit, region.flags[0]
 
 

@@ -12,7 +12,6 @@ from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal
-from policies.probes.json_options import number_in
 from policies.probes.life import Reserved
 from policies.probes.recognition import Server, is_since, release
 from policies.probes.serving import recognised
@@ -139,7 +138,7 @@ def _reserved(server: Server, container: Container, reserved: Reserved) -> tuple
     """The bytes that a server may take, and the option with its value; 0 if unknown."""
     names = (*reserved.flags, *reserved.env)
     if reserved.key:
-        return number_in(server, reserved.flags, reserved.key) * reserved.unit, reserved.key[-1]
+        return server.options.number_at(reserved.flags, reserved.key) * reserved.unit, reserved.key[-1]
     value = server.configured(reserved.flags, reserved.env)
     if value is None:
         if not reserved.default or server.has_env_from or server.has_option(*reserved.unless_flags):
