@@ -56,6 +56,10 @@ def per_copy(server: Server) -> int:
 
 def on_this_node(server: Server) -> int:
     """The least number of accelerators that a server uses on its node; 0 if unknown."""
+    return server.cache.once(_on_this_node, server)
+
+
+def _on_this_node(server: Server) -> int:
     known = server.preset.parallelism
     if known is None or not _is_readable(server, _moving(server, known)):
         return 0

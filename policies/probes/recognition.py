@@ -28,7 +28,7 @@ from policies.containers.programs import (
 )
 from policies.containers.sidecars import infrastructure as known_infrastructure
 from policies.containers.sidecars import is_puller
-from policies.kube.cache import BoundedCache, lazy
+from policies.kube.cache import BoundedCache, Cache, lazy
 from policies.kube.images import Globs, glob_matches, repository_and_tag
 from policies.kube.pods import Container
 from policies.probes.preset import Older, Preset, Unversioned
@@ -76,6 +76,11 @@ class Server:
     """Whether its version is unknown and its endpoints depend on it."""
     possible_arguments: Program
     """Words of the script that a variable in `argv`, such as `$ARGS`, may contain."""
+
+    @lazy
+    def cache(self) -> Cache:
+        """Values that depend only on these fields."""
+        return Cache()
 
     @lazy
     def options(self) -> ProgramOptions:

@@ -299,10 +299,18 @@ def size_by_name(pod: Pod, container: Container, server: Server) -> tuple[int, s
     else the name of a mounted claim, bucket or image. 0 if no name has a size."""
     if not server.preset.loads_model:
         return 0, ""
+    named = server.cache.once_for(container.image, _size_in_names, server, container.image)
+    return named if named[0] else heaviest(_mounted(pod, container), _formats(server))
+
+
+def _size_in_names(server: Server, image: str) -> tuple[int, str]:
+    return heaviest((*named_models(server), repository(image)), _formats(server))
+
+
+def _formats(server: Server) -> tuple[str | None, ...]:
+    """The number formats of the weights, as far as flags set them."""
     value = server.options.value
-    flags = (value(("--quantization", "-q", "--quantize")), value(("--dtype",)))
-    named = heaviest((*named_models(server), repository(container.image)), flags)
-    return named if named[0] else heaviest(_mounted(pod, container), flags)
+    return value(("--quantization", "-q", "--quantize")), value(("--dtype",))
 
 
 def named_models(server: Server) -> Iterator[str]:
