@@ -20,14 +20,16 @@ import yaml
 from policies.core import registry
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
+from policies.core.finding import Mode
 from policies.core.reasons import Reasons
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, mapping, maps, replaced
 from policies.kube.pods import Role, containers
 from policies.probes.liveness_program import program
+from webhook.admission.decision import Change
 from webhook.admission.json_patch import diff, same
-from webhook.admission.messages import place_of
+from webhook.admission.messages import places
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
@@ -136,7 +138,11 @@ def write(case: Path, after: Json, warnings: list[str], why: Reasons) -> None:
 def assert_every_field_that_is_added_has_its_reason(
     policy: Mutator[Any], obj: Json, after: Json, why: Reasons
 ) -> None:
-    fields = [place_of(obj, operation) for operation in diff(obj, after)]
+    fields = [
+        field
+        for operation in diff(obj, after)
+        for field in places(Change(policy.id, Mode.ENFORCE, [operation], obj))
+    ]
     reasons = [each.path for each in why]
     without = [field for field in fields if not any(overlap(field, reason) for reason in reasons)]
     assert without == [], "added without a reason"

@@ -167,11 +167,6 @@ def _place(obj: Json, operation: Json) -> tuple[str, str]:
     return ".".join(parents), leaf
 
 
-def place_of(obj: Json, operation: Json) -> str:
-    """The field that an operation changes, such as `spec.containers[api].livenessProbe`."""
-    return _joined(*_place(obj, operation))
-
-
 def _joined(parent: str, leaf: str) -> str:
     return f"{parent}{leaf}" if not parent or leaf.startswith("[") else f"{parent}.{leaf}"
 
