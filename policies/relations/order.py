@@ -8,15 +8,16 @@ https://helm.sh/docs/topics/charts_hooks/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from policies.kube.group_kinds import JOB, POD
 from policies.kube.metadata import ARGO_HOOK, HELM_HOOK
 from policies.kube.objects.metadata import Object
+from policies.kube.quantities import whole_number
 
 _ARGO_WAVE: Final = "argocd.argoproj.io/sync-wave"
 _HELM_WEIGHT: Final = "helm.sh/hook-weight"
@@ -47,6 +48,26 @@ class Position(Struct, frozen=True):
     @property
     def rank(self) -> tuple[int, int]:
         return self.phase, self.wave
+
+
+class Deployer(NamedTuple):
+    """A tool that deploys objects in an order."""
+
+    name: str
+    position: Callable[[Object], Position | None]
+    """When it deploys an object; None if it does not, or if that is unknown."""
+
+    def done(self, obj: Object) -> str:
+        """The state of an object in which the tool goes on."""
+        return "complete" if self.name == "Helm" or obj.group_kind in (JOB, POD) else "healthy"
+
+
+def deployer_of(obj: Object, *others: Object) -> Deployer | None:
+    """The tool that deploys the others after the end of an object, if their order says so; None without
+    one."""
+    if orders_with_argo(obj, *others):
+        return Deployer("Argo CD", argo_position)
+    return Deployer("Helm", helm_position) if helm_waits_for(obj) else None
 
 
 def orders_with_argo(*objects: Object) -> bool:
@@ -93,5 +114,5 @@ def _annotation(obj: Object, key: str) -> str:
 
 def _number(value: str) -> int | None:
     """The whole number of an annotation; 0 if it is absent, None if it is malformed."""
-    digits = (value or "0").removeprefix("-")
-    return int(value or "0") if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+    number = whole_number((value or "0").removeprefix("-"), 9)
+    return -number if number is not None and value.startswith("-") else number

@@ -25,7 +25,7 @@ from policies.kube.objects.reading import read, readable
 from policies.kube.objects.services import Service
 from policies.relations.late_claims import claims_too_early
 from policies.relations.links import Link, blocking_links, tried_links
-from policies.relations.order import Position, argo_position, helm_position, helm_waits_for, orders_with_argo
+from policies.relations.order import Deployer, Position, deployer_of
 from policies.relations.reads import objects_read
 
 _MAX: Final = 8
@@ -79,19 +79,17 @@ def _needed_too_early(target: Target, facts: Facts) -> Findings:
             other = None if found is None else readable(found, Object)
             if other is None or not other.is_manifest:
                 continue
-            argo = orders_with_argo(obj, other)
-            if not (argo or helm_waits_for(obj)):
+            tool = deployer_of(obj, other)
+            if tool is None:
                 continue
-            tool, position_of = ("Argo CD", argo_position) if argo else ("Helm", helm_position)
-            own, later = position_of(obj), position_of(other)
+            own, later = tool.position(obj), tool.position(other)
             if own is None or later is None or later.rank <= own.rank:
                 continue
             what = f"{need.kind.kind} {need.name}"
-            done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
             yield Finding(
                 need.path,
-                f"The pod {need.verb} {what}, which {tool} deploys {later.description}, after this "
-                f"{target.kind.kind} ({own.description}) is {done}. Unless it exists before, "
+                f"The pod {need.verb} {what}, which {tool.name} deploys {later.description}, after this "
+                f"{target.kind.kind} ({own.description}) is {tool.done(obj)}. Unless it exists before, "
                 f"{need.without}, and the first deployment never completes.",
                 f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}.",
                 Certainty.LIKELY,
@@ -121,16 +119,15 @@ def _needs(template: PodTemplate) -> Iterator[_Need]:
 
 def _compared(target: Target, link: Link, service: Service, providers: list[Object]) -> Finding | None:
     obj = target.read(Object)
-    argo = orders_with_argo(obj, service, *providers)
-    if not argo and not helm_waits_for(obj):
+    tool = deployer_of(obj, service, *providers)
+    if tool is None:
         return None
-    tool, position_of = ("Argo CD", argo_position) if argo else ("Helm", helm_position)
-    own, service_position = position_of(obj), position_of(service)
+    own, service_position = tool.position(obj), tool.position(service)
     if own is None or service_position is None:
         return None
     positions: list[tuple[Position, Object]] = []
     for each in providers:
-        position = position_of(each)
+        position = tool.position(each)
         if position is None:
             return None
         positions.append((position, each))
@@ -156,17 +153,23 @@ def _certainty(obj: Object, link: Link, service: Object, provider: Object) -> Ce
 
 
 def _finding(
-    target: Target, link: Link, tool: str, own: Position, later: Position, what: str, certainty: Certainty
+    target: Target,
+    link: Link,
+    tool: Deployer,
+    own: Position,
+    later: Position,
+    what: str,
+    certainty: Certainty,
 ) -> Finding:
-    done = "complete" if tool == "Helm" or target.kind in (JOB, POD) else "healthy"
     limit = "" if link.limit is None else f"{link.limit:.0f} s "
-    one = "release" if tool == "Helm" else "application"
+    one = "release" if tool.name == "Helm" else "application"
     first = "The" if certainty is Certainty.CERTAIN else f"If one {one} has both, the"
     ends = "never completes" if link.limit is None else "takes that long, or fails"
     return Finding(
         link.path,
-        f"{link.subject} waits {limit}for {what}, which {tool} deploys {later.description}, after this "
-        f"{target.kind.kind} ({own.description}) is {done}. {first} first deployment {ends}.",
+        f"{link.subject} waits {limit}for {what}, which {tool.name} deploys {later.description}, after "
+        f"this {target.kind.kind} ({own.description}) is {tool.done(target.read(Object))}. {first} first "
+        f"deployment {ends}.",
         f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}, or let this "
         f"{target.kind.kind} start without it.",
         certainty,
