@@ -79,6 +79,11 @@ class Placement:
     obstacle: Obstacle | None = None
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
+    @property
+    def requested(self) -> str:
+        """The requests in a sentence: `1 nvidia.com/gpu`."""
+        return listed(f"{count} {resource}" for resource, count in self.requests.items())
+
     def room(self, *, one_each: bool) -> float:
         """The number of such pods that fit at the same time; infinite if a pool has no maximum."""
         return self.cache.once_for(one_each, Placement._room, self, one_each)

@@ -19,7 +19,6 @@ from policies.core.facts import is_virtual
 from policies.core.listing import Listing
 from policies.core.target import PodTemplate
 from policies.kube.cache import BoundedCache
-from policies.kube.names import listed
 from policies.kube.objects.nodes import HOSTNAME, Node, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Role
@@ -132,8 +131,7 @@ def with_accelerators(found: Domains, limit: Limit, placed: Placement) -> Domain
     without = found.usable - len(usable)
     if without <= 0:
         return None
-    requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
-    return Domains(len(usable), found.unusable + without, requested)
+    return Domains(len(usable), found.unusable + without, placed.requested)
 
 
 def _domain_of(name: str, labels: Mapping[str, str], limit: Limit) -> str:

@@ -89,15 +89,14 @@ def _made_by_operator(target: Target, facts: Facts) -> Findings:
         room = placed.room(one_each=False)
         if outcome(made.update, room) is not RolloutOutcome.STUCK:
             continue
-        requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
         change = (
             f"Set {made.strategy}.type to Recreate" if made.strategy else "Delete an old pod for each change"
         )
         yield Finding(
             made.strategy or made.template.spec_path,
-            f"A change to this {target.kind.kind} starts a new pod with {requested} before it stops an old "
-            f"one. While {_running(made.update.replicas)}, no node has room for it: all nodes and pools "
-            f"together fit only {int(room)}.",
+            f"A change to this {target.kind.kind} starts a new pod with {placed.requested} before it stops "
+            f"an old one. While {_running(made.update.replicas)}, no node has room for it: all nodes and "
+            f"pools together fit only {int(room)}.",
             f"{change}, or declare a pool that can grow in gpu-affinity.yaml.",
             Certainty.UNDECIDED,  # the operator's own configuration may have another strategy
         )
@@ -118,11 +117,10 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
         pods = max(group.min_replicas, group.replicas or 0) * group.num_of_hosts
         room = placed.room(one_each=False)
         if pods <= room < 2 * pods:
-            requested = listed(f"{count} {resource}" for resource, count in placed.requests.items())
             yield Finding(
                 template.spec_path,
                 f"An upgrade starts a second cluster before it removes the first. Group {group.group_name} "
-                f"needs {plural(pods, 'pod')} with {requested} in each cluster, but all nodes "
+                f"needs {plural(pods, 'pod')} with {placed.requested} in each cluster, but all nodes "
                 f"and pools together fit only {int(room)}. The new cluster never becomes ready.",
                 "Set upgradeStrategy.type: None and accept an interruption, or declare a pool that can "
                 "grow in gpu-affinity.yaml.",
