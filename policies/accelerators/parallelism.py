@@ -184,4 +184,4 @@ def _given(container: Container) -> int:
         return 0
     requested = {**resources.requests, **resources.limits}
     counts = {name: value for name, value in requested.items() if name.startswith("nvidia.com/")}
-    return sum(map(requests.whole_number, counts.values())) if all(map(_GPU.fullmatch, counts)) else 0
+    return sum(map(requests.whole_quantity, counts.values())) if all(map(_GPU.fullmatch, counts)) else 0

@@ -192,7 +192,7 @@ class Catalogue:
         """The number of accelerators that a container requests, by resource."""
         # The API server copies limits of extended resources into requests; a file may lack either.
         given = {**resources.limits, **resources.requests}
-        counts = {name: whole_number(value) for name, value in given.items() if self.vendor_of(name)}
+        counts = {name: whole_quantity(value) for name, value in given.items() if self.vendor_of(name)}
         return {name: count for name, count in counts.items() if count > 0}
 
     @cached_property
@@ -277,7 +277,7 @@ class Catalogue:
 
     def _offered(self, allocatable: Mapping[str, Quantity]) -> dict[str, int]:
         offered = {
-            name: whole_number(amount)
+            name: whole_quantity(amount)
             for name, amount in allocatable.items()
             if "/" in name and self.vendor_of(name) is not None
         }
@@ -341,7 +341,7 @@ def _add(total: dict[str, int], requested: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + count
 
 
-def whole_number(value: object) -> int:
+def whole_quantity(value: object) -> int:
     """The quantity of an extended resource, an integer; 0 for other values."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MAX_CHARACTERS:
         return int(value)
@@ -423,7 +423,7 @@ def asks_for_devices(pod: Pod) -> bool:
 def _asked_names(pod: PodSpec) -> Iterator[str]:
     for container in (*pod.containers, *pod.init_containers):
         for given in (container.resources.limits, container.resources.requests):
-            yield from (name for name, value in given.items() if whole_number(value) > 0)
+            yield from (name for name, value in given.items() if whole_quantity(value) > 0)
 
 
 def wants_accelerator(pod: PodView, facts: Facts) -> bool:

@@ -22,6 +22,7 @@ from policies.kube.field_paths import Steps, every_value_at, field_path, map_abo
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.images import numbers_of_tag
 from policies.kube.json import Json, dig, integer, text
+from policies.kube.quantities import whole_number
 
 
 class Unit(StrEnum):
@@ -513,12 +514,12 @@ def _limit(retry: Retry, spec: Json, node: Json) -> int | None:
     if not retry.limit:
         return None
     found = dig(node, retry.limit[1:]) if retry.limit.startswith(".") else dig(spec, *retry.limit.split("."))
-    if isinstance(found, str) and found.isdecimal() and len(found) < _DIGITS:  # Argo takes both
-        return int(found)
+    if isinstance(found, str):  # Argo takes both
+        found = whole_number(found, _DIGITS)
     return found if isinstance(found, int) and not isinstance(found, bool) else retry.limit_default
 
 
-_DIGITS: Final = 10
+_DIGITS: Final = 9
 
 
 def _maps(spec: Json, path: str) -> Iterator[tuple[Steps, Json]]:

@@ -21,6 +21,7 @@ from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import EMPTY
 from policies.kube.objects.ray import FT_ENABLED, RayClusterSpec, RayObject
 from policies.kube.objects.reading import WrongTypeError, read
+from policies.kube.quantities import whole_number
 
 _HEAD: Final = ".headGroupSpec"
 _AGENT_PORT, _DASHBOARD_PORT, SERVE_PORT = 52365, 8265, 8000
@@ -113,8 +114,8 @@ def _command(checks: list[str]) -> dict[str, Any]:
 
 
 def _port(parameters: Mapping[str, str], name: str, default: int) -> int:
-    value = parameters.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 6 else default
+    value = whole_number(parameters.get(name), 5)
+    return default if value is None else value
 
 
 def _has_one_endpoint(version: str) -> bool:

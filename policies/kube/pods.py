@@ -10,6 +10,7 @@ from policies.kube.cache import Cache, lazy
 from policies.kube.json import Json, indexed_maps, maps, replaced, text
 from policies.kube.objects.pods import ContainerSpec, Probe
 from policies.kube.objects.reading import read
+from policies.kube.quantities import whole_number
 
 
 class Role(Enum):
@@ -76,7 +77,7 @@ def port_number(container: ContainerSpec, port: object) -> int | None:
     """The number of a probe's or annotation's port: a number, its text, or the name of a declared port."""
     if isinstance(port, str):
         named = next((each.container_port for each in container.ports if each.name == port), None)
-        port = int(port) if named is None and port.isascii() and port.isdigit() and len(port) < 6 else named
+        port = whole_number(port, 5) if named is None else named
     return port if type(port) is int and 0 < port < 65536 else None
 
 

@@ -35,6 +35,7 @@ from policies.kube.objects.workloads import (
     StatefulSet,
     UpdateStrategy,
 )
+from policies.kube.quantities import whole_number
 
 _QUARTER: Final = "25%"
 """The default of a Deployment's maxSurge and maxUnavailable."""
@@ -105,10 +106,10 @@ def count_of(value: IntOrString, total: int, *, up: bool) -> int | None:
     """
     if isinstance(value, int):
         return value if value >= 0 else None
-    digits = value[:-1]
-    if not value.endswith("%") or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+    percent = whole_number(value[:-1], 9) if value.endswith("%") else None
+    if percent is None:
         return None
-    return -(-int(digits) * total // 100) if up else int(digits) * total // 100
+    return -(-percent * total // 100) if up else percent * total // 100
 
 
 def pods_per_replica(target: Target) -> list[tuple[PodTemplate, int]]:

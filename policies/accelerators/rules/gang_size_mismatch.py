@@ -17,6 +17,7 @@ from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.objects.workloads import Replicated, StatefulSet
+from policies.kube.quantities import whole_number
 from policies.rollouts.rollouts import rolling_update
 
 _VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
@@ -115,10 +116,10 @@ def _in_turn(target: Target) -> Findings:
 
 
 def _of_controller(target: Target, facts: Facts) -> Findings:
-    written = target.read(Object).metadata.annotations.get(_MIN_MEMBER, "")
-    if not re.fullmatch("[0-9]{1,6}", written) or len(target.templates) != 1:
+    least = whole_number(target.read(Object).metadata.annotations.get(_MIN_MEMBER), 6)
+    if least is None or len(target.templates) != 1:
         return
-    least, pod = int(written), target.templates[0].typed
+    pod = target.templates[0].typed
     if pod.spec.scheduler_name != "volcano" or set(_GROUP_NAMES) & pod.metadata.annotations.keys():
         return
     path = f"metadata.annotations[{_MIN_MEMBER}]"

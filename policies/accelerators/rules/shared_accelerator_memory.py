@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import Placement, placement
-from policies.accelerators.requests import whole_number
+from policies.accelerators.requests import whole_quantity
 from policies.containers.programs import launch_of
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
@@ -94,12 +94,12 @@ def _of_node(node: AcceleratorNode) -> int:
 
 def _count(node: AcceleratorNode, sharing: Sharing) -> int:
     labels = node.described
-    return whole_number(labels.get(sharing.count)) if labels.get(sharing.label) in sharing.values else 1
+    return whole_quantity(labels.get(sharing.count)) if labels.get(sharing.label) in sharing.values else 1
 
 
 def _asked(container: Container) -> int:
     return sum(
-        whole_number(value) for name, value in container.typed.resources.limits.items() if "/gpu" in name
+        whole_quantity(value) for name, value in container.typed.resources.limits.items() if "/gpu" in name
     )
 
 

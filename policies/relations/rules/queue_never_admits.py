@@ -22,6 +22,7 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
+from policies.kube.quantities import whole_number
 from policies.kube.scheduling import tolerates
 from policies.quotas.limit_ranges import NO_DEFAULTS, defaults_in, formatted, written_requests
 from policies.relations.cohorts import greatest_quota
@@ -31,7 +32,7 @@ from policies.relations.volcano_queues import beyond_capability
 _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
 _ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
-_DIGITS: Final = 10
+_DIGITS: Final = 9
 _SHOWN: Final = 4
 _SIMILAR: Final = 0.85
 """The least similarity of two names of which one is a misspelling of the other."""
@@ -251,8 +252,8 @@ def _min_pods(target: Target) -> int:
     job = target.read(Job)
     pods = job.spec.parallelism
     pods = min(pods, pods if job.spec.completions is None else job.spec.completions)
-    minimum = job.metadata.annotations.get(_MIN_PARALLELISM, "")
-    return max(1, min(pods, int(minimum) if minimum.isdecimal() and len(minimum) < _DIGITS else pods))
+    minimum = whole_number(job.metadata.annotations.get(_MIN_PARALLELISM), _DIGITS)
+    return max(1, pods if minimum is None else min(pods, minimum))
 
 
 def _requests(template: PodTemplate, spec: PodSpec, facts: Facts) -> dict[str, Decimal]:
