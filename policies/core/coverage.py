@@ -217,7 +217,7 @@ def meant(kind: GroupKind) -> GroupKind | None:
     if kind.kind in known.get(kind.group, ()):
         return None
     if moved := builtin_kinds().moved.get(kind.group, {}).get(kind.kind):
-        return GroupKind(moved.rpartition("/")[0], kind.kind)
+        return GroupKind.of(moved, kind.kind)
     group = kind.group if kind.group in known else closest(kind.group, known, _SIMILAR_GROUP)
     others = builtin_kinds().kinds if is_builtin(kind) else (group,)
     for other in (group, *sorted(others)):

@@ -78,7 +78,7 @@ class ResourceKind(Model):
 
     @cached_property
     def group_kind(self) -> GroupKind:
-        return GroupKind(self.api_version.rpartition("/")[0], self.kind)
+        return GroupKind.of(self.api_version, self.kind)
 
     @property
     def plural(self) -> str:

@@ -17,6 +17,10 @@ class GroupKind(NamedTuple):
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     @classmethod
+    def of(cls, api_version: str, kind: str) -> GroupKind:
+        return cls(api_version.rpartition("/")[0], kind)
+
+    @classmethod
     def parse(cls, written: str) -> GroupKind:
         """The kind that `str` writes: `Kind.group`, or `Kind` for the core group."""
         kind, _, group = written.partition(".")
@@ -35,9 +39,7 @@ class GroupKind(NamedTuple):
 def kind_of(obj: Json) -> GroupKind:
     if obj.get("kind") == "Pod" and obj.get("apiVersion") == "v1":
         return POD  # the most frequent kind, without a new object
-    version, kind = text(obj, "apiVersion"), text(obj, "kind")
-    group, slash, _ = version.rpartition("/")
-    return GroupKind(group if slash else "", kind)
+    return GroupKind.of(text(obj, "apiVersion"), text(obj, "kind"))
 
 
 POD: Final = GroupKind("", "Pod")

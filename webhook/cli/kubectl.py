@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from policies.core.annotations import EXEMPT
 from policies.core.target import PodTemplate
 from policies.kube.field_paths import Steps
+from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import annotations_of
 from webhook.config.config_maps import OVERRIDE_NAME
@@ -78,9 +79,8 @@ def annotate(place: PodMetadata, key: str, value: str, kubectl: Kubectl) -> str:
         return (
             f"before {kind} {name} is created again, under {path} of its manifest: {key}: {json.dumps(value)}"
         )
-    group = text(place.obj, "apiVersion").rpartition("/")[0]
-    resource = f"{kind.lower()}.{group}" if group else kind.lower()
     namespace = _namespace(text(place.obj, "metadata", "namespace"))
+    resource = str(kind_of(place.obj)).lower()
     return kubectl.command(*namespace, "patch", resource, name, *_patch(place, key, value))
 
 

@@ -48,7 +48,7 @@ class Owners:
         return found
 
     async def _one(self, owner: Json, namespace: str) -> Json | None:
-        kind = GroupKind(text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind"))
+        kind = kind_of(owner)
         collection = self._known.get(kind)
         if collection is None:
             return None

@@ -41,7 +41,7 @@ class OwnerReference(Part):
 
     @property
     def group_kind(self) -> GroupKind:
-        return GroupKind(self.api_version.rpartition("/")[0], self.kind)
+        return GroupKind.of(self.api_version, self.kind)
 
 
 class ObjectMeta(Part):
@@ -82,7 +82,7 @@ class Object(Part):
 
     @property
     def group_kind(self) -> GroupKind:
-        return GroupKind(self.api_version.rpartition("/")[0], self.kind)
+        return GroupKind.of(self.api_version, self.kind)
 
     @property
     def is_manifest(self) -> bool:
