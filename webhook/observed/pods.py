@@ -16,7 +16,6 @@ from msgspec import Struct, field
 from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.resources import Resource
 from policies.jobs.jobs import DISRUPTION_TARGET
-from policies.kube import quantities as units
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
 from policies.kube.objects.pods import ContainerStatus, PodState, PodStatus, Probe, TerminatedState
@@ -241,7 +240,7 @@ class _Observations:
         budget = start_limit(container)
         after = memory = 0
         if reason == "OOMKilled":
-            memory = units.bytes_or_zero(container.typed.resources.limits.get("memory"))
+            memory = container.typed.resources.memory_limit
         elif reason not in ("Completed", "DeadlineExceeded") or code:
             slack = _SLACK_SECONDS + self._view.typed.spec.grace
             if not end.was_ready and budget and budget <= lasted <= budget + slack:

@@ -146,10 +146,10 @@ def _object_stores(target: Target) -> Findings:
         container = next(iter(template.containers(Role.MAIN)), None)
         if not store or container is None:
             continue
-        memory = container.typed.resources
-        limit = bytes_or_zero(memory.limits.get("memory"))
+        resources = container.typed.resources
+        limit = resources.memory_limit
         # KubeRay makes /dev/shm as large (`findMemoryReqOrLimit` in controllers/ray/common/pod.go of 1.6).
-        default = limit or bytes_or_zero(memory.requests.get("memory"))
+        default = limit or bytes_or_zero(resources.requests.get("memory"))
         shared = greatest_size(template, container, default)
         slow = container.typed.env_from or any(each.name == _SLOW for each in container.typed.env)
         if limit and store > limit:

@@ -18,6 +18,7 @@ from policies.kube.objects.metadata import (
     Quantity,
 )
 from policies.kube.objects.placement import Affinity, Toleration, TopologySpreadConstraint
+from policies.kube.quantities import bytes_or_zero
 
 DEFAULT_GRACE: Final = 30
 """The API server's default of `terminationGracePeriodSeconds`."""
@@ -163,6 +164,11 @@ class ResourceRequirements(Part):
     limits: Mapping[str, Quantity] = EMPTY
     requests: Mapping[str, Quantity] = EMPTY
     claims: tuple[ClaimedDevice, ...] = ()
+
+    @property
+    def memory_limit(self) -> int:
+        """The limit in bytes; 0 without a valid one."""
+        return bytes_or_zero(self.limits.get("memory"))
 
     @property
     def has_devices(self) -> bool:

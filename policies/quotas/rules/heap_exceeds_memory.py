@@ -11,7 +11,6 @@ from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.settings import Field, Model
 from policies.kube.pods import Container
-from policies.kube.quantities import bytes_or_zero
 
 _AMOUNT: Final = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
 _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -38,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers():
             found = list(_set(container))
-            limit = bytes_or_zero(container.typed.resources.limits.get("memory")) if found else 0
+            limit = container.typed.resources.memory_limit if found else 0
             if not limit:
                 continue
             heap, where, size = found[0]

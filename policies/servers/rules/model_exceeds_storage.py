@@ -60,7 +60,7 @@ def _of_model(
             "the pod during the download.",
             f"Raise the limit above the model's size, or mount a claim at {found.directory}.",
         )
-    memory = bytes_or_zero(container.typed.resources.limits.get("memory"))
+    memory = container.typed.resources.memory_limit
     if in_memory and memory and found.size * _MARGIN > memory:
         yield Finding(
             template.at(container, "resources.limits"),
@@ -97,7 +97,7 @@ def _of_memory(template: PodTemplate, container: Container, facts: Facts) -> Fin
     server = recognised(container, facts)
     if server is None or server.conditional:
         return
-    limit = bytes_or_zero(container.typed.resources.limits.get("memory"))
+    limit = container.typed.resources.memory_limit
     largest = 0 if limit else _largest_node(facts)
     for reserved in server.preset.reserves:
         if reserved.before is not None and not () < server.version < release(reserved.before):
@@ -183,7 +183,7 @@ def _of_weights(template: PodTemplate, container: Container, facts: Facts) -> Fi
     if template.is_ray or wants_accelerator(template.view, facts):
         return
     load = load_of(template.view, container, facts)
-    limit = 0 if load is None else bytes_or_zero(container.typed.resources.limits.get("memory"))
+    limit = 0 if load is None else container.typed.resources.memory_limit
     if load is not None and 0 < limit < load.weights * MIN_SHARE:
         yield Finding(
             template.at(container, "resources.limits"),
