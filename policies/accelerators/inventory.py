@@ -12,6 +12,7 @@ from msgspec import Struct
 from policies.accelerators.vendors import NodeLabel, Pool, Vendor
 from policies.kube.cache import Cache
 from policies.kube.objects.nodes import HOSTNAME, Taint
+from policies.kube.scheduling import lasting
 
 MAX_HOSTNAMES: Final = 20
 """The most accelerator nodes without a vendor's label that are listed by name."""
@@ -38,15 +39,6 @@ class AcceleratorNode:
     @property
     def described(self) -> Mapping[str, str]:
         return {**self.promised, **self.labels} if self.promised else self.labels
-
-
-def lasting(taints: Iterable[Taint]) -> tuple[Taint, ...]:
-    """The taints that exclude pods, without those of a temporary state."""
-    return tuple(
-        taint
-        for taint in taints
-        if taint.effect != "PreferNoSchedule" and not taint.key.startswith("node.kubernetes.io/")
-    )
 
 
 Taints = tuple[tuple[str, str, str], ...]

@@ -7,7 +7,7 @@ and `.../corev1/helpers.go`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from policies.kube.objects.metadata import Requirement
@@ -87,6 +87,20 @@ def _whole(value: str | None) -> int | None:
         return None if value is None else int(value)
     except ValueError:
         return None
+
+
+def lasting(taints: Iterable[Taint]) -> tuple[Taint, ...]:
+    """The taints that exclude pods, without those of a temporary state."""
+    return tuple(
+        taint
+        for taint in taints
+        if taint.effect != "PreferNoSchedule" and not taint.key.startswith("node.kubernetes.io/")
+    )
+
+
+def untolerated(pod: PodSpec, taints: Iterable[Taint]) -> Taint | None:
+    """The first lasting taint that a pod does not tolerate."""
+    return next((each for each in lasting(taints) if not tolerates(pod, each)), None)
 
 
 def tolerates(pod: PodSpec, taint: Taint) -> bool:

@@ -13,7 +13,6 @@ from typing import Final, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from policies.accelerators.inventory import lasting
 from policies.accelerators.placement import Placement, apart_in
 from policies.core.facts import is_virtual
 from policies.core.listing import Listing
@@ -22,7 +21,7 @@ from policies.kube.cache import BoundedCache
 from policies.kube.objects.nodes import HOSTNAME, Node, Taint
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Role
-from policies.kube.scheduling import admits, required_terms, tolerates
+from policies.kube.scheduling import admits, required_terms, untolerated
 from policies.rollouts.rollouts import host_ports
 
 V = TypeVar("V")
@@ -151,7 +150,7 @@ def _count(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
         selected = admits(pod, node.name, labels)
         if not selected and not (spread and limit.ignores_selector):
             continue
-        tolerated = all(tolerates(pod, taint) for taint in lasting(node.spec.taints))
+        tolerated = untolerated(pod, node.spec.taints) is None
         if tolerated and selected:
             if not domain or is_virtual(node):
                 # Anti-affinity has no effect on a node without the label; a virtual node takes many pods.
@@ -184,7 +183,7 @@ def taint_of_matching(pod: PodSpec, nodes: Listing) -> tuple[str, Taint] | None:
         found = None
         for node in nodes.objects(Node):
             if admits(pod, node.name, node.metadata.labels):
-                taint = next((each for each in lasting(node.spec.taints) if not tolerates(pod, each)), None)
+                taint = untolerated(pod, node.spec.taints)
                 if taint is None:
                     return None
                 found = found or (node.name, taint)

@@ -16,7 +16,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.accelerators.inventory import lasting
 from policies.accelerators.requests import GpuAffinity, served_by_claims
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -28,7 +27,7 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.placement import NodeSelectorTerm, Toleration
 from policies.kube.objects.pods import PodSpec
 from policies.kube.quantities import parse_quantity
-from policies.kube.scheduling import admits, is_within_limits, matches, required_terms, tolerates
+from policies.kube.scheduling import admits, is_within_limits, matches, required_terms, tolerates, untolerated
 from policies.quotas.limit_ranges import Amounts, amounts, formatted, written_requests
 from policies.relations.domains import MAX_NODES
 
@@ -198,7 +197,7 @@ def _fits(node: Node, spec: PodSpec, requests: Amounts) -> bool:
     offered = amounts({name: value for name, value in node.status.allocatable.items() if name in requests})
     return (
         admits(spec, node.name, node.metadata.labels)
-        and all(tolerates(spec, taint) for taint in lasting(node.spec.taints))
+        and untolerated(spec, node.spec.taints) is None
         and all(
             offered.get(name, 0 if "/" in name else amount) >= amount for name, amount in requests.items()
         )

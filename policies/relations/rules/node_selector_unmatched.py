@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.inventory import lasting
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -12,9 +11,16 @@ from policies.core.listing import Listing, is_manifest
 from policies.core.services import workloads_of
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import mapping
-from policies.kube.objects.nodes import HOSTNAME, Node, NodePool, Taint
+from policies.kube.objects.nodes import HOSTNAME, Node, NodePool
 from policies.kube.objects.pods import PodSpec
-from policies.kube.scheduling import admits, is_within_limits, required_keys, tolerates
+from policies.kube.scheduling import (
+    admits,
+    is_within_limits,
+    lasting,
+    required_keys,
+    tolerates,
+    untolerated,
+)
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
 from policies.relations.node_pools import MAX_POOLS, kept_out_by_taints, why_no_node
 
@@ -100,14 +106,18 @@ def _mistaken(template: PodTemplate, nodes: Listing, settings: GpuAffinity) -> F
 
 
 def _without_pool(template: PodTemplate, reasons: list[str]) -> Finding:
-    more = f", and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
     return Finding(
         f"{template.spec_path}.tolerations",
         "The pods stay Pending. No node has the accelerators that they request, and no Karpenter NodePool "
-        f"creates a node for them ({'; '.join(reasons[:_SHOWN])}{more}).",
+        f"creates a node for them ({_first(reasons)}).",
         "Tolerate the taint if these nodes are meant for the pods.",
         Certainty.UNDECIDED,
     )
+
+
+def _first(reasons: list[str]) -> str:
+    more = f", and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    return f"{'; '.join(reasons[:_SHOWN])}{more}"
 
 
 def _following(template: PodTemplate, facts: Facts) -> Findings:
@@ -123,21 +133,16 @@ def _following(template: PodTemplate, facts: Facts) -> Findings:
             continue
         [(obj, workload)] = followed
         placed = placement(facts.view(mapping(obj, "spec", "template")), facts)
-        taints = [] if placed is None else [_refused(spec, node.lasting_taints) for node in placed.nodes]
-        if taints and None not in taints:
+        taints = [] if placed is None else [untolerated(spec, node.lasting_taints) for node in placed.nodes]
+        if taints and (first := taints[0]) is not None and None not in taints:
             yield Finding(
                 f"{template.spec_path}.tolerations",
                 "The pods stay Pending. Their podAffinity asks for the node of "
                 f"{workload.name}, and every node with its accelerators has a "
-                f"taint that they don't tolerate, such as {taints[0]}.",
+                f"taint that they don't tolerate, such as {first.key}.",
                 "Tolerate the taint too.",
                 Certainty.UNDECIDED,
             )
-
-
-def _refused(pod: PodSpec, taints: tuple[Taint, ...]) -> str | None:
-    """The key of a taint that a pod does not tolerate."""
-    return next((taint.key for taint in taints if not tolerates(pod, taint)), None)
 
 
 def _may_scale_from_zero(pod: PodSpec, settings: GpuAffinity) -> bool:
@@ -150,8 +155,7 @@ def _finding(template: PodTemplate, nodes: int, reasons: list[str], *, fixed: bo
     field = "nodeSelector" if template.typed.spec.node_selector else "affinity.nodeAffinity"
     count = "the only node doesn't match" if nodes == 1 else f"none of the {nodes} nodes matches"
     if reasons:
-        more = f", and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-        future = f"no Karpenter NodePool creates a node that does ({'; '.join(reasons[:_SHOWN])}{more})"
+        future = f"no Karpenter NodePool creates a node that does ({_first(reasons)})"
     elif fixed:
         future = "gpu-affinity.yaml declares that no nodes are added (fixedSize)"
     else:

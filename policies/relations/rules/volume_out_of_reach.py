@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.accelerators.inventory import AcceleratorNode, lasting
+from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -22,7 +22,7 @@ from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import StatefulSet
-from policies.kube.scheduling import admits, is_within_limits, required_keys, required_terms, tolerates
+from policies.kube.scheduling import admits, is_within_limits, required_keys, required_terms, untolerated
 from policies.relations.domains import MAX_NODES
 from policies.rollouts.held_claims import is_together, server_elsewhere, users_elsewhere
 from policies.rollouts.rollouts import (
@@ -227,7 +227,7 @@ def _of_other_pods(template: PodTemplate, facts: Facts) -> Findings:
 
 def _why_not(pod: PodSpec, node: ClusterNode) -> str:
     """Why a node cannot run a pod, as a clause; empty if it can."""
-    taint = next((each for each in lasting(node.spec.taints) if not tolerates(pod, each)), None)
+    taint = untolerated(pod, node.spec.taints)
     if taint is not None:
         return f"{node.name} has the taint {taint.key}, which the pod doesn't tolerate"
     return "" if admits(pod, node.name, node.metadata.labels) else f"the pod doesn't select {node.name}"
