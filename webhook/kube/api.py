@@ -23,7 +23,7 @@ import aiohttp
 import orjson
 
 from policies.kube.json import Json, dig, integer, mapping, text
-from webhook.errors import UserError
+from webhook.errors import UserError, message_of
 from webhook.kube import answers
 from webhook.kube.calls import ApiError
 from webhook.kube.own_pod import own_namespace
@@ -115,7 +115,7 @@ class ApiServer:
             configuration.connection_pool_maxsize = 64
             client = ApiClient(configuration)
         except Exception as error:  # neither the loader nor the client checks much of what it reads
-            raise NoApiServer(str(error) or type(error).__name__) from error
+            raise NoApiServer(message_of(error)) from error
         client.user_agent = "mlchassis"
         try:
             yield cls(client, named, namespace, retries)
@@ -177,7 +177,7 @@ class ApiServer:
                     raise _error(response.status, _status(raw))
                 return raw
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ApiError(0, UNREACHABLE, f"{method} {path}: {error or type(error).__name__}") from error
+            raise ApiError(0, UNREACHABLE, f"{method} {path}: {message_of(error)}") from error
 
     async def pages(
         self,
@@ -254,7 +254,7 @@ class ApiServer:
                         raise ApiError(0, BAD_ANSWER, f"watch {path}: an event without an object")
                     yield event
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise ApiError(0, UNREACHABLE, f"watch {path}: {error or type(error).__name__}") from error
+            raise ApiError(0, UNREACHABLE, f"watch {path}: {message_of(error)}") from error
 
     async def _send(
         self,

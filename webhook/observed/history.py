@@ -23,7 +23,7 @@ from yarl import URL
 
 from policies.kube.objects.metadata import ObjectMeta, OwnerReference
 from policies.probes.observed import workload_of
-from webhook.errors import UserError
+from webhook.errors import UserError, message_of
 
 DAYS: Final = 7
 """The window."""
@@ -163,7 +163,7 @@ async def query_history(url: str, namespace: str) -> ObservedHistory:
             except _QueryError as error:
                 raise UserError(f"{where}: Prometheus refuses the query: {error}") from None
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                raise UserError(f"{where} doesn't answer: {error or type(error).__name__}") from None
+                raise UserError(f"{where} doesn't answer: {message_of(error)}") from None
             except (ValueError, LookupError, TypeError, AttributeError):
                 raise UserError(f"{where} doesn't answer like Prometheus") from None
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from policies.kube.json import Json, integer, mapping, maps, text
 from policies.kube.printable import printable
+from webhook.errors import message_of
 
 SECONDS: Final = 3.0
 LARGEST: Final = 256 << 10
@@ -101,7 +102,7 @@ async def status_client(
                         raise NoStatus(f"status {response.status}")
                     raw = await _body(response)
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-                raise NoStatus(str(error) or type(error).__name__) from None
+                raise NoStatus(message_of(error)) from None
             return read(raw)
 
         yield get_status

@@ -16,6 +16,8 @@ from typing import Final
 
 from aiohttp import web
 
+from webhook.errors import message_of
+
 LIMIT: Final = 8 * 1024 * 1024
 """Bytes of a review. The API server's own limit is 3 MiB an object, and an UPDATE carries it twice."""
 ROOM: Final = 48 * 1024 * 1024
@@ -133,7 +135,7 @@ async def read(http: web.Request, hold: Hold, budget: BodyBudget, deadline: floa
         sentence = "the body didn't arrive within the time that the request allowed"
         raise Refusal(HTTPStatus.REQUEST_TIMEOUT, sentence, "slow-body") from None
     except Exception as error:  # the parser of a broken body and a lost connection raise many types
-        sentence = f"the body could not be read: {error or type(error).__name__}"
+        sentence = f"the body could not be read: {message_of(error)}"
         raise Refusal(HTTPStatus.BAD_REQUEST, sentence) from None
     finally:
         hold.arriving = None

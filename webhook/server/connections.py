@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from aiohttp import web
 from prometheus_client import Counter
 
+from webhook.errors import message_of
 from webhook.server.bodies import FREE
 from webhook.server.log import RateLimitedLog
 from webhook.server.shared_memory import SharedRecords
@@ -399,7 +400,7 @@ class Acceptor:
             )
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
             accepted.close()
-            self.refusals.add("no-handshake", error=str(error) or type(error).__name__)
+            self.refusals.add("no-handshake", error=message_of(error))
         except asyncio.CancelledError:
             accepted.close()
             raise

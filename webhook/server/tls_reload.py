@@ -25,6 +25,7 @@ import structlog
 
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
+from webhook.errors import message_of
 from webhook.kube import paths
 from webhook.kube.calls import Calls
 from webhook.server import pki
@@ -160,7 +161,7 @@ class Switch:
             if await self._trusts(bundle.ca):
                 return True
         except Exception as error:
-            why = _message(error)
+            why = message_of(error)
         if self._since is None:
             self._since = time.monotonic()
             log.info("certificate waits until its CA is trusted", until=expiry(bundle).isoformat(), error=why)
@@ -197,7 +198,7 @@ async def follow(
                     installed(bundle)
                 pause = FIRST_PAUSE
             except Exception as error:
-                log.warning("no new serving certificate", error=_message(error))
+                log.warning("no new serving certificate", error=message_of(error))
                 timeout, pause = pause, min(pause * 2, POLL_SECONDS)
             # Also after an error: the second file of a pair may be written a moment later.
             with suppress(TimeoutError):
@@ -213,14 +214,10 @@ async def _watch(source: CertificateSource, changed: asyncio.Event) -> None:
                 changed.set()
                 pause = FIRST_PAUSE
         except Exception as error:
-            log.warning("no watch on the serving certificate", error=_message(error))
+            log.warning("no watch on the serving certificate", error=message_of(error))
         await asyncio.sleep(pause)
         pause = min(pause * 2, POLL_SECONDS)
         changed.set()  # a change in the meantime was missed
-
-
-def _message(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 # --- sources -------------------------------------------------------------------------------------------
