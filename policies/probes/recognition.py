@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -285,7 +285,7 @@ class Recogniser:
         preset = by_image.presets[name]
         own_image = by_image.is_own(preset)
         versioned = own_image or not by_image.globs.isdisjoint(preset.version_images)
-        version = version_of(repository_and_tag(image)[1]) if versioned else ()
+        version = release(repository_and_tag(image)[1]) if versioned else ()
         older = _older(preset, version)
         if older is not None:
             changes = {
@@ -551,16 +551,12 @@ def _older(preset: Preset, version: tuple[int, ...]) -> Older | None:
     return next((each for each in preset.older if version < release(each.before)), None)
 
 
-def version_of(tag: str) -> tuple[int, ...]:
-    """The version in a tag as numbers; empty for a tag without one."""
+@lru_cache(maxsize=1024)
+def release(tag: str) -> tuple[int, ...]:
+    """The version in a tag or a preset, such as 0.10 or the build b6800, as numbers; empty for a tag without
+    one."""
     version = version_in(tag)
     return tuple(map(int, version.removeprefix("b").split("."))) if version else ()
-
-
-@cache
-def release(version: str) -> tuple[int, ...]:
-    """A version in a preset, such as 0.10 or the build b6800, as numbers."""
-    return version_of(version)
 
 
 def is_since(server: Server, container: Container, since: str) -> bool:

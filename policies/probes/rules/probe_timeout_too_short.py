@@ -9,7 +9,7 @@ from policies.kube.images import image_matches, repository_and_tag
 from policies.probes.health import right_port
 from policies.probes.life import Busy
 from policies.probes.probe import LENIENT, LIVENESS, READINESS, STARTUP, ContainerProbe, probes
-from policies.probes.recognition import Server, release, version_of
+from policies.probes.recognition import Server, release
 from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, is_too_strict
 from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.serving import recognised
@@ -67,7 +67,7 @@ def _never_in_time(probe: ContainerProbe, server: Server, busy: Busy) -> bool:
         return False
     image = probe.container.image
     versioned = image_matches(image, (*preset.images, *preset.version_images))
-    version = version_of(repository_and_tag(image)[1]) if versioned else ()
+    version = release(repository_and_tag(image)[1]) if versioned else ()
     old = bool(version) and version < release(busy.least_since)
     return not old and not server.has_env_from and not server.has_variable(*busy.least_unless_env)
 

@@ -12,7 +12,7 @@ from policies.core.data import parsed
 from policies.core.facts import Facts
 from policies.kube.pods import containers
 from policies.probes.preset import Older, Preset, Protocol, known_presets
-from policies.probes.recognition import version_of
+from policies.probes.recognition import release
 from policies.probes.serving import recognised
 from tests.tables import table
 from webhook.manifests.documents import load_all
@@ -88,11 +88,11 @@ def shown_version(source: str) -> tuple[int, ...] | str | None:
     """The version in the address of a page: the tag of a file on GitHub, or a number. A merged pull request
     does not change either."""
     if found := re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(blob|pull)/([\w.-]+)(/.+)?", source):
-        return found[2] if found[1] == "pull" else version_of(re.sub(r"^[a-z-]+-(?=[0-9])", "", found[2]))
+        return found[2] if found[1] == "pull" else release(re.sub(r"^[a-z-]+-(?=[0-9])", "", found[2]))
     if found := re.fullmatch(
         r"https://(?:docs\.rs/crate|nvidia\.github\.io)/[\w-]+/([0-9][\w.]*)/.+", source
     ):
-        return version_of(found[1])
+        return release(found[1])
     return None
 
 
@@ -137,7 +137,7 @@ def test_a_preset_is_complete(name: str) -> None:
     assert preset.expected_start
     if preset.protocol is Protocol.HTTP:
         assert all((path or "").startswith("/") for path in (preset.live_path, preset.ready_path))
-    versions = [version_of(older.before) for older in preset.older]
+    versions = [release(older.before) for older in preset.older]
     assert all(versions)
     assert versions == sorted(versions)
     assert preset.since
@@ -206,8 +206,8 @@ def test_each_preset_has_a_golden_case() -> None:
         ("1.2.3.4.5", (1, 2, 3, 4)),
     ],
 )
-def test_version_of_a_tag(tag: str, version: tuple[int, ...]) -> None:
-    assert version_of(tag) == version
+def test_release_a_tag(tag: str, version: tuple[int, ...]) -> None:
+    assert release(tag) == version
 
 
 @pytest.mark.parametrize(
