@@ -5,13 +5,14 @@ Overrides may select the pods of a workload by their own labels, so each pod has
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from msgspec import Struct
 
 from policies.containers.commands import ReviewBudget
 from policies.core.facts import Cluster, Facts, WholeObjects
-from policies.core.pod_view import PodViews
+from policies.core.pod_view import PodView, PodViews
 from policies.core.target import PodTemplate
 from policies.kube.cache import lazy
 from policies.kube.group_kinds import GroupKind, kind_of
@@ -20,6 +21,8 @@ from webhook.admission.bounds import Bounds, allowance, bounded
 from webhook.admission.configuration import Config, Effective
 from webhook.admission.controllers import owner_behind
 from webhook.admission.envelope import Request
+
+View = Callable[[Json], PodView]
 
 
 class Context(Struct, frozen=True):
@@ -31,22 +34,18 @@ class Context(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, views: PodViews | None = None
+        cls, obj: Json, namespace: str, config: Config, cluster: Cluster, view: View | None = None
     ) -> Context:
-        """`views`: the pods of the same review."""
+        """`view`: returns the views of the pods of the same review."""
         # Only overrides select by labels.
         labels = Facts(namespace, cluster).namespace_labels() if config.webhook.overrides else None
         effective = config.effective(obj, namespace, labels)
-        return cls(config, effective, Facts(namespace, cluster, effective.settings, (views or PodViews()).of))
+        return cls(config, effective, Facts(namespace, cluster, effective.settings, view or PodViews().of))
 
     def of_pod(self, pod: Json) -> Context:
         """The context of a pod of the object: overrides may select the pod by its own labels."""
-        labels = self.facts.namespace_labels() if self.config.webhook.overrides else None
-        effective = self.config.effective(pod, self.namespace, labels)
-        if effective is self.effective:
-            return self
-        facts = Facts(self.namespace, self.facts.cluster, effective.settings, self.facts.view)
-        return Context(self.config, effective, facts)
+        found = Context.of(pod, self.namespace, self.config, self.facts.cluster, self.facts.view)
+        return self if found.effective is self.effective else found
 
     @property
     def namespace(self) -> str:
@@ -99,7 +98,7 @@ class Review:
     def context(self) -> Context:
         """The settings in force for the object, and the facts. Read it after `bounds`."""
         views = PodViews(template.view for template in self.bounds.templates)
-        return Context.of(self.object, self.request.namespace, self.config, self.cluster, views)
+        return Context.of(self.object, self.request.namespace, self.config, self.cluster, views.of)
 
 
 def of_running(pod: Json, config: Config, cluster: Cluster) -> tuple[PodTemplate, Facts] | None:
@@ -111,4 +110,4 @@ def of_running(pod: Json, config: Config, cluster: Cluster) -> tuple[PodTemplate
         return None
     [template] = bounds.templates
     views = PodViews([template.view])
-    return template, Context.of(pod, text(pod, "metadata", "namespace"), config, cluster, views).facts
+    return template, Context.of(pod, text(pod, "metadata", "namespace"), config, cluster, views.of).facts
