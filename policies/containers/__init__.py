@@ -4,7 +4,7 @@
 |---|---|
 | what a container's commands do | `commands` |
 | which programs it runs, with which options | `programs` |
-| how our own checks run Python in any image | `python_shell` |
+| how our own checks run Python in any image | `commands` |
 | which pods run no work of their own | `idle` |
 | which containers are sidecars of others | `sidecars` |
 

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import asdict
 
+from policies.containers.commands import PYTHON_SHELL
 from policies.containers.programs import programs
-from policies.containers.python_shell import SHELL
 from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -100,7 +100,7 @@ def progress_check(
     plan = _plan(server, progress)
     given = (str(port), "https" if tls else "http", str(start), path, _as_argument(plan))
     keys = _key_variables(server, progress) if server else ()
-    handler = {"exec": {"command": [*SHELL, program(plan, start), *given, *keys]}}
+    handler = {"exec": {"command": [*PYTHON_SHELL, program(plan, start), *given, *keys]}}
     return ProgressCheck(handler, TIMEOUT + progress.longest, plan, start)
 
 

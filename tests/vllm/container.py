@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from policies.containers.python_shell import SHELL
+from policies.containers.commands import PYTHON_SHELL
 from policies.probes.liveness_program import program
 from tests.e2e.processes import Process, free_port
 from tests.servers.sandbox import Quota
@@ -76,7 +76,7 @@ class Starting:
         inside = ["nsenter", "--target", str(self.first), "--pid", "--net", "--mount"]
         container = {"name": "vllm", "image": "vllm/vllm-openai", "args": ["--model=toy"]}
         given = probes_of(container)["livenessProbe"]["exec"]["command"][7:]
-        run = [*SHELL, text, str(self.port), "http", str(self._start), *given]
+        run = [*PYTHON_SHELL, text, str(self.port), "http", str(self._start), *given]
         command = [*self._quota.joining, *inside, *run]
         probe: dict[str, Any] = {"exec": {"command": command}, "timeoutSeconds": 30, "failureThreshold": 6}
         return Kubelet(probe, self.env, 30 / FASTER)

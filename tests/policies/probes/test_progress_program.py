@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from policies.containers.python_shell import SHELL
+from policies.containers.commands import PYTHON_SHELL
 from policies.core.facts import Facts
 from policies.core.settings import default_settings
 from policies.probes.liveness_program import TIMEOUT, program
@@ -666,7 +666,7 @@ def in_image(folder: Path, python3: str | None, curl: str | None = None, start: 
         if script is not None:
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)
-    shell = [word.replace("/proc/", f"{folder}/proc/") for word in SHELL]
+    shell = [word.replace("/proc/", f"{folder}/proc/") for word in PYTHON_SHELL]
     command = [*shell, "the 'text' `x`", "80", "http", start, "/health", "{}"]
     return subprocess.run(command, env={"PATH": str(folder)}, capture_output=True, check=False).returncode
 
@@ -716,7 +716,9 @@ def test_the_shell_passes_its_arguments_unchanged(tmp_path: Path) -> None:
     (tmp_path / "python3").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
     (tmp_path / "python3").chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run([*SHELL, "the 'text' `x`\n$HOME", "80"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [*PYTHON_SHELL, "the 'text' `x`\n$HOME", "80"], env=env, capture_output=True, text=True
+    )
     assert done.stdout == "-I|-S|-c|the 'text' `x`\n$HOME|80|"
 
 
@@ -746,7 +748,7 @@ def test_no_text_of_a_manifest_is_in_the_command(key: str, names: list[str]) -> 
     pod = mutate({"spec": {"containers": [server]}}, default_settings(StandardProbes), Facts())
     probe = pod["spec"]["containers"][0]["livenessProbe"]
     assert probe["exec"]["command"] == [
-        *SHELL,
+        *PYTHON_SHELL,
         program(json.loads(PLAN)),
         "8000",
         "http",
@@ -761,7 +763,7 @@ def test_the_text_has_nothing_that_kubelet_expands() -> None:
     assert "$(" not in program()
     assert '"""' not in program().splitlines()[0]
     assert len(program(json.loads(PLAN))) < 16_000, "every such pod holds it"
-    assert "$(" not in "".join(SHELL)
+    assert "$(" not in "".join(PYTHON_SHELL)
 
 
 # --- the start -----------------------------------------------------------------------------------
