@@ -153,17 +153,11 @@ def _certainty(obj: Object, link: Link, service: Object, provider: Object) -> Ce
 
 
 def _finding(
-    target: Target,
-    link: Link,
-    tool: Deployer,
-    own: Position,
-    later: Position,
-    what: str,
-    certainty: Certainty,
+    target: Target, link: Link, tool: Deployer, own: Position, later: Position, what: str, sure: Certainty
 ) -> Finding:
     limit = "" if link.limit is None else f"{link.limit:.0f} s "
     one = "release" if tool.name == "Helm" else "application"
-    first = "The" if certainty is Certainty.CERTAIN else f"If one {one} has both, the"
+    first = "The" if sure is Certainty.CERTAIN else f"If one {one} has both, the"
     ends = "never completes" if link.limit is None else "takes that long, or fails"
     return Finding(
         link.path,
@@ -172,7 +166,7 @@ def _finding(
         f"deployment {ends}.",
         f"Deploy {what} in an earlier wave or phase than this {target.kind.kind}, or let this "
         f"{target.kind.kind} start without it.",
-        certainty,
+        sure,
     )
 
 
