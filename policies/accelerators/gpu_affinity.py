@@ -23,7 +23,6 @@ from policies.accelerators.node_affinity import (
     REQUIRED,
     Alternative,
     Expression,
-    can_append,
     prefer,
     require,
 )
@@ -343,7 +342,7 @@ def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reas
         path = (*_POD_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
         added = {"weight": settings.weight, "podAffinityTerm": term}
         present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
-    if term in present or not can_append(pod, path):
+    if term in present:
         return view
     why.give(
         field_path(path),

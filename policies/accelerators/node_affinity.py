@@ -25,18 +25,6 @@ TERMS: Final = (*REQUIRED, "nodeSelectorTerms")
 PREFERRED: Final = (*NODE_AFFINITY, "preferredDuringSchedulingIgnoredDuringExecution")
 
 
-def can_append(pod: Json, path: Sequence[str]) -> bool:
-    """Whether the path leads to a list, or its end is absent. Malformed fields are left to the API server."""
-    value: Any = pod
-    for step in path:
-        if not isinstance(value, dict):
-            return False
-        value = value.get(step)
-        if value is None:
-            return True
-    return isinstance(value, list)
-
-
 class Alternative(Struct, frozen=True):
     """Expressions that are required together."""
 
@@ -53,8 +41,6 @@ def require(pod: Json, alternatives: Sequence[Alternative], *, unless: Set[str])
     term that contains an alternative. A required affinity without terms is left to the API server.
     """
     if not alternatives or not unless.isdisjoint(mapping(pod, "spec", "nodeSelector")):
-        return pod
-    if not can_append(pod, TERMS):
         return pod
     if dig(pod, *REQUIRED) is None:
         return replaced(pod, TERMS, [{"matchExpressions": list(each.expressions)} for each in alternatives])
@@ -84,8 +70,6 @@ def prefer(pod: Json, weight: int, expressions: Sequence[Expression]) -> Json:
     """The pod with a preference for all the expressions, unless its own preferences use one of the keys."""
     keys = {text(expression, "key") for expression in expressions}
     present = maps(pod, *PREFERRED)
-    if not can_append(pod, PREFERRED):
-        return pod
     if any(not keys.isdisjoint(_keys(mapping(each, "preference"))) for each in present):
         return pod
     term = {"weight": weight, "preference": {"matchExpressions": list(expressions)}}

@@ -71,7 +71,7 @@ def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD
 
 def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
     pull = pull_of(pod, facts, settings.model_dir)
-    if pull is None or not pull.targets or not _has_valid_lists(pod):
+    if pull is None or not pull.targets:
         return pod
     present = running_puller(pod, pull.config)
     if present is not None:
@@ -159,13 +159,6 @@ def _volume_size(pull: ModelPull, settings: ModelPuller, facts: Facts) -> int:
 
 def _has_container(pod: Json, name: str) -> bool:
     return any(container.name == name for container in containers(pod))
-
-
-def _has_valid_lists(pod: Json) -> bool:
-    """Whether the fields to extend are lists; the API server refuses other values."""
-    lists = [dig(pod, "spec", name) for name in ("volumes", "initContainers")]
-    lists += [container.spec.get("volumeMounts") for container in containers(pod)]
-    return all(value is None or isinstance(value, list) for value in lists)
 
 
 def _check_system(pod: Json) -> None:

@@ -362,7 +362,7 @@ def _annotation(pod: PodView, container: Container, key: str, facts: Facts) -> s
     value = annotations.get(f"{key}.{container.name}")
     if value is None and key in annotations and _loads_models(pod, container, facts):
         value = annotations[key]
-    return value if isinstance(value, str) else None
+    return value
 
 
 def _loads_models(pod: PodView, container: Container, facts: Facts) -> bool:

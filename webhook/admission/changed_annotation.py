@@ -16,7 +16,7 @@ from msgspec import Struct
 from policies.core import registry
 from policies.core.annotations import CHANGED
 from policies.core.reasons import Reason, Reasons
-from policies.kube.json import Json, dig, replaced
+from policies.kube.json import Json, replaced
 from policies.kube.metadata import annotations_of, has_room
 from policies.kube.quantities import whole_number
 
@@ -82,11 +82,9 @@ class Changed(Struct, frozen=True):
 def annotated(pod: Json, added: Iterable[Reasons], digest: str) -> Json:
     """The pod with the additions listed in its annotation; unchanged if there are none, if the webhook has
     not written the annotation, or if there is no room for it."""
-    annotations = dig(pod, "metadata", "annotations")
-    if not isinstance(annotations, dict | None):
-        return pod
-    present = dig(annotations, CHANGED)
-    before = Changed.read(present) if isinstance(present, str) else _NOTHING if present is None else None
+    annotations = annotations_of(pod)
+    present = annotations.get(CHANGED)
+    before = _NOTHING if present is None else Changed.read(present)
     if before is None:
         return pod
     entries = {(each.policy, each.path): each for each in before.entries}
@@ -96,10 +94,10 @@ def annotated(pod: Json, added: Iterable[Reasons], digest: str) -> Json:
             key = (reasons.policy, "".join(path.split()))
             if key not in entries:
                 entries[key] = Reason(key[1], key[0], " ".join(why.split()))
-    text = (
-        Changed(tuple(entries.values()), before.more, digest).written() if len(entries) > known else present
-    )
-    if text == present or not has_room(annotations or {}, {CHANGED: text}):
+    if len(entries) == known:
+        return pod
+    text = Changed(tuple(entries.values()), before.more, digest).written()
+    if text == present or not has_room(annotations, {CHANGED: text}):
         return pod
     return replaced(pod, ("metadata", "annotations", CHANGED), text)
 
