@@ -203,7 +203,7 @@ class Effective(Struct, frozen=True):
 
     @property
     def settings(self) -> SettingsLookup:
-        """Returns the settings of a mutator, from `values`, which has all of them."""
+        """Returns the settings of a mutator, or the thresholds of rules: `values` has all of them."""
         return cast(SettingsLookup, self.values.__getitem__)
 
     def policy_mode(self, policy: Mutator[Any]) -> Mode:
@@ -298,6 +298,7 @@ class Config:
         matched = sorted(matched)
         profile, modes = self.rules.profile, self._explicit_modes()
         values = {each.settings: default_settings(each.settings) for each in registry.mutators().values()}
+        values[Thresholds] = self.rules.thresholds
         values |= self.values
         for index in matched:
             override = self.webhook.overrides[index]

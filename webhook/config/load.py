@@ -20,7 +20,7 @@ from msgspec import structs
 
 from policies.core import registry
 from policies.core.contracts import Rule
-from policies.core.settings import MAX_PROBLEMS, Invalid, Model, Settings, Thresholds, default_settings
+from policies.core.settings import MAX_PROBLEMS, Invalid, Model, Settings, default_settings
 from policies.kube.json import Json
 from policies.kube.names import did_you_mean
 from webhook.admission.configuration import (
@@ -86,7 +86,6 @@ def load(files: Mapping[str, str]) -> Config:
     webhook = webhook if isinstance(webhook, WebhookConfig) else default_settings(WebhookConfig)
     problems.extend(islice(_unknown_ids(modes, webhook), MAX_PROBLEMS))
     by_model = {known[name]: value for name, value in values.items()}
-    by_model[Thresholds] = modes.thresholds
     overridden = tuple(_overridden(webhook, by_model, problems))
     if problems:
         raise PolicyError(*problems[:MAX_PROBLEMS])

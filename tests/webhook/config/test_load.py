@@ -12,7 +12,7 @@ from policies.core import registry
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Mode, Profile
 from policies.core.pydantic_models import validated
-from policies.core.settings import MAX_PROBLEMS, default_settings
+from policies.core.settings import MAX_PROBLEMS, Thresholds, default_settings
 from policies.core.target import Target
 from policies.kube.group_kinds import CONFIG_MAP
 from tests.tables import table
@@ -48,6 +48,12 @@ def test_defaults_are_those_of_an_empty_file(key: str) -> None:
     default = default_settings(model)
     assert default == model() == validated(model, {})
     assert default.given == validated(model, {}).given == frozenset()
+
+
+def test_rules_find_the_thresholds_in_any_policy() -> None:
+    assert Config().effective({}).settings(Thresholds) == Thresholds()
+    files = {"rules.yaml": "thresholds: {endlessSidecars: [tunnel]}"}
+    assert load(files).effective({}).settings(Thresholds).endless_sidecars == ("tunnel",)
 
 
 def test_every_policy_has_its_key_and_is_in_the_schema() -> None:
