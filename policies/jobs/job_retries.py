@@ -12,7 +12,6 @@ from policies.core.finding import Certainty, Finding
 from policies.core.lives import runs_in
 from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.jobs.jobs import (
-    DISRUPTION_TARGET,
     JobRetries,
     PlacedJobSpec,
     handles_failures_itself,
@@ -31,6 +30,7 @@ from policies.kube.field_paths import named_path
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET, MPI_JOB, POD, kind_of
 from policies.kube.json import Json, dig, integer, replaced
 from policies.kube.names import listed
+from policies.kube.objects.jobs import DISRUPTION_TARGET
 from policies.kube.objects.metadata import Object, ObjectMeta
 from policies.kube.objects.reading import read
 from policies.kube.pods import Role, containers

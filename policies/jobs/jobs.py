@@ -21,15 +21,11 @@ from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import JOB, JOB_SET, kind_of
 from policies.kube.json import Json, mapping
 from policies.kube.metadata import ARGO_HOOK, HELM_HOOK, written
-from policies.kube.objects.jobs import JobSet, ReplicatedJob
+from policies.kube.objects.jobs import FailureRule, JobSet, ReplicatedJob
 from policies.kube.objects.jobs import JobSpec as TypedSpec
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import read, readable
 from policies.kube.pods import Role, containers
-
-DISRUPTION_TARGET: Final = "DisruptionTarget"
-"""The pod condition after eviction, preemption, taints and node shutdown.
-https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"""
 
 HOOKS: Final = (HELM_HOOK, ARGO_HOOK)
 """Annotations of Jobs that a release runs, watches and deletes."""
@@ -136,10 +132,6 @@ class PlacedJobSpec(Struct, frozen=True):
         return _DEFAULT_BACKOFF if written is None else written
 
     @property
-    def parallelism(self) -> int:
-        return self.typed.parallelism
-
-    @property
     def is_indexed(self) -> bool:
         """Whether its pods have an index, and so names by which they find each other."""
         return self.typed.completion_mode == "Indexed"
@@ -148,12 +140,16 @@ class PlacedJobSpec(Struct, frozen=True):
     def has_failure_policy(self) -> bool:
         return self.typed.pod_failure_policy is not None
 
+    @property
+    def _failure_rules(self) -> tuple[FailureRule, ...]:
+        policy = self.typed.pod_failure_policy
+        return () if policy is None else policy.rules
+
     def fails_at_sigterm(self) -> int | None:
         """The index of a podFailurePolicy rule that fails the Job if an eviction ends a program: it matches
         the exit code of SIGTERM, and no rule before it is about the condition DisruptionTarget."""
-        policy = self.typed.pod_failure_policy
-        for index, rule in enumerate(() if policy is None else policy.rules):
-            if any(it.type == DISRUPTION_TARGET and it.status == "True" for it in rule.on_pod_conditions):
+        for index, rule in enumerate(self._failure_rules):
+            if rule.on_disruption:
                 return None
             codes = rule.on_exit_codes
             if codes is not None and (_SIGTERM in codes.values) == (codes.operator == "In"):
@@ -162,12 +158,7 @@ class PlacedJobSpec(Struct, frozen=True):
 
     def on_disruption(self) -> str | None:
         """The action of the first podFailurePolicy rule about the condition DisruptionTarget."""
-        policy = self.typed.pod_failure_policy
-        for rule in () if policy is None else policy.rules:
-            for pattern in rule.on_pod_conditions:
-                if pattern.type == DISRUPTION_TARGET and pattern.status == "True":
-                    return rule.action
-        return None
+        return next((rule.action for rule in self._failure_rules if rule.on_disruption), None)
 
 
 def jobs_in(obj: Json) -> Iterator[PlacedJobSpec]:
@@ -221,9 +212,9 @@ def is_gang(obj: Json, facts: Facts) -> bool:
         if not wants_accelerator(facts.view(job.template), facts):
             continue
         if kind_of(obj) == JOB_SET:
-            pods += job.parallelism * read(mapping(obj, *job.steps[:3]), ReplicatedJob).replicas
+            pods += job.typed.parallelism * read(mapping(obj, *job.steps[:3]), ReplicatedJob).replicas
         elif job.is_indexed:
-            pods += job.parallelism
+            pods += job.typed.parallelism
     return pods > 1
 
 

@@ -9,6 +9,6 @@ models that fail.
 | which models fail | `model_events`, from `status_pages` |
 | which probes and limits fit | `tuning` |
 
-Imports: `policies.core`, `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`,
-`webhook`, `webhook.admission`, `webhook.kube`.
+Imports: `policies.core`, `policies.kube`, `policies.models`, `policies.probes`, `webhook`,
+`webhook.admission`, `webhook.kube`.
 """

@@ -15,9 +15,9 @@ from msgspec import Struct, field
 
 from policies.core.facts import Cluster, Facts, find_by_name
 from policies.core.resources import Resource
-from policies.jobs.jobs import DISRUPTION_TARGET
 from policies.kube.json import Json
 from policies.kube.metadata import labels_of
+from policies.kube.objects.jobs import DISRUPTION_TARGET
 from policies.kube.objects.pods import ContainerStatus, PodState, PodStatus, Probe, TerminatedState
 from policies.kube.objects.reading import readable
 from policies.kube.pods import Container, Role, port_number

@@ -72,14 +72,14 @@ def _job(target: Target, job: PlacedJobSpec, facts: Facts) -> Findings:
     elif (
         trains
         and job.is_indexed
-        and job.backoff_limit < job.parallelism
+        and job.backoff_limit < (pods := job.typed.parallelism)
         and target.cache.once(is_gang, target.obj, facts)
     ):
         yield Finding(
             job.at("backoffLimit"),
-            f"The {job.parallelism} pods train together. If one is evicted, the others also fail, which is "
+            f"The {pods} pods train together. If one is evicted, the others also fail, which is "
             f"more failures than the backoffLimit of {job.backoff_limit}. One eviction can fail the Job.",
-            f"Set backoffLimit to a multiple of {job.parallelism}, or use a JobSet with a failurePolicy, "
+            f"Set backoffLimit to a multiple of {pods}, or use a JobSet with a failurePolicy, "
             "which restarts all pods together.",
         )
 

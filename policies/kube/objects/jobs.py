@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.kube.objects.metadata import NO_METADATA, Object, ObjectMeta, Part
 from policies.kube.objects.pods import PodTemplateSpec
+
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+"""The pod condition after eviction, preemption, taints and node shutdown.
+https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"""
 
 
 class ConditionPattern(Part):
@@ -23,6 +29,13 @@ class FailureRule(Part):
     action: str = ""
     on_pod_conditions: tuple[ConditionPattern, ...] = ()
     on_exit_codes: ExitCodes | None = None
+
+    @property
+    def on_disruption(self) -> bool:
+        """Whether it is about pods with the condition of an eviction."""
+        return any(
+            each.type == DISRUPTION_TARGET and each.status == "True" for each in self.on_pod_conditions
+        )
 
 
 class PodFailurePolicy(Part):
