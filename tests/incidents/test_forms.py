@@ -22,6 +22,7 @@ OTHERWISE: Final = {
         "servers/llm-d-prefill-on-another-port",
         "servers/pool-lists-the-ports-of-its-decode-pods",
         "servers/sglang-listens-on-loopback",
+        "training/tensorboard-serves-its-own-container-only",
     )
 }
 """Incidents that a form does change."""
