@@ -223,6 +223,10 @@ class First(Model):
         (), description="annotations, `key=value`, that leave the pods as they are"
     )
     otherwise: str = Field(description="what happens if it is another one, as half a sentence")
+    alike: tuple[str, ...] = Field(
+        (), description="globs of images whose tags are versions of that program, of which all pods need one"
+    )
+    unlike: str = Field("", description="what happens with two of them, as a sentence without its full stop")
 
 
 class PerPod(Model):

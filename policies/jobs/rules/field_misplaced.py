@@ -3,18 +3,20 @@ that it refuses together."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lives import First, Run, known_lives, runs_in
 from policies.kube.field_paths import every_value_at, field_path
-from policies.kube.images import Globs
+from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_duration
 
 _SHOWN: Final = 4
+_PYTHON: Final = re.compile(r"-py(\d+)", re.ASCII)
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -40,6 +42,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _without_container(target, run)
         yield from _without_name(target, run)
         yield from _behind_another(target, run)
+        yield from _of_two_versions(target, run)
 
 
 def _refused(run: Run) -> Findings:
@@ -192,6 +195,36 @@ def _behind_another(target: Target, run: Run) -> Findings:
                 f"{first.name} comes before {program.name}. {known.otherwise}.",
                 f"Make {program.name} the first container.",
             )
+
+
+def _of_two_versions(target: Target, run: Run) -> Findings:
+    """Pods of one run with two versions of a program that works only with its own."""
+    known = run.life.first
+    if known is None or not known.alike:
+        return
+    images, first = Globs(known.alike), ""
+    for template in _templates(target, run):
+        for container in template.containers(Role.MAIN):
+            image = container.image
+            if not images.matching(image) or len(_versions(image)[0]) < 2:
+                continue
+            first = first or image
+            both = zip(_versions(first), _versions(image), strict=True)
+            if any(one and other and one != other for one, other in both):
+                yield Finding(
+                    f"{template.at(container)}.image",
+                    f"Container {container.name} has the image {image}, and other pods of this "
+                    f"{run.life.kind} have {first}. {known.unlike}.",
+                    "Give all of them the same version.",
+                )
+                return
+
+
+def _versions(image: str) -> tuple[tuple[int, ...], str]:
+    """Of a program, and of its Python in 2.34.0-py39; empty if the tag has none."""
+    tag = repository_and_tag(image)[1]
+    python = _PYTHON.search(tag)
+    return numbers_of_tag(tag), python[1] if python else ""
 
 
 def _is_program(container: Container, images: Globs, known: First) -> bool:
