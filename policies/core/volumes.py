@@ -32,6 +32,20 @@ class Unattached(Model):
     source: str
 
 
+class Disk(Model):
+    """An entry of `disks.yaml`: a provisioner whose volumes one node mounts at a time."""
+
+    provisioner: str
+    classes: tuple[str, ...] = Field((), description="names of StorageClasses that its provider makes")
+    zonal: bool = Field(False, description="whether a volume belongs to one zone")
+    source: str
+
+
+@data.table
+def disks() -> tuple[Disk, ...]:
+    return data.load_list(Disk, __package__, "disks.yaml")
+
+
 @data.table
 def unattached() -> tuple[Unattached, ...]:
     """The entries of `volumes.yaml`."""
@@ -48,6 +62,14 @@ def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
         return classes.named(name)
     defaults = [each for each in classes if each.metadata.annotations.get(_IS_DEFAULT) == "true"]
     return defaults[0] if len(defaults) == 1 else None
+
+
+def disk_of(claim: PersistentVolumeClaim, facts: Facts) -> Disk | None:
+    """The provisioner of disks that makes a claim's volume; None if it is another one, or unknown."""
+    storage, name = class_of(claim, facts), claim.spec.storage_class_name
+    if storage is not None:
+        return next((each for each in disks() if each.provisioner == storage.provisioner), None)
+    return next((each for each in disks() if name in each.classes), None)
 
 
 def waits_for_a_pod(claim: PersistentVolumeClaim, facts: Facts) -> bool:

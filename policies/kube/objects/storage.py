@@ -14,6 +14,7 @@ class ClaimSpec(Part):
     volume_name: str = ""
     storage_class_name: str | None = None
     """An empty text means no class; None means the default class."""
+    volume_mode: str = "Filesystem"
     resources: ClaimResources = ClaimResources()
 
 
@@ -36,6 +37,7 @@ class ClaimReference(Part):
 
 class PersistentVolumeSpec(Part):
     node_affinity: VolumeNodeAffinity = VolumeNodeAffinity()
+    access_modes: tuple[str, ...] = ()
     storage_class_name: str = ""
     claim_ref: ClaimReference = ClaimReference()
     local: VolumeSource | None = None

@@ -12,7 +12,7 @@ from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import TypedIndex
 from policies.core.lives import life_of
-from policies.core.volumes import class_of, keeps_others_waiting, volume_of
+from policies.core.volumes import class_of, disk_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.objects.metadata import Object
@@ -20,7 +20,7 @@ from policies.kube.objects.nodes import Node as ClusterNode
 from policies.kube.objects.nodes import only_node, pinned_to_one_node
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
-from policies.kube.objects.storage import PersistentVolumeClaim, StorageClass
+from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.scheduling import admits, is_within_limits, required_keys, required_terms, untolerated
 from policies.relations.domains import MAX_NODES
@@ -40,13 +40,7 @@ _HELD_HINT: Final = (
 )
 _SHOWN: Final = 4
 _ZONE: Final = "topology.kubernetes.io/zone"
-_ZONAL: Final = frozenset(
-    {
-        *("ebs.csi.aws.com", "kubernetes.io/aws-ebs", "pd.csi.storage.gke.io", "kubernetes.io/gce-pd"),
-        *("disk.csi.azure.com", "kubernetes.io/azure-disk"),
-    }
-)
-"""Provisioners whose volumes belong to one zone, from the documentation of each CSI driver."""
+_MANY: Final = "ReadWriteMany"
 _SPANNING: Final = ("regional", "zrs")
 """Parts of parameters of volumes in several zones: `replication-type: regional-pd`, `skuName: Premium_ZRS`"""
 
@@ -56,6 +50,7 @@ def check(target: Target, facts: Facts) -> Findings:
     yield from _shared(target, facts)
     for template in target.templates:
         yield from _held_elsewhere(target, template, facts)
+        yield from _never_bound(target, template, facts)
         found = placement(template.view, facts)
         if found is None:
             yield from _of_other_pods(template, facts)
@@ -81,6 +76,51 @@ def _claims_of(template: PodTemplate, facts: Facts) -> Iterator[tuple[str, Persi
         claim = None if named is None else claims.named(named.claim_name)
         if claim is not None:
             yield f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName", claim
+
+
+def _never_bound(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """Findings about claims that get no volume, because none has what they want."""
+    claims = list(_claims_of(template, facts))
+    if target.kind == STATEFUL_SET:
+        made = target.read(StatefulSet).spec.volume_claim_templates
+        claims += ((f"spec.volumeClaimTemplates[{i}].spec.accessModes", each) for i, each in enumerate(made))
+    for path, claim in claims:
+        why = _unlike_its_volume(claim, facts) if claim.spec.volume_name else _too_many(claim, facts)
+        if why:
+            yield Finding(
+                path,
+                f"Claim {claim.name} {why}, so it stays unbound and the pod Pending.",
+                "Use the storage class and access mode of a volume that there is.",
+                Certainty.LIKELY,
+            )
+
+
+def _unlike_its_volume(claim: PersistentVolumeClaim, facts: Facts) -> str:
+    """Why a claim isn't bound to the volume that it names, unless that is reserved for a claim."""
+    spec, volume = claim.spec, volume_of(claim, facts)
+    if volume is None or volume.spec.claim_ref.name:
+        return ""
+    wanted, given = spec.storage_class_name, volume.spec.storage_class_name
+    if wanted is not None and wanted != given:
+        has = f"has the class {given}" if given else "has no storage class"
+        return f"has the storage class {wanted or '(none)'}, and its volume {volume.name} {has}"
+    modes = set(spec.access_modes) - set(volume.spec.access_modes or spec.access_modes)
+    return f"wants {listed(sorted(modes))}, which its volume {volume.name} doesn't offer" if modes else ""
+
+
+def _too_many(claim: PersistentVolumeClaim, facts: Facts) -> str:
+    """Why no volume of several nodes is made for a claim."""
+    spec = claim.spec
+    if _MANY not in spec.access_modes or spec.volume_mode == "Block" or volume_of(claim, facts) is not None:
+        return ""
+    disk, storage = disk_of(claim, facts), class_of(claim, facts)
+    name = storage.name if storage is not None else spec.storage_class_name
+    if disk is None or any(
+        each.spec.storage_class_name == name and _MANY in each.spec.access_modes
+        for each in facts.cluster_objects(PersistentVolume) or ()
+    ):
+        return ""
+    return f"is {_MANY}, and {disk.provisioner} of its storage class {name} makes disks for one node"
 
 
 def _of_claims(
@@ -301,7 +341,8 @@ def _unbound(
     if storage is None or not all_nodes or storage.volume_binding_mode not in ("", "Immediate"):
         return
     parameters = [each.lower() for each in storage.parameters.values()]
-    if storage.provisioner not in _ZONAL or any(p in each for p in _SPANNING for each in parameters):
+    disk = disk_of(claim, facts)
+    if disk is None or not disk.zonal or any(p in each for p in _SPANNING for each in parameters):
         return
     zones = {node.described.get(_ZONE, "") for node in nodes}
     if "" in zones:

@@ -60,6 +60,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/commands/clients.yaml",
         "policies/containers/sidecars.yaml",
         "policies/core/data_directories.yaml",
+        "policies/core/disks.yaml",
         "policies/core/lives.yaml",
         "policies/core/volumes.yaml",
         "policies/core/resources.yaml",
