@@ -283,6 +283,7 @@ class SharedState(Model):
     env: tuple[str, ...] = Field(
         min_length=1, description="variables that name the store, the usual one first"
     )
+    to: str = Field("a store of all replicas", description="what to set the variable to")
     since: str = Field("0", description="the first version that shares it, by the image's tag")
     source: str = Field(description="the documentation or code that shows it")
 

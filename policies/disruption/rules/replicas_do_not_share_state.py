@@ -50,7 +50,7 @@ def _own(server: Server) -> Iterator[tuple[str, str]]:
         if not old and not server.has_variable(*each.env):
             yield (
                 f"{server.name} run, and without {each.env[0]}, each keeps {each.what} to itself",
-                f"Set {each.env[0]} to a store of all replicas, or run one replica.",
+                f"Set {each.env[0]} to {each.to}, or run one replica.",
             )
 
 
