@@ -1,4 +1,4 @@
-"""autoscaler-never-scales: autoscalers whose utilization has no value or never reaches its target."""
+"""autoscaler-never-scales: autoscalers without a workload, or whose utilization is unknown or stays too low."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
+from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, scaled_by
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.ray_pods import start_parameters
-from policies.kube.group_kinds import LEADER_WORKER_SET, RAY_KINDS, SERVING
+from policies.kube.group_kinds import (
+    AUTOSCALER,
+    DAEMON_SET,
+    LEADER_WORKER_SET,
+    RAY_KINDS,
+    SCALED_OBJECT,
+    SERVING,
+)
 from policies.kube.images import numbers_of_tag, repository_and_tag
-from policies.kube.json import dig
-from policies.kube.names import listed
+from policies.kube.json import dig, text
+from policies.kube.names import closest, listed
 from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, Metric, MetricTarget, ResourceMetric
 from policies.kube.pods import Container, Role
@@ -38,6 +45,8 @@ _CPUS: Final = "num-cpus"
 _RAY_IMAGES: Final = ("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")
 _READS_REQUESTS: Final = (2, 41)
 """The first version of Ray whose autoscaler falls back to the requests."""
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
 _MAX: Final = 4
 """Findings for one autoscaler."""
 
@@ -67,6 +76,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind in RAY_KINDS:
         yield from _of_ray(target)
         return
+    if target.kind in (AUTOSCALER, SCALED_OBJECT):
+        yield from _without_workload(target, facts)
+        return
     if not target.replicas or len(target.templates) != 1:
         return
     [template] = target.templates  # of a LeaderWorkerSet, whose autoscaler reads its leaders
@@ -91,6 +103,38 @@ def check(target: Target, facts: Facts) -> Findings:
             found.hint,
             Certainty.CERTAIN if found.sure else Certainty.LIKELY,
         )
+
+
+def _without_workload(target: Target, facts: Facts) -> Findings:
+    """An autoscaler of a workload that is not there, while one of another kind or of a like name is."""
+    reference, whole, namespace = scaled_by(target), facts.whole, facts.namespace
+    wanted = reference.kind or "Deployment"
+    kind = next((each for each in SERVING if each.kind == wanted), None)
+    if kind is None or whole is None or whole.named(kind, namespace, reference.name) is not None:
+        return
+    others = (each for each in (*SERVING, DAEMON_SET) if whole.together(each, namespace, reference.name))
+    other, like = next(others, None), ""
+    if other is None and whole.makes_no(kind, namespace, reference.name):
+        free = [
+            name
+            for name in (text(obj, "metadata", "name") for obj in whole.every(kind, namespace))
+            if autoscaler_of(wanted, name, facts) is None
+        ]
+        parts = [
+            name
+            for name in free
+            if f"-{reference.name}-" in f"-{name}-" or f"-{name}-" in f"-{reference.name}-"
+        ]
+        like = closest(reference.name, free, _SIMILAR) if not parts else parts[0] if len(parts) == 1 else ""
+    if other is None and (not like or "$" in reference.name):
+        return
+    instead = f"{other.kind if other else wanted} {like or reference.name}"
+    yield Finding(
+        f"spec.scaleTargetRef.{'kind' if other else 'name'}",
+        f"There is no {wanted} {reference.name} to scale, only {instead}, so this autoscaler does nothing.",
+        "Remove it: a DaemonSet has one pod on each node." if other == DAEMON_SET else f"Scale {instead}.",
+        Certainty.LIKELY,
+    )
 
 
 def _of_ray(target: Target) -> Findings:
@@ -229,4 +273,6 @@ def _utilization(metric: Metric) -> _Utilization | None:
     return _Utilization(source.name, source.container, percent)
 
 
-RULE = rule(__name__, check, (*SERVING, LEADER_WORKER_SET, *RAY_KINDS), unowned=True)
+RULE = rule(
+    __name__, check, (*SERVING, LEADER_WORKER_SET, *RAY_KINDS, AUTOSCALER, SCALED_OBJECT), unowned=True
+)
