@@ -15,10 +15,11 @@ from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import POD, SERVICE, GroupKind, kind_of
+from policies.kube.group_kinds import DAEMON_SET, POD, SERVICE, GroupKind, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.reading import readable
 from policies.kube.objects.services import InferencePool, Ingress, Route, Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
@@ -183,6 +184,31 @@ def selects_only(service: Service, target: Target, facts: Facts) -> Certainty | 
         if all(asked_for.get(key) == value for key, value in own.match_labels.items()):
             return Certainty.CERTAIN
     return None if workloads is None else Certainty.LIKELY
+
+
+def unlike_its_own(target: Target, labels: Mapping[str, str], facts: Facts) -> tuple[Service, str] | None:
+    """The Service of a workload's name that selects pods with another value of one of their labels, and that
+    label's key. None if the Service selects other known pods, or if files contain another version of the
+    target."""
+    whole, workloads = facts.whole, facts.listing(Resource.WORKLOADS)
+    found = None if whole is None else whole.together(SERVICE, facts.namespace, target.name)
+    service = None if found is None else readable(found, Service)
+    if whole is None or service is None or service.spec.type == "ExternalName" or workloads is None:
+        return None
+    asked = service.spec.selector.items()
+    key = next((key for key, value in asked if labels.get(key, value) != value), None)
+    if key is None or _has_variants(target, workloads):
+        return None
+    others = chain(
+        selected_workloads(service, workloads),
+        selected_workloads(service, whole.other_pods(facts.namespace)),
+        (
+            obj
+            for obj in whole.every(DAEMON_SET, facts.namespace)
+            if selects(service, labels_of(_pod_of(obj)))
+        ),
+    )
+    return None if any(True for _ in others) else (service, key)
 
 
 def _has_variants(target: Target, workloads: Listing) -> bool:

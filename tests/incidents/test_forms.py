@@ -16,7 +16,7 @@ OTHERWISE: Final = {
     (incident, "as Rollouts with a sidecar")
     for incident in (
         "training/volcano-rolling-update-waits-for-its-group",  # Volcano knows no Rollouts
-        "servers/onyx-autoscaler-names-no-deployment",  # an autoscaler of a Deployment does not mean a Rollout
+        "servers/onyx-autoscaler-names-no-deployment",  # a Deployment is no Rollout
         # The sidecar may listen on the port.
         "servers/endpoint-picker-drops-a-remapped-port",
         "servers/llama-server-of-kubeswap-listens-on-loopback",

@@ -1,4 +1,4 @@
-"""autoscaler-never-scales: autoscalers without a workload, or whose utilization is unknown or stays too low."""
+"""autoscaler-never-scales: autoscalers without a workload, or whose utilization is unknown or too low."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import table
 from policies.core.groups import labels_of_pods
-from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only
+from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only, unlike_its_own
 from policies.kube.group_kinds import LEADER_WORKER_SET, SERVICE, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.reading import readable
@@ -38,6 +38,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if not leads:  # the Service may select pods of other LeaderWorkerSets, which have the port
         yield from _by_name(target, template, facts)
         yield from _by_route(target, template, facts)
+        yield from _by_label(target, template, facts)
     containers = template.containers(Role.MAIN)
     server = recognised(containers[0], facts) if len(containers) == 1 else None
     if server is not None and not _is_added_to(template):
@@ -99,6 +100,21 @@ def _by_route(target: Target, template: PodTemplate, facts: Facts) -> Findings:
                 f"Set a port of the Service in {sender}.",
                 Certainty.LIKELY,
             )
+
+
+def _by_label(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """A finding about a Service of the workload's name that selects other labels than its pods have."""
+    labels = labels_of_pods(target, template)
+    found = unlike_its_own(target, labels, facts) if labels else None
+    if found is not None:
+        service, key = found
+        yield Finding(
+            f"{template.metadata_path}.labels[{key}]",
+            f"Service {service.name} selects pods with {key}={service.spec.selector[key]}, but those of this "
+            f"{target.kind.kind} have {labels[key]}. It selects no other pods either: it has no endpoints.",
+            f"Select {key}={labels[key]} in the Service, by a label that nobody changes.",
+            Certainty.LIKELY,
+        )
 
 
 def _has_port(service: Service, port: int | str) -> bool:
