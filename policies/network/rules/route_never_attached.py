@@ -1,0 +1,178 @@
+"""route-never-attached: pods behind a route that no gateway serves, or that may not send to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.facts import WholeObjects
+from policies.core.services import selecting
+from policies.kube.group_kinds import SERVING, GroupKind
+from policies.kube.json import Json, maps, strings, text
+
+_API: Final = "gateway.networking.k8s.io"
+_GATEWAY: Final = GroupKind(_API, "Gateway")
+_GRANT: Final = GroupKind(_API, "ReferenceGrant")
+_ROUTES: Final = tuple(GroupKind(_API, kind) for kind in ("HTTPRoute", "GRPCRoute"))
+_ISTIO_GATEWAY: Final = GroupKind("networking.istio.io", "Gateway")
+_VIRTUAL_SERVICE: Final = GroupKind("networking.istio.io", "VirtualService")
+_INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
+_INGRESS_CLASS: Final = GroupKind("networking.k8s.io", "IngressClass")
+_DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
+_OLD_CLASS: Final = "kubernetes.io/ingress.class"
+_SERVES_ITS_CLASS: Final = "k8s.io/ingress-nginx"
+"""A controller that by default ignores Ingresses without a class:
+https://kubernetes.github.io/ingress-nginx/user-guide/multiple-ingress/"""
+_Found = tuple[str, str, str, str, Certainty]
+"""The namespace and name of a Service, what is wrong with a route to it, what to do, and how sure it is."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    whole = facts.whole
+    if whole is None or not target.templates:
+        return
+    found = whole.cache.once(_found, whole)
+    for service in selecting(target.templates[0].typed.metadata.labels, facts) if found else ():
+        for _, _, wrong, hint, certainty in found.get((facts.namespace, service.name), ())[:1]:
+            yield Finding(
+                target.templates[0].spec_path,
+                f"{wrong} No request for Service {service.name} gets to these pods through it.",
+                hint,
+                certainty,
+            )
+            return
+
+
+def _found(whole: WholeObjects) -> dict[tuple[str, str], list[_Found]]:
+    found: dict[tuple[str, str], list[_Found]] = {}
+    for each in (*_of_routes(whole), *_of_virtual_services(whole), *_of_ingresses(whole)):
+        found.setdefault(each[:2], []).append(each)
+    return found
+
+
+def _of_routes(whole: WholeObjects) -> Iterator[_Found]:
+    """Routes whose namespace is written: others may be applied to any."""
+    for kind in _ROUTES:
+        for route in whole.every(kind, None):
+            name, own = text(route, "metadata", "name"), text(route, "metadata", "namespace")
+            backends = [each for part in maps(route, "spec", "rules") for each in maps(part, "backendRefs")]
+            unattached = [_unattached(parent, own, whole) for parent in maps(route, "spec", "parentRefs")]
+            refused = unattached[0] if all(unattached) and unattached else None
+            for each in backends if own else ():
+                service, there = text(each, "name"), text(each, "namespace") or own
+                if text(each, "kind") not in ("", "Service"):
+                    continue
+                if refused is not None:
+                    wrong, hint, certainty = refused
+                    yield there, service, f"{kind.kind} {name} of namespace {own} {wrong}", hint, certainty
+                elif there != own and not any(
+                    _grants(grant, kind, own, service) for grant in whole.every(_GRANT, there)
+                ):
+                    yield (
+                        there,
+                        service,
+                        f"{kind.kind} {name} of namespace {own} refers to another namespace, in which no "
+                        "ReferenceGrant allows that.",
+                        f"Create a ReferenceGrant from {kind.kind}s of {own} to Services in {there}.",
+                        Certainty.LIKELY,
+                    )
+
+
+def _unattached(parent: Json, own: str, whole: WholeObjects) -> tuple[str, str, Certainty] | None:
+    """Why a Gateway doesn't take a route, and what to do; None if it may."""
+    if text(parent, "kind") not in ("", "Gateway"):
+        return None
+    name, there = text(parent, "name"), text(parent, "namespace") or own
+    gateway = whole.named(_GATEWAY, there, name)
+    if gateway is None:
+        elsewhere = _only_elsewhere(_GATEWAY, name, there, whole)
+        wrong = f"names the Gateway {name} without its namespace {elsewhere}."
+        return (
+            (wrong, f"Set namespace: {elsewhere} in its parentRefs.", Certainty.LIKELY) if elsewhere else None
+        )
+    wanted = text(parent, "sectionName")
+    listeners = [each for each in maps(gateway, "spec", "listeners") if wanted in ("", text(each, "name"))]
+    if there == own or not listeners:
+        return None
+    if any(text(each, "allowedRoutes", "namespaces", "from") not in ("", "Same") for each in listeners):
+        return None
+    return (
+        f"isn't accepted by Gateway {name}, whose listener takes only routes of its own namespace {there}.",
+        "Set allowedRoutes.namespaces.from of the listener to All, or to Selector with the namespaces.",
+        Certainty.CERTAIN,
+    )
+
+
+def _only_elsewhere(kind: GroupKind, name: str, own: str, whole: WholeObjects) -> str:
+    """The other namespace with the only object of a kind and name; empty if there is none."""
+    found = {
+        text(each, "metadata", "namespace")
+        for each in whole.every(kind, None)
+        if text(each, "metadata", "name") == name
+    }
+    return found.pop() if len(found) == 1 and own not in found else ""
+
+
+def _grants(grant: Json, kind: GroupKind, own: str, service: str) -> bool:
+    return any(
+        text(each, "kind") == kind.kind and text(each, "namespace") == own
+        for each in maps(grant, "spec", "from")
+    ) and any(
+        text(each, "kind") == "Service" and text(each, "name") in ("", service)
+        for each in maps(grant, "spec", "to")
+    )
+
+
+def _of_virtual_services(whole: WholeObjects) -> Iterator[_Found]:
+    for route in whole.every(_VIRTUAL_SERVICE, None):
+        name, own = text(route, "metadata", "name"), text(route, "metadata", "namespace")
+        gateways = strings(route, "spec", "gateways")
+        elsewhere = [
+            ""
+            if "/" in each or each == "mesh" or whole.named(_ISTIO_GATEWAY, own, each) is not None
+            else _only_elsewhere(_ISTIO_GATEWAY, each, own, whole)
+            for each in gateways
+        ]
+        if not own or not gateways or not all(elsewhere):
+            continue
+        right = f"{elsewhere[0]}/{gateways[0]}"
+        for part in maps(route, "spec", "http"):
+            for each in maps(part, "route"):
+                service, _, rest = text(each, "destination", "host").partition(".")
+                yield (
+                    rest.partition(".")[0] or own,
+                    service,
+                    f"VirtualService {name} of namespace {own} names the Gateway {gateways[0]}, which Istio "
+                    f"looks for in that namespace; it is in {elsewhere[0]}.",
+                    f"Write {right}.",
+                    Certainty.LIKELY,
+                )
+
+
+def _of_ingresses(whole: WholeObjects) -> Iterator[_Found]:
+    """Ingresses without a class, where each known controller serves only those of its class."""
+    classes = list(whole.every(_INGRESS_CLASS, ""))
+    if not classes or any(
+        text(each, "spec", "controller") != _SERVES_ITS_CLASS
+        or text(each, "metadata", "annotations", _DEFAULT_CLASS) == "true"
+        for each in classes
+    ):
+        return
+    for ingress in whole.every(_INGRESS, None):
+        if text(ingress, "spec", "ingressClassName") or text(ingress, "metadata", "annotations", _OLD_CLASS):
+            continue
+        known = text(classes[0], "metadata", "name")
+        for part in maps(ingress, "spec", "rules"):
+            for path in maps(part, "http", "paths"):
+                yield (
+                    text(ingress, "metadata", "namespace") or "default",
+                    text(path, "backend", "service", "name"),
+                    f"Ingress {text(ingress, 'metadata', 'name')} has no class, and no IngressClass is the "
+                    "default.",
+                    f"Set ingressClassName: {known}.",
+                    Certainty.LIKELY,
+                )
+
+
+RULE = rule(__name__, check, SERVING)
