@@ -30,6 +30,10 @@ class VolumeSource(Part):
     """Only whether it is there is read."""
 
 
+class VolumeDriver(Part):
+    driver: str = ""
+
+
 class ClaimReference(Part):
     name: str = ""
     namespace: str = ""
@@ -45,6 +49,7 @@ class PersistentVolumeSpec(Part):
     nfs: VolumeSource | None = None
     cephfs: VolumeSource | None = None
     azure_file: VolumeSource | None = None
+    csi: VolumeDriver | None = None
 
     @property
     def is_attached(self) -> bool:

@@ -1,4 +1,5 @@
-"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten: pods with the proxy of a mesh."""
+"""mesh-init-without-proxy, mesh-job-never-ends, mesh-probe-not-rewritten, sidecar-not-injected: pods with the
+proxy of a mesh, or another sidecar that a webhook adds."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ from typing import Final
 from policies.commands import Reach
 from policies.containers.commands import container_command
 from policies.core import data
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lives import known_lives, runs_in
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import POD
+from policies.core.volumes import volume_of
+from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SERVING
 from policies.kube.metadata import controller
+from policies.kube.objects.metadata import Object
+from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.pods import Container, Role
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 
@@ -35,6 +39,7 @@ class Mesh(Model):
     )
     proxy_user: int = Field(0, description="the user whose connections avoid the proxy; 0: none")
     sidecar: str = Field("proxy", description="what it adds, if not a proxy that the pod's connections use")
+    driver: str = Field("", description="the CSI driver whose volumes need the sidecar")
     source: str = Field(description="the documentation that shows it")
 
 
@@ -182,6 +187,58 @@ def probes_not_rewritten(target: Target, facts: Facts) -> Findings:
         )
 
 
+# --- sidecar-not-injected ------------------------------------------------------------------------
+
+_COPIES_NOTHING: Final = (*SERVING, DAEMON_SET, JOB)
+"""Kinds whose pods get only the labels and annotations of their template."""
+
+
+def not_injected(target: Target, facts: Facts) -> Findings:
+    metadata = target.read(Object).metadata
+    own = {**metadata.labels, **metadata.annotations} if target.kind in _COPIES_NOTHING else {}
+    for mesh in _meshes():
+        for template in target.templates:
+            of_pods = template.typed.metadata
+            pods = {**of_pods.labels, **of_pods.annotations}
+            asked = (*mesh.labels, *mesh.annotations, *mesh.unless) if own else ()
+            key, _, value = next((e for e in asked if _has(own, (e,))), "").partition("=")
+            wrong = value in ("false", "disabled")
+            named = not (mesh.namespace_labels or mesh.namespace_annotations)
+            if key and key not in pods and wrong is (added_to(template, facts) is mesh):
+                yield Finding(
+                    f"metadata.{'annotations' if key in metadata.annotations else 'labels'}[{key}]",
+                    f"The webhook of {mesh.name} reads {key} from pods. It is on the {target.kind.kind} but "
+                    f"not on its pods, so they get {'its' if wrong else 'no'} {mesh.sidecar}.",
+                    f"Move it to {template.metadata_path}.",
+                    Certainty.CERTAIN if named or facts.namespace_labels() is not None else Certainty.LIKELY,
+                )
+            volume = _volume_of(mesh.driver, template, facts) if mesh.driver else None
+            if volume is not None and not _has(pods, mesh.annotations):
+                key, _, value = mesh.annotations[0].partition("=")
+                yield Finding(
+                    f"{template.spec_path}.volumes[{volume}]",
+                    f"A volume of {mesh.name} needs a sidecar, which only pods with the annotation {key} "
+                    "get. Without it the volume is never mounted and the pod never starts.",
+                    f'Set {key}: "{value}" in {template.metadata_path}.annotations.',
+                    Certainty.CERTAIN if template.is_exact else Certainty.LIKELY,
+                )
+
+
+def _volume_of(driver: str, template: PodTemplate, facts: Facts) -> int | None:
+    """The index of the first volume of a CSI driver; None without one, and with a sidecar of the user's."""
+    if any(driver.partition(".")[0] in container.image for container in template.containers()):
+        return None
+    for index, volume in enumerate(template.typed.spec.volumes):
+        name = volume.csi.driver if volume.csi is not None else ""
+        if volume.persistent_volume_claim is not None and (claims := facts.objects(PersistentVolumeClaim)):
+            claim = claims.named(volume.persistent_volume_claim.claim_name)
+            bound = None if claim is None else volume_of(claim, facts)
+            name = bound.spec.csi.driver if bound is not None and bound.spec.csi is not None else ""
+        if name == driver:
+            return index
+    return None
+
+
 RULES = (
     rule(__name__, init_without_proxy, requires=(PodFeature.INIT,), name="mesh-init-without-proxy"),
     rule(
@@ -192,4 +249,11 @@ RULES = (
         name="mesh-job-never-ends",
     ),
     rule(__name__, probes_not_rewritten, requires=(PodFeature.HTTP,), name="mesh-probe-not-rewritten"),
+    rule(
+        __name__,
+        not_injected,
+        (*SERVING, DAEMON_SET, *known_lives()),
+        unowned=True,
+        name="sidecar-not-injected",
+    ),
 )
