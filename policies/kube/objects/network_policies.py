@@ -19,6 +19,7 @@ class NetworkPolicyPeer(Part):
 class NetworkPolicyPort(Part):
     port: IntOrString | None = None
     end_port: int | None = None
+    protocol: str = "TCP"
 
     def may_include(self, number: int) -> bool:
         """Whether it is, or may be by name, a port of the pods."""
@@ -42,7 +43,7 @@ class NetworkPolicyIngressRule(PortsRule):
 
 
 class NetworkPolicyEgressRule(PortsRule):
-    """Its peers are not read."""
+    to: tuple[NetworkPolicyPeer, ...] = ()
 
 
 class NetworkPolicySpec(Part):

@@ -1,4 +1,4 @@
-"""network-policy-wrong-port: NetworkPolicies that allow the port of a Service, and not that of its pods."""
+"""network-policy-wrong-port: NetworkPolicies that allow a port of a Service, and not that of pods or DNS."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.network_policies import others_may_admit
 from policies.core.services import selecting
 from policies.kube.group_kinds import NETWORK_POLICY, SERVICE
-from policies.kube.objects.network_policies import NetworkPolicy, PortsRule
+from policies.kube.objects.network_policies import NetworkPolicy, NetworkPolicyEgressRule, PortsRule
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service, ServicePort
 from policies.kube.pods import Container, Role
@@ -21,6 +21,8 @@ _URL: Final = re.compile(
     r"\b([a-z][a-z0-9+]{0,20})://(?:[^/@\s]{0,200}@)?([a-z0-9.-]{1,253})(?::([0-9]{1,5}))?"
 )
 _PORTS: Final = {"http": 80, "https": 443}
+_DNS: Final = (53, 5353)
+"""The ports of the pods of CoreDNS, and of OpenShift's."""
 _MAX: Final = 4
 """Findings for one workload."""
 
@@ -39,6 +41,7 @@ def check(target: Target, facts: Facts) -> Findings:
             at_server = _at_server(template, selecting_policies, facts)
             at_client = _at_client(template, selecting_policies, cluster, facts)
             yield from islice(chain(at_server, at_client), _MAX)
+            yield from _without_names(template, selecting_policies, cluster, facts)
 
 
 def _policies(cluster: WholeObjects, namespace: str) -> list[NetworkPolicy]:
@@ -84,6 +87,33 @@ def _at_client(
                     continue
                 if (policy := _wrong(port, sent, restricting)) is not None:
                     yield _finding(template, container, policy, service, port, sent)
+
+
+def _without_names(
+    template: PodTemplate, policies: list[NetworkPolicy], cluster: WholeObjects, facts: Facts
+) -> Findings:
+    """Pods that may ask a Service, and that can't resolve its name."""
+    rules = tuple(rule for each in policies if "Egress" in each.spec.types for rule in each.spec.egress)
+    if not rules or template.typed.spec.host_network or any(map(_reaches_dns, rules)):
+        return
+    for container in template.containers():
+        for name, namespace, number in _asked(container, facts.namespace):
+            if cluster.named(SERVICE, namespace, name) is not None and _allows(rules, number):
+                yield Finding(
+                    template.at(container),
+                    f"NetworkPolicies allow requests to Service {name}, but none of them lets these pods "
+                    "resolve its name: no rule for outgoing connections has port 53 over UDP.",
+                    "Allow port 53 over UDP and TCP, without `to` or to the namespace kube-system.",
+                    Certainty.LIKELY,
+                )
+                return
+
+
+def _reaches_dns(rule: NetworkPolicyEgressRule) -> bool:
+    """Whether a rule may allow requests to the DNS server. Peers in the pods' own namespace are others."""
+    if rule.ports:
+        return any(each.protocol == "UDP" and any(map(each.may_include, _DNS)) for each in rule.ports)
+    return not rule.to or any(each.ip_block or each.namespace_selector for each in rule.to)
 
 
 def _asked(container: Container, own: str) -> Iterator[tuple[str, str, int]]:
