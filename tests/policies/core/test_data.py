@@ -76,6 +76,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/jobs/shared_memory.yaml",
         "policies/jobs/training_programs.yaml",
         "policies/network/gateways.yaml",
+        "policies/relations/references.yaml",
         "policies/containers/entrypoints.yaml",
         "policies/disruption/task_workers.yaml",
         "policies/jobs/orchestrated_programs.yaml",

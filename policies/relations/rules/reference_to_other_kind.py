@@ -1,0 +1,55 @@
+"""reference-to-other-kind: references to an object of the default kind, while one of another kind exists."""
+
+from __future__ import annotations
+
+from policies.core import data
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.facts import WholeObjects
+from policies.core.settings import Field, Model
+from policies.kube.field_paths import every_value_at, field_path
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import text
+
+
+class Reference(Model):
+    """An entry of `references.yaml`. Kinds are written as `Kind.group`."""
+
+    kinds: tuple[str, ...] = Field(min_length=1, description="the kinds that have the reference")
+    at: str = Field(description="the path of the map with the name")
+    field: str = Field(description="the field in it that people leave out")
+    means: str = Field(description="the kind that is meant without it")
+    other: str = Field(description="the other kind")
+    instead: str = Field(description="what to write for the other kind")
+    source: str = Field(description="the documentation or thread that shows it")
+
+
+@data.table
+def _references() -> dict[GroupKind, Reference]:
+    entries = data.load_list(Reference, "policies.relations", "references.yaml")
+    return {GroupKind.parse(kind): each for each in entries for kind in each.kinds}
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    known, whole = _references()[target.kind], facts.whole
+    means, other = GroupKind.parse(known.means), GroupKind.parse(known.other)
+    for steps, node in every_value_at(target.obj, known.at) if whole is not None else ():
+        name = text(node, "name")
+        if whole is None or not name or not isinstance(node, dict) or node.get(known.field):
+            continue
+        if _has(means, name, whole, facts) or not _has(other, name, whole, facts):
+            continue
+        yield Finding(
+            f"{field_path(steps)}.name",
+            f"Without {known.field}, this names the {means.kind} {name}, which isn't there, and not the "
+            f"{other.kind} {name}. Only the status or the controller's log says so.",
+            f"Add {known.instead}.",
+        )
+
+
+def _has(kind: GroupKind, name: str, whole: WholeObjects, facts: Facts) -> bool:
+    """Whether there is such an object; kinds of the whole cluster say so in their name."""
+    namespace = "" if kind.kind.startswith("Cluster") else facts.namespace
+    return whole.named(kind, namespace, name) is not None
+
+
+RULE = rule(__name__, check, tuple(_references()))
