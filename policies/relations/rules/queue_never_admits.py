@@ -6,7 +6,7 @@ Semantics: `pkg/scheduler/flavorassigner`, `pkg/controller/jobs/job`, `pkg/contr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from decimal import Decimal
 from itertools import chain
 from typing import Final
@@ -19,11 +19,12 @@ from policies.kube.names import closest, listed
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node
+from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue, ResourceFlavor
 from policies.kube.objects.reading import read
 from policies.kube.quantities import whole_number
-from policies.kube.scheduling import tolerates
+from policies.kube.scheduling import admits, is_within_limits, required_terms, tolerates
 from policies.quotas.limit_ranges import NO_DEFAULTS, defaults_in, formatted, written_requests
 from policies.relations.cohorts import greatest_quota
 from policies.relations.domains import MAX_NODES
@@ -286,6 +287,22 @@ def _obstacles(
                 yield None if flavor is None else _mismatch(pod, flavor, facts)
 
 
+def _compared(pod: PodSpec, keys: Set[str]) -> PodSpec:
+    """The node selector and affinity that Kueue compares with the labels of a flavor: those with its keys
+    (`flavorSelector` in pkg/scheduler/flavorassigner/flavorassigner.go). Old releases compare more keys."""
+    terms = [
+        NodeSelectorTerm(match_expressions=tuple(each for each in term.match_expressions if each.key in keys))
+        for term in required_terms(pod)
+    ]
+    required = NodeSelector(node_selector_terms=tuple(terms)) if terms else None
+    if not all(each.match_expressions for each in terms):
+        required = None  # the terms are alternatives, and one has nothing to compare
+    return PodSpec(
+        node_selector={key: value for key, value in pod.node_selector.items() if key in keys},
+        affinity=Affinity(node_affinity=NodeAffinity(required=required)),
+    )
+
+
 def _may_be_transformed(resource: str, cluster_queue: ClusterQueue, facts: Facts) -> bool:
     """Whether Kueue's configuration, which is unknown, may turn an extended resource into one that the queue
     covers and no node has, such as HAMi's `nvidia.com/total-gpucores` (`resources.transformations`).
@@ -304,6 +321,8 @@ def _mismatch(pod: PodSpec, flavor: ResourceFlavor, facts: Facts) -> str | None:
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerating, taint):
             return f"{name} has the taint {taint.key}, which the pod doesn't tolerate"
     wanted = flavor.spec.node_labels
+    if is_within_limits(pod) and not admits(_compared(pod, wanted.keys()), "", wanted):
+        return f"the pod selects other nodes than those of {name}"
     nodes = facts.cluster_objects(Node)
     if not wanted or not nodes or len(nodes) > MAX_NODES:
         return None
