@@ -288,6 +288,16 @@ class SharedState(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class AnsweredHosts(Model):
+    """Options with the hosts for which a server answers; it refuses requests for others."""
+
+    flags: tuple[str, ...] = Field(min_length=1, description="flags that name them, the usual one first")
+    env: tuple[str, ...] = Field((), description="environment variables that name them")
+    unless: tuple[str, ...] = Field((), description="flags and variables with which it answers for any host")
+    since: str = Field(description="the first version that refuses hosts, by the image's tag")
+    source: str = Field(description="the documentation or code that shows it")
+
+
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: an omitted field keeps its value."""
 
@@ -477,6 +487,9 @@ class Preset(Model):
     busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
     long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
     large_requests: LargeRequests | None = Field(None, description="how large usual requests are")
+    answered_hosts: AnsweredHosts | None = Field(
+        None, description="how it is told the hosts for which it answers, if it refuses others"
+    )
     request_limit: RequestLimit | None = Field(
         None, description="the longest time of a request, if health checks wait behind requests"
     )

@@ -57,6 +57,7 @@ class IngressPaths(Part):
 
 
 class IngressRule(Part):
+    host: str = ""
     http: IngressPaths = IngressPaths()
 
 
@@ -99,6 +100,7 @@ class RouteRule(Part):
 
 class RouteSpec(Part):
     parent_refs: tuple[BackendReference, ...] = ()
+    hostnames: tuple[str, ...] = ()
     rules: tuple[RouteRule, ...] = ()
 
 

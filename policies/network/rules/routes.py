@@ -1,16 +1,22 @@
-"""route-timeout-too-short, route-body-too-small: gateways that let less through than model servers need."""
+"""route-timeout-too-short, route-body-too-small, host-refused: gateways that let less through than servers
+need, or ask them for a host that they refuse."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.services import pools_of, selecting
+from policies.kube.group_kinds import SERVING, GroupKind
+from policies.kube.images import image_matches, repository_and_tag
+from policies.kube.objects.reading import readable
+from policies.kube.objects.services import Ingress, Route
 from policies.kube.pods import Role
 from policies.network.gateways import Backends, Routed, routed, with_body_limit
-from policies.probes.recognition import Server
+from policies.probes.preset import AnsweredHosts
+from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
 
 Need = TypeVar("Need")
@@ -91,7 +97,63 @@ def _sized(size: int) -> str:
     return f"{size / 2**20:g} MiB" if size >= 2**20 else f"{size / 2**10:g} KiB"
 
 
+# --- host-refused --------------------------------------------------------------------------------
+
+_INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
+_HTTP_ROUTE: Final = GroupKind("gateway.networking.k8s.io", "HTTPRoute")
+_REWRITES: Final = ("vhost", "host")
+"""The ends of annotations with which a gateway asks for another host."""
+
+
+def refused_hosts(target: Target, facts: Facts) -> Findings:
+    cluster = facts.whole
+    if cluster is None or target.has_controller:
+        return
+    for template in target.templates:
+        for container in template.containers(Role.MAIN):
+            server = recognised(container, facts)
+            answered = None if server is None else server.preset.answered_hosts
+            if server is None or answered is None or not _refuses_hosts(server, container.image, answered):
+                continue
+            services = _backends_of(template, facts).services
+            for route, host in _hosts(cluster, facts.namespace, services):
+                yield Finding(
+                    template.at(container),
+                    f"{route} sends requests for {host} to {server.name}, which from {answered.since} on "
+                    "refuses those for hosts that it doesn't know, with status 403.",
+                    f"Name the host in {answered.flags[0]}, with those of clients in the cluster.",
+                )
+                break
+
+
+def _refuses_hosts(server: Server, image: str, answered: AnsweredHosts) -> bool:
+    options = (*answered.flags, *answered.unless)
+    if not image_matches(image, (*server.preset.images, *server.preset.version_images)):
+        return False
+    old = release(repository_and_tag(image)[1]) < release(answered.since)
+    if old or server.has_env_from or server.may_hold_options:
+        return False
+    return not server.has_option(*options) and not server.has_variable(*answered.env, *answered.unless)
+
+
+def _hosts(cluster: WholeObjects, namespace: str, services: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """The Ingresses and HTTPRoutes in front of Services, each with a host that it passes on."""
+    for ingress in cluster.typed(_INGRESS, namespace, Ingress):
+        if any(key.endswith(_REWRITES) for key in ingress.metadata.annotations):
+            continue
+        for part in ingress.spec.rules:
+            if part.host and any(path.backend.service.name in services for path in part.http.paths):
+                yield f"Ingress {ingress.name}", part.host
+    for obj in cluster.every(_HTTP_ROUTE, namespace):
+        route = readable(obj, Route)
+        if route is None or "urlRewrite" in str(obj.get("spec")):
+            continue
+        if route.spec.hostnames and any(each.name in services for _, each in route.services()):
+            yield f"HTTPRoute {route.name}", route.spec.hostnames[0]
+
+
 RULES = (
+    rule(__name__, refused_hosts, SERVING, name="host-refused"),
     rule(__name__, short_timeouts, name="route-timeout-too-short"),
     rule(__name__, small_bodies, name="route-body-too-small"),
 )
