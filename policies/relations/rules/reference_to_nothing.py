@@ -1,4 +1,4 @@
-"""reference-to-other-kind: references to an object of the default kind, while one of another kind exists."""
+"""reference-to-nothing: references to an object of the default kind, while one of another kind exists."""
 
 from __future__ import annotations
 
