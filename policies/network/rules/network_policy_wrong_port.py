@@ -12,6 +12,7 @@ from policies.core.facts import WholeObjects
 from policies.core.network_policies import others_may_admit
 from policies.core.services import selecting
 from policies.kube.group_kinds import NETWORK_POLICY, SERVICE
+from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.network_policies import NetworkPolicy, NetworkPolicyEgressRule, PortsRule
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service, ServicePort
@@ -23,6 +24,7 @@ _URL: Final = re.compile(
 _PORTS: Final = {"http": 80, "https": 443}
 _DNS: Final = (53, 5353)
 """The ports of the pods of CoreDNS, and of OpenShift's."""
+_ALL: Final = LabelSelector()
 _MAX: Final = 4
 """Findings for one workload."""
 
@@ -92,9 +94,14 @@ def _at_client(
 def _without_names(
     template: PodTemplate, policies: list[NetworkPolicy], cluster: WholeObjects, facts: Facts
 ) -> Findings:
-    """Pods that may ask a Service, and that can't resolve its name."""
-    rules = tuple(rule for each in policies if "Egress" in each.spec.types for rule in each.spec.egress)
-    if not rules or template.typed.spec.host_network or any(map(_reaches_dns, rules)):
+    """Pods that may ask a Service, and that can't resolve its name.
+
+    Without a policy for all pods in these files, the one that allows DNS may be somewhere else."""
+    restricting = [each.spec for each in policies if "Egress" in each.spec.types]
+    rules = tuple(rule for each in restricting for rule in each.egress)
+    if not any(each.pod_selector == _ALL for each in restricting) or any(map(_reaches_dns, rules)):
+        return
+    if template.typed.spec.host_network:
         return
     for container in template.containers():
         for name, namespace, number in _asked(container, facts.namespace):

@@ -86,7 +86,8 @@ def _unattached(parent: Json, own: str, whole: WholeObjects) -> tuple[str, str, 
     name, there = text(parent, "name"), text(parent, "namespace") or own
     gateway = whole.named(_GATEWAY, there, name)
     if gateway is None:
-        elsewhere = _only_elsewhere(_GATEWAY, name, there, whole)
+        named = text(parent, "namespace")  # the Gateway there may be of another cluster
+        elsewhere = "" if named else _only_elsewhere(_GATEWAY, name, there, whole)
         wrong = f"names the Gateway {name} without its namespace {elsewhere}."
         return (
             (wrong, f"Set namespace: {elsewhere} in its parentRefs.", Certainty.LIKELY) if elsewhere else None

@@ -12,7 +12,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.data import table
 from policies.core.groups import labels_of_pods
 from policies.core.services import asked_ports, named_ports, pools_of, selecting, selects_only, unlike_its_own
-from policies.kube.group_kinds import LEADER_WORKER_SET, SERVICE, SERVING
+from policies.kube.group_kinds import LEADER_WORKER_SET, ROLLOUT, SERVICE, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
@@ -104,6 +104,8 @@ def _by_route(target: Target, template: PodTemplate, facts: Facts) -> Findings:
 
 def _by_label(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """A finding about a Service of the workload's name that selects other labels than its pods have."""
+    if target.kind == ROLLOUT:
+        return  # its canaries and experiments may have other labels
     labels = labels_of_pods(target, template)
     found = unlike_its_own(target, labels, facts) if labels else None
     if found is not None:

@@ -101,11 +101,18 @@ def _unlike_its_volume(claim: PersistentVolumeClaim, facts: Facts) -> str:
     if volume is None or volume.spec.claim_ref.name:
         return ""
     wanted, given = spec.storage_class_name, volume.spec.storage_class_name
+    modes = set(spec.access_modes) - set(volume.spec.access_modes or spec.access_modes)
     if wanted is not None and wanted != given:
         has = f"has the class {given}" if given else "has no storage class"
-        return f"has the storage class {wanted or '(none)'}, and its volume {volume.name} {has}"
-    modes = set(spec.access_modes) - set(volume.spec.access_modes or spec.access_modes)
-    return f"wants {listed(sorted(modes))}, which its volume {volume.name} doesn't offer" if modes else ""
+        why = f"has the storage class {wanted or '(none)'}, and its volume {volume.name} {has}"
+    else:
+        why = f"wants {listed(sorted(modes))}, which its volume {volume.name} doesn't offer" if modes else ""
+    # Two examples among the files may each have a volume of that name.
+    return why if why and len(_volumes_named(volume.name, facts)) == 1 else ""
+
+
+def _volumes_named(name: str, facts: Facts) -> list[PersistentVolume]:
+    return [each for each in facts.cluster_objects(PersistentVolume) or () if each.name == name]
 
 
 def _too_many(claim: PersistentVolumeClaim, facts: Facts) -> str:
