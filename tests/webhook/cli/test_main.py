@@ -386,6 +386,11 @@ def test_stages_of_one_base_repeat_a_finding(
     assert f"The same in 3 other places: {places}" in " ".join(out.split())
     found = [each["name"] for each in chassis("review", ".", "-o", "json").json if "one" in each["name"]]
     assert found == ["one", "one-dev", "one-of-two", "prod-one", "one-staging"], "JSON has all of them"
+    Path("base.yaml").rename("second.yaml")
+    Path("a.yaml").write_text(Path("dev.yaml").read_text())
+    places = "dev.yaml:16, prod-one (prod.yaml:16), one (second.yaml:16), one-staging (staging.yaml:16)"
+    out = " ".join(chassis("review", ".").out.split())
+    assert f"The same in 4 other places: {places}" in out, "the name, where it is not that of the first"
 
 
 def test_objects_of_one_unknown_kind_share_a_note(

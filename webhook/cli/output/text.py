@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from policies.core.coverage import Reading
 from policies.kube.names import plural
@@ -29,6 +29,14 @@ _IN_NAME: Final = re.compile(rf"\b{_STAGE}-(?=[a-z0-9])|(?<=[a-z0-9])-{_STAGE}\b
 _READINGS: Final = {Reading.NO_PODS: "without pods"}
 
 
+class _First(NamedTuple):
+    """The first object with a finding, in texts: a review would keep the whole object."""
+
+    file: str
+    name: str
+    place: str
+
+
 class _Repeats:
     """The findings of files by rule, message, kind and name of the object; names without a word for a stage.
 
@@ -37,24 +45,24 @@ class _Repeats:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, ...], tuple[str, str, dict[str, None]]] = {}
+        self._found: dict[tuple[str, ...], tuple[_First, dict[str, None]]] = {}
         self._heads: set[tuple[object, ...]] = set()
         self._notes: dict[tuple[object, ...], dict[str, None]] = {}
 
     def add(self, review: Reviewed) -> None:
         """Add the findings about an object."""
-        source, place = review.document.source, review.place()
+        own = _First(review.document.source, review.document.name, review.place())
         for result in review.decision.results:
-            file, _, places = self._found.setdefault(_key(review, result), (source, place, {}))
-            if source != file:
-                at, name = review.place(result.finding.path), review.document.name
-                places[at if _shared(name) == name else f"{name} ({at})"] = None
+            first, places = self._found.setdefault(_key(review, result), (own, {}))
+            if own.file != first.file:
+                at = review.place(result.finding.path)
+                places[at if own.name == first.name else f"{own.name} ({at})"] = None
 
     def of(self, review: Reviewed, result: Result) -> tuple[dict[str, None], str]:
         """The other places of an added finding, which later ones join, and its first place if that is in
         another file."""
-        file, first, places = self._found[_key(review, result)]
-        return places, "" if review.document.source == file else first
+        first, places = self._found[_key(review, result)]
+        return places, "" if review.document.source == first.file else first.place
 
     def of_notes(self, review: Reviewed, notes: Iterable[Line]) -> dict[str, None] | None:
         """The other objects of a kind with these notes and nothing else, which later ones join; None if an
