@@ -159,8 +159,9 @@ def formatted(resource: str, amount: Decimal) -> str:
     """An amount as a person writes it."""
     if amount != amount.to_integral_value():
         return f"{(amount * 1000).normalize():f}m"
+    whole = int(amount)  # the remainder of a Decimal with more than 28 digits is an error
     if any(word in resource for word in ("memory", "storage", "hugepages")):
         for unit, size in _UNITS:
-            if amount and amount % size == 0:
-                return f"{int(amount) // size}{unit}"
-    return str(int(amount))
+            if whole and whole % size == 0:
+                return f"{whole // size}{unit}"
+    return str(whole)

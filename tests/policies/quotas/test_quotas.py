@@ -226,6 +226,7 @@ def test_a_quota_is_judged_for_all_pods_that_run_at_the_same_time() -> None:
         ("memory", "1000", "1000"),
         ("pods", "1k", "1000"),
         ("requests.memory", "0", "0"),
+        ("memory", "1e60", f"{10**60 >> 40}Ti"),
     ],
 )
 def test_amounts_are_shown_as_people_write_them(resource: str, quantity: str, words: str) -> None:
