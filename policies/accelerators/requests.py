@@ -341,12 +341,16 @@ def _add(total: dict[str, int], requested: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + count
 
 
+_MOST: Final = 2**63 - 1
+"""The kubelet and the scheduler count devices in 64 bits."""
+
+
 def whole_quantity(value: object) -> int:
     """The quantity of an extended resource, an integer; 0 for other values."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) <= MAX_CHARACTERS:
-        return int(value)
+        return min(int(value), _MOST)
     try:
-        return int(parse_quantity(value))
+        return min(int(parse_quantity(value)), _MOST)
     except (ValueError, OverflowError):
         return 0
 

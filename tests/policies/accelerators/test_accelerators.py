@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.accelerators.annotations import MemoryBound, requested_memory
 from policies.accelerators.gpu_affinity import mutate
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import GpuAffinity, standard
+from policies.accelerators.requests import GpuAffinity, standard, whole_quantity
 from policies.accelerators.vendors import MIB, Pool, Vendor, VendorTaint
 from policies.core import registry
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
@@ -34,6 +34,12 @@ def spec_of(obj: Json) -> PodSpec:
 
 
 # --- what a pod asks for ---------------------------------------------------------------------------
+
+
+def test_a_count_has_at_most_64_bits() -> None:
+    """The room on two such nodes, divided by the pods of a replica, is no float."""
+    counts = [whole_quantity(text) for text in ("1e999", "9" * 60, 1e308, "8", "-1", "x")]
+    assert counts == [2**63 - 1] * 3 + [8, -1, 0]
 
 
 @given(
