@@ -6,7 +6,7 @@ import posixpath
 from typing import Final
 
 from policies.core.target import PodTemplate
-from policies.kube.objects.pods import Volume
+from policies.kube.objects.pods import Volume, VolumeMount
 from policies.kube.pods import Container
 from policies.kube.quantities import bytes_or_zero, parse_quantity
 
@@ -45,27 +45,28 @@ def greatest_size(template: PodTemplate, container: Container, default: int) -> 
     )
 
 
-def is_mounted(template: PodTemplate, volume: Volume) -> bool:
-    """Whether any container mounts a volume of the pod."""
-    mounts = (mount for each in template.containers() for mount in each.typed.volume_mounts)
-    return any(mount.name == volume.name for mount in mounts)
+def is_at_shm(mount: VolumeMount) -> bool:
+    """Whether a volume is mounted at /dev/shm, or at /dev, which has it."""
+    return posixpath.normpath(mount.mount_path) in _PLACES
+
+
+def is_in_memory(volume: Volume) -> bool:
+    """Whether a volume is an emptyDir in memory."""
+    return volume.empty_dir is not None and volume.empty_dir.medium == "Memory"
 
 
 def _volumes(template: PodTemplate, container: Container) -> list[Volume] | None:
     """The known volumes at /dev/shm; None if nothing is mounted there."""
-    mounted = [
-        mount for mount in container.typed.volume_mounts if posixpath.normpath(mount.mount_path) in _PLACES
-    ]
-    if not mounted:
+    names = {mount.name for mount in container.typed.volume_mounts if is_at_shm(mount)}
+    if not names:
         return None
-    names = {mount.name for mount in mounted}
     return [volume for volume in template.typed.spec.volumes if volume.name in names]
 
 
 def _is_limited(volume: Volume) -> bool:
     """Whether a volume is in memory and no larger than the default."""
     place = volume.empty_dir
-    if place is None or place.medium != "Memory" or place.size_limit is None:
+    if place is None or not is_in_memory(volume) or place.size_limit is None:
         return False
     try:
         return 0 < parse_quantity(place.size_limit) <= DEFAULT_BYTES

@@ -45,7 +45,9 @@ def _objects(path: Path) -> list[Json]:
     return [document.obj for document in files.read([str(path)])]
 
 
-@pytest.mark.parametrize("digits", ["7" * 5000, "9" * 60, "²", "٣"], ids=["many", "most", "superscript", "arabic"])
+@pytest.mark.parametrize(
+    "digits", ["7" * 5000, "9" * 60, "²", "٣"], ids=["many", "most", "superscript", "arabic"]
+)
 def test_digits_of_any_kind_end_no_rule(digits: str) -> None:
     config = load({}).with_profile("strict")
     judged = 0

@@ -11,7 +11,8 @@ from policies.accelerators.shared_memory import (
     HINT,
     greatest_size,
     has_default_shm,
-    is_mounted,
+    is_at_shm,
+    is_in_memory,
     is_small,
 )
 from policies.containers.programs import launch_of
@@ -20,7 +21,6 @@ from policies.core.ray_pods import start_parameters
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.images import image_matches
-from policies.kube.objects.pods import Volume
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal, whole_number
@@ -46,10 +46,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         if not template.has_own_volumes or template.is_ray or not has_default_shm(template):
             continue
-        forgotten = None
-        for volume in template.typed.spec.volumes:
-            if "shm" in volume.name and forgotten is None:
-                forgotten = _forgotten(template, volume, facts)
+        forgotten = _forgotten(template, facts)
         if forgotten is not None:
             yield forgotten
             continue
@@ -85,15 +82,19 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
-def _forgotten(template: PodTemplate, volume: Volume, facts: Facts) -> Finding | None:
-    """A volume named after /dev/shm, in memory, that no container mounts."""
-    place = volume.empty_dir
-    if place is None or place.medium != "Memory" or is_mounted(template, volume):
+def _forgotten(template: PodTemplate, facts: Facts) -> Finding | None:
+    """A volume named after /dev/shm, in memory, that no container mounts, if none has another one there."""
+    volumes = enumerate(template.typed.spec.volumes)
+    named = [(index, each) for index, each in volumes if "shm" in each.name and is_in_memory(each)]
+    if not named:
         return None
-    if not wants_accelerator(template.view, facts):
+    mounts = [mount for each in template.containers() for mount in each.typed.volume_mounts]
+    mounted = {mount.name for mount in mounts}
+    index, volume = next(((index, each) for index, each in named if each.name not in mounted), (0, None))
+    if volume is None or any(map(is_at_shm, mounts)) or not wants_accelerator(template.view, facts):
         return None
     return Finding(
-        f"{template.spec_path}.volumes[{template.typed.spec.volumes.index(volume)}]",
+        f"{template.spec_path}.volumes[{index}]",
         f"No container mounts the volume {volume.name}, so /dev/shm has the default size, 64 MiB. Processes "
         "that share more through it, such as the workers of PyTorch's DataLoader, end with a bus error.",
         f"Mount {volume.name} at /dev/shm.",
