@@ -28,8 +28,10 @@ from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, 
 from policies.probes.serving import recognised
 
 _HANDLERS: Final = ("httpGet", "tcpSocket", "exec", "grpc")
-_AROUND: Final = frozenset({"sh", "bash", "exit"})
+_SHELLS: Final = frozenset({"sh", "bash"})
 _FETCHES: Final = frozenset({"curl", "wget"})
+_EXIT: Final = re.compile(r"exit( \$\?| 0*[1-9][0-9]{0,2})?")
+"""An `exit` with the status of the command before, or with that of a failure."""
 _FAILS: Final = re.compile(r"--fail|--fail-with-body|-[a-eg-zA-Z]*f[a-zA-Z]*")
 _CONSEQUENCE: Final = {
     LIVENESS: "every replica is restarted at once",
@@ -227,7 +229,8 @@ def _dependent_endpoint(probe: ContainerProbe, facts: Facts) -> Finding | None:
 
 def _fetched_path(probe: ContainerProbe) -> str:
     """The path that a command gets from its own pod, and that decides whether it fails; empty if none."""
-    fetched = [each for each in probe.command.commands if each.name not in _AROUND]
+    around = [each for each in probe.command.commands if each.name not in _SHELLS]
+    fetched = [each for each in around if not _EXIT.fullmatch(" ".join(each.argv))]
     if len(fetched) != 1 or fetched[0].name not in _FETCHES:
         return ""
     (command,) = fetched
@@ -235,8 +238,10 @@ def _fetched_path(probe: ContainerProbe) -> str:
     local = bool(command.hosts) and all(host.reach is Reach.LOCAL for host in command.hosts)
     # Without this flag, curl ends with 0 whatever the status of the answer is.
     fails = command.name != "curl" or any(_FAILS.fullmatch(word) for word in command.argv[1:])
-    if len(urls) != 1 or not local or not fails or command.forgiven:
+    if len(urls) != 1 or not local or not fails or command.forgiven or command.conditional:
         return ""
+    if probe.typed.exec is None or any("! " in word for word in probe.typed.exec.command):
+        return ""  # it may be negated
     return f"/{urls[0].partition('://')[2].partition('/')[2]}"
 
 
