@@ -33,7 +33,10 @@ DEFINED: Final = {
 """The files with the CustomResourceDefinitions of the pinned operators."""
 STEPS: Final = re.compile(r"\[([^]*]+)\]|(\[\*\]|[^.[]+)")
 BUILT_IN: Final = {JOB: "JobSpec", CRON_JOB: "CronJobSpec"}
-NOT_HERE: Final = {GroupKind("batch.volcano.sh", "Job")}
+NOT_HERE: Final = {
+    GroupKind("batch.volcano.sh", "Job"),
+    GroupKind("machinelearning.seldon.io", "SeldonDeployment"),
+}
 """Kinds with misplaced fields whose definitions are in no Go module that can be downloaded."""
 
 

@@ -133,9 +133,10 @@ def test_the_models_sizes_give_the_startup_budget(api: Api, chassis: Chassis) ->
         dry = api.create(asking(pod("p", MLSERVER)), dry_run=True)
         startup = dry.body["spec"]["containers"][0]["startupProbe"]
         budget = startup["periodSeconds"] * startup["failureThreshold"]
-        if budget >= seconds or time.monotonic() > deadline:
+        fits = seconds <= budget < seconds + startup["periodSeconds"]
+        if fits or time.monotonic() > deadline:
             break
-    assert seconds <= budget < seconds + startup["periodSeconds"]
+    assert fits, budget  # an hour while the sizes are unknown
 
 
 def test_a_claim_and_credentials_by_name(api: Api, chassis: Chassis) -> None:
