@@ -16,6 +16,8 @@ from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_duration
 
 _SHOWN: Final = 4
+_NUMBERS: Final = 3
+"""Of a version; with fewer, a tag may stand for any release."""
 _PYTHON: Final = re.compile(r"-py(\d+)", re.ASCII)
 
 
@@ -204,9 +206,11 @@ def _of_two_versions(target: Target, run: Run) -> Findings:
         return
     images, first = Globs(known.alike), ""
     for template in _templates(target, run):
-        for container in template.containers(Role.MAIN):
+        for index, container in enumerate(template.containers(Role.MAIN)):
             image = container.image
-            if not images.matching(image) or len(_versions(image)[0]) < 2:
+            if index and container.name not in known.names:
+                continue  # no node of the cluster
+            if not images.matching(image) or len(_versions(image)[0]) < _NUMBERS:
                 continue
             first = first or image
             both = zip(_versions(first), _versions(image), strict=True)
@@ -221,10 +225,11 @@ def _of_two_versions(target: Target, run: Run) -> Findings:
 
 
 def _versions(image: str) -> tuple[tuple[int, ...], str]:
-    """Of a program, and of its Python in 2.34.0-py39; empty if the tag has none."""
+    """Of a program, and of its Python in 2.34.0-py39; empty if the tag has none. A nightly build of a release
+    has its commit as a further part, 2.46.0.0e19ea, and calls itself 2.46.0."""
     tag = repository_and_tag(image)[1]
     python = _PYTHON.search(tag)
-    return numbers_of_tag(tag), python[1] if python else ""
+    return numbers_of_tag(tag)[:_NUMBERS], python[1] if python else ""
 
 
 def _is_program(container: Container, images: Globs, known: First) -> bool:
