@@ -11,7 +11,10 @@ from msgspec import Struct
 
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, scaled_by
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.data import table
+from policies.core.facts import WholeObjects
 from policies.core.ray_pods import start_parameters
+from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import (
     AUTOSCALER,
     DAEMON_SET,
@@ -19,6 +22,7 @@ from policies.kube.group_kinds import (
     RAY_KINDS,
     SCALED_OBJECT,
     SERVING,
+    GroupKind,
 )
 from policies.kube.images import numbers_of_tag, repository_and_tag
 from policies.kube.json import dig, text
@@ -49,6 +53,7 @@ _SIMILAR: Final = 0.8
 """The least similarity of two names of which one is a misspelling of the other."""
 _MAX: Final = 4
 """Findings for one autoscaler."""
+_PARTS: Final = 8
 
 
 class _Utilization(Struct, frozen=True):
@@ -126,7 +131,7 @@ def _without_workload(target: Target, facts: Facts) -> Findings:
             if f"-{reference.name}-" in f"-{name}-" or f"-{name}-" in f"-{reference.name}-"
         ]
         like = closest(reference.name, free, _SIMILAR) if not parts else parts[0] if len(parts) == 1 else ""
-    if other is None and (not like or "$" in reference.name):
+    if (other is None and (not like or "$" in reference.name)) or _is_made(reference.name, namespace, whole):
         return
     instead = f"{other.kind if other else wanted} {like or reference.name}"
     yield Finding(
@@ -135,6 +140,20 @@ def _without_workload(target: Target, facts: Facts) -> Findings:
         "Remove it: a DaemonSet has one pod on each node." if other == DAEMON_SET else f"Scale {instead}.",
         Certainty.LIKELY,
     )
+
+
+def _is_made(name: str, namespace: str, whole: WholeObjects) -> bool:
+    """Whether the operator of an object with the beginning of a name may make the workload: KServe makes the
+    Deployment llm-predictor of the InferenceService llm."""
+    parts = name.split("-")[:_PARTS]
+    owners = ["-".join(parts[: length + 1]) for length in range(len(parts))]
+    return any(whole.named(kind, namespace, owner) for kind in _operated() for owner in owners)
+
+
+@table
+def _operated() -> tuple[GroupKind, ...]:
+    """Kinds of operators that create workloads."""
+    return tuple(each.gk for each in known_workloads() if each.gk.group not in ("", "apps", "batch") and each.gk not in SERVING)
 
 
 def _of_ray(target: Target) -> Findings:
