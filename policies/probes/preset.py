@@ -294,6 +294,7 @@ class AnsweredHosts(Model):
     flags: tuple[str, ...] = Field(min_length=1, description="flags that name them, the usual one first")
     env: tuple[str, ...] = Field((), description="environment variables that name them")
     unless: tuple[str, ...] = Field((), description="flags and variables with which it answers for any host")
+    known: tuple[str, ...] = Field((), description="globs of hosts for which it answers by default")
     since: str = Field(description="the first version that refuses hosts, by the image's tag")
     source: str = Field(description="the documentation or code that shows it")
 

@@ -4,6 +4,7 @@ need, or ask them for a host that they refuse."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
@@ -11,6 +12,7 @@ from policies.core.facts import WholeObjects
 from policies.core.services import pools_of, selecting
 from policies.kube.group_kinds import SERVING, GroupKind
 from policies.kube.images import image_matches, repository_and_tag
+from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Ingress, Route
 from policies.kube.pods import Role
@@ -101,8 +103,12 @@ def _sized(size: int) -> str:
 
 _INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
 _HTTP_ROUTE: Final = GroupKind("gateway.networking.k8s.io", "HTTPRoute")
-_REWRITES: Final = ("vhost", "host")
+_REWRITES: Final = ("vhost", "host", "host-header", "passhostheader")
 """The ends of annotations with which a gateway asks for another host."""
+_MAY_REWRITE: Final = ("snippet", "middleware", "plugins", "headers")
+"""Parts of annotations with settings, or names of objects, that may do the same."""
+_FILTERS: Final = ("urlRewrite", "requestHeaderModifier", "extensionRef")
+"""Filters of HTTPRoutes that may do the same."""
 
 
 def refused_hosts(target: Target, facts: Facts) -> Findings:
@@ -116,7 +122,11 @@ def refused_hosts(target: Target, facts: Facts) -> Findings:
             if server is None or answered is None or not _refuses_hosts(server, container.image, answered):
                 continue
             services = _backends_of(template, facts).services
+            if any(_asks_for_another(each) for each in selecting(template.typed.metadata.labels, facts)):
+                continue
             for route, host in _hosts(cluster, facts.namespace, services):
+                if any(fnmatchcase(host, known) for known in answered.known):
+                    continue
                 yield Finding(
                     template.at(container),
                     f"{route} sends requests for {host} to {server.name}, which from {answered.since} on "
@@ -136,17 +146,24 @@ def _refuses_hosts(server: Server, image: str, answered: AnsweredHosts) -> bool:
     return not server.has_option(*options) and not server.has_variable(*answered.env, *answered.unless)
 
 
+def _asks_for_another(obj: Object) -> bool:
+    """Whether annotations of an Ingress or a Service may let the gateway ask for another host."""
+    keys = [key.lower() for key in obj.metadata.annotations]
+    return any(key.endswith(_REWRITES) or any(part in key for part in _MAY_REWRITE) for key in keys)
+
+
 def _hosts(cluster: WholeObjects, namespace: str, services: frozenset[str]) -> Iterator[tuple[str, str]]:
     """The Ingresses and HTTPRoutes in front of Services, each with a host that it passes on."""
     for ingress in cluster.typed(_INGRESS, namespace, Ingress):
-        if any(key.endswith(_REWRITES) for key in ingress.metadata.annotations):
+        if _asks_for_another(ingress):
             continue
         for part in ingress.spec.rules:
             if part.host and any(path.backend.service.name in services for path in part.http.paths):
                 yield f"Ingress {ingress.name}", part.host
     for obj in cluster.every(_HTTP_ROUTE, namespace):
         route = readable(obj, Route)
-        if route is None or "urlRewrite" in str(obj.get("spec")):
+        spec = str(obj.get("spec"))
+        if route is None or any(each in spec for each in _FILTERS):
             continue
         if route.spec.hostnames and any(each.name in services for _, each in route.services()):
             yield f"HTTPRoute {route.name}", route.spec.hostnames[0]
