@@ -38,7 +38,10 @@ def check(target: Target, facts: Facts) -> Findings:
     policies = cluster.cache.once_for(("policies", facts.namespace), _policies, cluster, facts.namespace)
     for template in target.templates if policies else ():
         labels = template.typed.metadata.labels
-        selecting_policies = [each for each in policies if each.spec.pod_selector.matches(labels)]
+        # Each pod is compared only with the policies of its own labels, and with those for any.
+        keys = (None, *labels.items())
+        near = chain.from_iterable(policies.get(key, ()) for key in keys)
+        selecting_policies = [each for each in near if each.spec.pod_selector.matches(labels)]
         if selecting_policies:
             at_server = _at_server(template, selecting_policies, facts)
             at_client = _at_client(template, selecting_policies, cluster, facts)
@@ -46,10 +49,16 @@ def check(target: Target, facts: Facts) -> Findings:
             yield from _without_names(template, selecting_policies, cluster, facts)
 
 
-def _policies(cluster: WholeObjects, namespace: str) -> list[NetworkPolicy]:
-    if others_may_admit(cluster, namespace):
-        return []
-    return list(cluster.typed(NETWORK_POLICY, namespace, NetworkPolicy))
+def _policies(
+    cluster: WholeObjects, namespace: str
+) -> dict[tuple[str, str] | None, list[NetworkPolicy]]:
+    """The policies by one of the labels that they select; None: without one."""
+    found: dict[tuple[str, str] | None, list[NetworkPolicy]] = {}
+    if not others_may_admit(cluster, namespace):
+        for each in cluster.typed(NETWORK_POLICY, namespace, NetworkPolicy):
+            label = next(iter(each.spec.pod_selector.match_labels.items()), None)
+            found.setdefault(label, []).append(each)
+    return found
 
 
 def _at_server(template: PodTemplate, policies: list[NetworkPolicy], facts: Facts) -> Findings:

@@ -54,6 +54,8 @@ _SIMILAR: Final = 0.8
 _MAX: Final = 4
 """Findings for one autoscaler."""
 _PARTS: Final = 8
+_NAMES: Final = 64
+"""Workloads of a namespace that the name of an autoscaler's target is compared with."""
 
 
 class _Utilization(Struct, frozen=True):
@@ -120,11 +122,10 @@ def _without_workload(target: Target, facts: Facts) -> Findings:
     others = (each for each in (*SERVING, DAEMON_SET) if whole.together(each, namespace, reference.name))
     other, like = next(others, None), ""
     if other is None and whole.makes_no(kind, namespace, reference.name):
-        free = [
-            name
-            for name in (text(obj, "metadata", "name") for obj in whole.every(kind, namespace))
-            if autoscaler_of(wanted, name, facts) is None
-        ]
+        known = [text(obj, "metadata", "name") for obj in islice(whole.every(kind, namespace), _NAMES + 1)]
+        if len(known) > _NAMES:
+            return  # each autoscaler would be compared with all of them
+        free = [name for name in known if autoscaler_of(wanted, name, facts) is None]
         parts = [
             name
             for name in free

@@ -108,11 +108,8 @@ def _unlike_its_volume(claim: PersistentVolumeClaim, facts: Facts) -> str:
     else:
         why = f"wants {listed(sorted(modes))}, which its volume {volume.name} doesn't offer" if modes else ""
     # Two examples among the files may each have a volume of that name.
-    return why if why and len(_volumes_named(volume.name, facts)) == 1 else ""
-
-
-def _volumes_named(name: str, facts: Facts) -> list[PersistentVolume]:
-    return [each for each in facts.cluster_objects(PersistentVolume) or () if each.name == name]
+    volumes = facts.cluster_objects(PersistentVolume) if why else None
+    return why if volumes is not None and len(list(volumes.all_named(volume.name))) == 1 else ""
 
 
 def _too_many(claim: PersistentVolumeClaim, facts: Facts) -> str:

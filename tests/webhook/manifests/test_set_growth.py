@@ -15,6 +15,8 @@ from webhook.manifests.files import Document, parse
 FEW, MANY = 12, 96
 STEEPEST = 1.1
 """The exponent: 1 is linear."""
+STEEPEST_OF_ALONE = 1.03
+"""Where no object has to do with those of other applications."""
 STEEPEST_OF_SHARED = 1.5
 """The exponent where each Service selects the pods of each application, which makes as many pairs as the
 square. Each waits for the next, so a search that starts at one of them finds all."""
@@ -106,6 +108,80 @@ spec: {hard: {count/pods: "100000", requests.storage: 1Pi}}
 """
 
 
+EXPOSED = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app-N, namespace: apps}
+spec:
+  selector: {matchLabels: {app: app-N}}
+  template:
+    metadata: {labels: {app: app-N}}
+    spec:
+      containers: [{name: app, image: "registry.example/app:1", env: [{name: NEXT, value: "http://app-NEXT"}]}]
+      volumes: [{name: files, persistentVolumeClaim: {claimName: files-N}}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: files-N, namespace: apps}
+spec: {accessModes: [ReadWriteMany], volumeName: files-N, storageClassName: files}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: files-N}
+spec: {accessModes: [ReadWriteMany], storageClassName: other}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app-N, namespace: apps}
+spec: {selector: {app: app-N}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: gateway-N, namespace: gateways}
+spec: {gatewayClassName: eg, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: inside-N, namespace: apps}
+spec: {parentRefs: [{name: gateway-N}], rules: [{backendRefs: [{name: app-N, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: outside-N, namespace: gateways}
+spec: {parentRefs: [{name: gateway-N}], rules: [{backendRefs: [{name: app-N, namespace: apps, port: 80}]}]}
+---
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {name: app-N, namespace: apps}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: web}]
+  to: [{group: "", kind: Service, name: app-N}]
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: gateway-N, namespace: istio}
+spec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: app-N, namespace: apps}
+spec: {gateways: [gateway-N], hosts: ["*"], http: [{route: [{destination: {host: app-N}}]}]}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: app-N, namespace: apps}
+spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server-N}, maxReplicas: 4}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: app-N, namespace: apps}
+spec:
+  podSelector: {matchLabels: {app: app-N}}
+  policyTypes: [Egress]
+  egress: [{ports: [{port: 8080}]}]
+"""
+
+
 WAITS = """\
       initContainers:
       - {name: wait, image: busybox, command: [sh, -c, "until nc -z app-NEXT 80; do sleep 1; done"]}
@@ -152,3 +228,11 @@ def test_many_applications_that_share_a_label() -> None:
     work(1, shared, files=False)
     least, most = work(FEW, shared, files=False), work(MANY, shared, files=False)
     assert math.log(most / least) / math.log(MANY / FEW) <= STEEPEST_OF_SHARED, (least, most)
+
+
+def test_many_applications_with_a_gateway_each() -> None:
+    without = "\n---\n".join(each for each in EXPOSED.split("\n---\n") if "gateway" not in each)
+    for application in (EXPOSED, without):  # with kinds of operators, and without
+        work(1, application, files=False)
+        least, most = work(FEW, application, files=False), work(MANY, application, files=False)
+        assert math.log(most / least) / math.log(MANY / FEW) <= STEEPEST_OF_ALONE, (least, most)
