@@ -31,6 +31,7 @@ class Mesh(Model):
     namespace_labels: tuple[str, ...] = Field(description="labels of a namespace whose pods get its proxy")
     namespace_annotations: tuple[str, ...] = Field((), description="annotations of such a namespace")
     unless: tuple[str, ...] = Field(description="labels or annotations of pods that get none")
+    also: tuple[str, ...] = Field((), description="labels of pods that may get it, by the mesh's revision")
     native: tuple[str, ...] = Field(description="annotations with which the proxy is a native sidecar")
     bypass: tuple[str, ...] = Field(description="annotations with which some connections avoid the proxy")
     no_rewrite: str = Field("", description="annotation that leaves HTTP probes as they are")
@@ -204,13 +205,16 @@ def not_injected(target: Target, facts: Facts) -> Findings:
             key, _, value = next((e for e in asked if _has(own, (e,))), "").partition("=")
             wrong = value in ("false", "disabled")
             named = not (mesh.namespace_labels or mesh.namespace_annotations)
-            if key and key not in pods and wrong is (added_to(template, facts) is mesh):
+            known = named or facts.namespace_labels() is not None  # a namespace may add it, too
+            if not key or key in pods or not known or _has(pods, mesh.also):
+                key = ""
+            if key and wrong is (added_to(template, facts) is mesh):
                 yield Finding(
                     f"metadata.{'annotations' if key in metadata.annotations else 'labels'}[{key}]",
                     f"The webhook of {mesh.name} reads {key} from pods. It is on the {target.kind.kind} but "
                     f"not on its pods, so they get {'its' if wrong else 'no'} {mesh.sidecar}.",
                     f"Move it to {template.metadata_path}.",
-                    Certainty.CERTAIN if named or facts.namespace_labels() is not None else Certainty.LIKELY,
+                    Certainty.CERTAIN if named or wrong else Certainty.LIKELY,
                 )
             volume = _volume_of(mesh.driver, template, facts) if mesh.driver else None
             if volume is not None and not _has(pods, mesh.annotations):
