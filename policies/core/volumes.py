@@ -36,7 +36,6 @@ class Disk(Model):
     """An entry of `disks.yaml`: a provisioner whose volumes one node mounts at a time."""
 
     provisioner: str
-    classes: tuple[str, ...] = Field((), description="names of StorageClasses that its provider makes")
     zonal: bool = Field(False, description="whether a volume belongs to one zone")
     source: str
 
@@ -65,11 +64,14 @@ def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:
 
 
 def disk_of(claim: PersistentVolumeClaim, facts: Facts) -> Disk | None:
-    """The provisioner of disks that makes a claim's volume; None if it is another one, or unknown."""
-    storage, name = class_of(claim, facts), claim.spec.storage_class_name
-    if storage is not None:
-        return next((each for each in disks() if each.provisioner == storage.provisioner), None)
-    return next((each for each in disks() if name in each.classes), None)
+    """The provisioner of disks that makes a claim's volume; None if it is another one, or unknown: a class of
+    a provider's name may be one of other disks, or of files. Clusters may each have a class of a name."""
+    storage, classes = class_of(claim, facts), facts.cluster_objects(StorageClass)
+    if storage is None or classes is None:
+        return None
+    if any(each.provisioner != storage.provisioner for each in classes.all_named(storage.name)):
+        return None
+    return next((each for each in disks() if each.provisioner == storage.provisioner), None)
 
 
 def waits_for_a_pod(claim: PersistentVolumeClaim, facts: Facts) -> bool:

@@ -118,7 +118,7 @@ def _too_many(claim: PersistentVolumeClaim, facts: Facts) -> str:
     if _MANY not in spec.access_modes or spec.volume_mode == "Block" or volume_of(claim, facts) is not None:
         return ""
     disk, storage = disk_of(claim, facts), class_of(claim, facts)
-    name = storage.name if storage is not None else spec.storage_class_name
+    name = "" if storage is None else storage.name
     if disk is None or any(
         each.spec.storage_class_name == name and _MANY in each.spec.access_modes
         for each in facts.cluster_objects(PersistentVolume) or ()
