@@ -49,9 +49,7 @@ def check(target: Target, facts: Facts) -> Findings:
             yield from _without_names(template, selecting_policies, cluster, facts)
 
 
-def _policies(
-    cluster: WholeObjects, namespace: str
-) -> dict[tuple[str, str] | None, list[NetworkPolicy]]:
+def _policies(cluster: WholeObjects, namespace: str) -> dict[tuple[str, str] | None, list[NetworkPolicy]]:
     """The policies by one of the labels that they select; None: without one."""
     found: dict[tuple[str, str] | None, list[NetworkPolicy]] = {}
     if not others_may_admit(cluster, namespace):

@@ -200,9 +200,7 @@ def _of_ingresses(whole: WholeObjects) -> Iterator[_Found]:
 def _serves_all(workload: Json) -> bool:
     """Whether a controller serves Ingresses without a class, as ingress-nginx does on kind."""
     containers = maps(workload, "spec", "template", "spec", "containers")
-    return any(
-        argument.startswith(_EVERY_CLASS) for each in containers for argument in strings(each, "args")
-    )
+    return any(argument.startswith(_EVERY_CLASS) for each in containers for argument in strings(each, "args"))
 
 
 RULE = rule(__name__, check, SERVING)

@@ -154,7 +154,11 @@ def _is_made(name: str, namespace: str, whole: WholeObjects) -> bool:
 @table
 def _operated() -> tuple[GroupKind, ...]:
     """Kinds of operators that create workloads."""
-    return tuple(each.gk for each in known_workloads() if each.gk.group not in ("", "apps", "batch") and each.gk not in SERVING)
+    return tuple(
+        each.gk
+        for each in known_workloads()
+        if each.gk.group not in ("", "apps", "batch") and each.gk not in SERVING
+    )
 
 
 def _of_ray(target: Target) -> Findings:
