@@ -24,6 +24,24 @@ from policies.kube.objects.services import InferencePool, Ingress, Route, Servic
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Container
 
+_SWITCHED: Final = frozenset(
+    {
+        "role",
+        "leader",
+        "primary",
+        "master",
+        "active",
+        "version",
+        "color",
+        "colour",
+        "slot",
+        "track",
+        "revision",
+    }
+)
+"""Words of labels that a program sets on running pods, as Patroni does, or of which a Service selects one
+value after another, as pipelines with two colours let it."""
+_WORD: Final = re.compile(r"[a-z0-9]+", re.ASCII)
 _MAX_SERVICES: Final = 32
 """Services of one pod that are compared with all workloads; further ones are undecided."""
 
@@ -197,7 +215,11 @@ def unlike_its_own(target: Target, labels: Mapping[str, str], facts: Facts) -> t
         return None
     asked = service.spec.selector.items()
     key = next((key for key, value in asked if labels.get(key, value) != value), None)
-    if key is None or _has_variants(target, workloads):
+    if (
+        key is None
+        or not _SWITCHED.isdisjoint(_WORD.findall(key.lower()))
+        or _has_variants(target, workloads)
+    ):
         return None
     others = chain(
         selected_workloads(service, workloads),
