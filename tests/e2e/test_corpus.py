@@ -84,10 +84,9 @@ WARNED = {
             ("service.deepseek", "RayService/deepseek-r1"),
         )
     ),
-    ("ray-job.pytorch-image-classifier.yaml", "RayJob/pytorch-image-classifier-", "field-misplaced"),
 }
-"""Jobs whose cluster stays after the end, clusters of several workers with accelerators that all restart if
-their head does, and a worker with another Python than its head."""
+"""Jobs whose cluster stays after the end, and clusters of several workers with accelerators that all
+restart if their head does."""
 
 
 def test_the_samples_get_only_true_warnings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ OTHERWISE: Final = {
     for incident in (
         "training/volcano-rolling-update-waits-for-its-group",  # Volcano knows no Rollouts
         "servers/onyx-autoscaler-names-no-deployment",  # a Deployment is no Rollout
-        "servers/zenml-service-selects-a-label-that-users-overwrite",  # so may its other pods
         # The sidecar may listen on the port.
         "servers/endpoint-picker-drops-a-remapped-port",
         "servers/llama-server-of-kubeswap-listens-on-loopback",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.kube.objects.metadata import IntOrString, LabelSelector, Object, ObjectReference, Part
+from policies.kube.objects.metadata import EMPTY, IntOrString, LabelSelector, Object, ObjectReference, Part
 from policies.kube.objects.pods import PodTemplateSpec
 from policies.kube.objects.storage import PersistentVolumeClaim
 
@@ -86,20 +86,44 @@ class TrafficRouting(Part):
     """Only whether there is one."""
 
 
+class PodTemplateMetadata(Part):
+    """Labels that a Rollout gives pods of one revision."""
+
+    labels: Mapping[str, str] = EMPTY
+
+
+class Experiment(Part):
+    """Only whether there is one: its pods may have labels of their own."""
+
+
+class CanaryStep(Part):
+    experiment: Experiment | None = None
+
+
 class CanaryStrategy(RollingUpdateSteps):
     traffic_routing: TrafficRouting | None = None
     dynamic_stable_scale: bool = False
+    canary_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    stable_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    steps: tuple[CanaryStep, ...] = ()
 
 
 class BlueGreenStrategy(Part):
-    """Only whether there is one."""
+    preview_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    active_metadata: PodTemplateMetadata = PodTemplateMetadata()
 
 
 class RolloutStrategy(Part):
-    """The `strategy` of a Rollout, without its steps."""
-
     canary: CanaryStrategy | None = None
     blue_green: BlueGreenStrategy | None = None
+
+    @property
+    def relabels(self) -> bool:
+        """Whether pods may have other labels than those of the template."""
+        canary, blue_green = self.canary or CanaryStrategy(), self.blue_green or BlueGreenStrategy()
+        of_canary = (canary.canary_metadata, canary.stable_metadata)
+        given = (*of_canary, blue_green.preview_metadata, blue_green.active_metadata)
+        return any(each.labels for each in given) or any(each.experiment is not None for each in canary.steps)
 
 
 class RolloutSpec(ProgressingSpec):

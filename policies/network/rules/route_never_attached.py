@@ -8,7 +8,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.services import selecting
-from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, SERVING, GroupKind
+from policies.kube.group_kinds import DAEMON_SET, SERVING, GroupKind
 from policies.kube.json import Json, mapping, maps, strings, text
 
 _API: Final = "gateway.networking.k8s.io"
@@ -176,7 +176,7 @@ def _of_ingresses(whole: WholeObjects) -> Iterator[_Found]:
         for each in classes
     ):
         return
-    if any(map(_serves_all, (obj for kind in (DEPLOYMENT, DAEMON_SET) for obj in whole.every(kind, None)))):
+    if any(map(_serves_all, (obj for kind in (*SERVING, DAEMON_SET) for obj in whole.every(kind, None)))):
         return
     for ingress in whole.every(_INGRESS, None):
         annotations = mapping(ingress, "metadata", "annotations")

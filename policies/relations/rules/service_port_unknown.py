@@ -16,7 +16,7 @@ from policies.kube.group_kinds import LEADER_WORKER_SET, ROLLOUT, SERVICE, SERVI
 from policies.kube.names import listed
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
-from policies.kube.objects.workloads import Replicated
+from policies.kube.objects.workloads import Replicated, Rollout
 from policies.kube.pods import Container, Role
 from policies.probes.endpoints import listen_everywhere
 from policies.probes.health import listens_on_loopback, served_port
@@ -104,8 +104,8 @@ def _by_route(target: Target, template: PodTemplate, facts: Facts) -> Findings:
 
 def _by_label(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     """A finding about a Service of the workload's name that selects other labels than its pods have."""
-    if target.kind == ROLLOUT:
-        return  # its canaries and experiments may have other labels
+    if target.kind == ROLLOUT and target.read(Rollout).spec.strategy.relabels:
+        return
     labels = labels_of_pods(target, template)
     found = unlike_its_own(target, labels, facts) if labels else None
     if found is not None:
