@@ -100,6 +100,7 @@ def test_the_chart_comes_changes_and_goes_while_pods_are_created(
         webhook.wait_until_it_serves()
         creates.wait(3 * RATE)
         assert [sent for sent in creates.unmutated if sent > seen] == []
+        assert creates.lost == [], "lost while the chart changed, not while it went"
         for command, *arguments in commands("$ helm uninstall"):
             if command == "helm":
                 helm.run(*arguments, timeout=PATIENCE)
