@@ -15,7 +15,16 @@ from policies.core.finding import Certainty
 from policies.core.listing import Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import DAEMON_SET, POD, SERVICE, GroupKind, kind_of
+from policies.kube.group_kinds import (
+    DAEMON_SET,
+    GRPC_ROUTE,
+    HTTP_ROUTE,
+    INGRESS,
+    POD,
+    SERVICE,
+    GroupKind,
+    kind_of,
+)
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
@@ -292,14 +301,9 @@ def _pools(cluster: WholeObjects, namespace: str) -> Iterator[InferencePool]:
     return chain.from_iterable(cluster.typed(kind, namespace, InferencePool) for kind in _POOLS)
 
 
-_INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
 _BY_ANNOTATION: Final = "use-annotation"
 """The port of backends that an annotation defines, for the AWS Load Balancer Controller (its documentation:
 guide/ingress/annotations)."""
-_ROUTES: Final = (
-    GroupKind("gateway.networking.k8s.io", "HTTPRoute"),
-    GroupKind("gateway.networking.k8s.io", "GRPCRoute"),
-)
 
 
 def asked_ports(service: str, facts: Facts) -> list[tuple[str, int | str]]:
@@ -322,14 +326,14 @@ def _asked_ports(cluster: WholeObjects, namespace: str) -> dict[str, list[tuple[
 
 
 def _of_ingresses(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int | str]]:
-    for ingress in cluster.typed(_INGRESS, namespace, Ingress):
+    for ingress in cluster.typed(INGRESS, namespace, Ingress):
         for _, service in ingress.services():
             if service.port.name != _BY_ANNOTATION:
                 yield f"Ingress {ingress.name}", service.name, service.port.number or service.port.name
 
 
 def _of_routes(cluster: WholeObjects, namespace: str) -> Iterator[tuple[str, str, int]]:
-    for kind in _ROUTES:
+    for kind in (HTTP_ROUTE, GRPC_ROUTE):
         for route in cluster.typed(kind, namespace, Route):
             for _, each in route.services():
                 if each.namespace in ("", namespace):

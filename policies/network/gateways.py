@@ -14,7 +14,7 @@ from policies.commands.durations import seconds
 from policies.core import data
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import SERVICE, GroupKind
+from policies.kube.group_kinds import GATEWAY, HTTP_ROUTE, SERVICE, GroupKind
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects import services as objects
 from policies.kube.objects.kinds import type_of
@@ -26,8 +26,6 @@ from policies.kube.quantities import bytes_or_zero, whole_number
 _CLASS: Final = "kubernetes.io/ingress.class"
 _SERVICE: Final = "Service"
 _POOL: Final = "InferencePool"
-_HTTP_ROUTE: Final = GroupKind("gateway.networking.k8s.io", "HTTPRoute")
-_GATEWAY: Final = GroupKind("gateway.networking.k8s.io", "Gateway")
 _GATEWAY_CLASS: Final = GroupKind("gateway.networking.k8s.io", "GatewayClass")
 _AI_BACKEND: Final = GroupKind("aigateway.envoyproxy.io", "AIServiceBackend")
 _BACKEND: Final = GroupKind("gateway.envoyproxy.io", "Backend")
@@ -181,11 +179,11 @@ def _targeted(target: Json, cluster: WholeObjects, namespace: str) -> Iterator[o
     kind, name = text(target, "kind"), text(target, "name")
     if kind in (_SERVICE, _POOL):
         yield objects.BackendReference(kind=kind, name=name)
-    if kind not in (_HTTP_ROUTE.kind, _GATEWAY.kind):
+    if kind not in (HTTP_ROUTE.kind, GATEWAY.kind):
         return
-    for route in cluster.typed(_HTTP_ROUTE, namespace, Route):
+    for route in cluster.typed(HTTP_ROUTE, namespace, Route):
         parents = {each.name for each in route.spec.parent_refs}
-        if route.name == name if kind == _HTTP_ROUTE.kind else name in parents:
+        if route.name == name if kind == HTTP_ROUTE.kind else name in parents:
             yield from (reference for reference, _ in _references(route))
 
 
@@ -197,7 +195,7 @@ def _class_of(route: Object) -> str:
 def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, namespace: str) -> bool:
     """Whether a route belongs to a Gateway of one of the classes."""
     for parent in route.spec.parent_refs if isinstance(route, Route) else ():
-        gateway = _known(cluster, _GATEWAY, objects.Gateway, parent.namespace or namespace, parent.name)
+        gateway = _known(cluster, GATEWAY, objects.Gateway, parent.namespace or namespace, parent.name)
         if gateway is None:
             continue
         name = gateway.spec.gateway_class_name
@@ -210,7 +208,7 @@ def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, names
 def _has_parent(route: Object, cluster: WholeObjects, namespace: str) -> bool:
     """Whether a Gateway of a route is known."""
     parents = route.spec.parent_refs if isinstance(route, Route) else ()
-    return any(cluster.named(_GATEWAY, each.namespace or namespace, each.name) for each in parents)
+    return any(cluster.named(GATEWAY, each.namespace or namespace, each.name) for each in parents)
 
 
 def _known(cluster: WholeObjects, kind: GroupKind, as_type: type[T], namespace: str, name: str) -> T | None:

@@ -197,10 +197,12 @@ _COPIES_NOTHING: Final = (*SERVING, DAEMON_SET, JOB)
 def not_injected(target: Target, facts: Facts) -> Findings:
     metadata = target.read(Object).metadata
     own = {**metadata.labels, **metadata.annotations} if target.kind in _COPIES_NOTHING else {}
+    given = []
+    for template in target.templates:
+        of_pods = template.typed.metadata
+        given.append((template, {**of_pods.labels, **of_pods.annotations}))
     for mesh in _meshes():
-        for template in target.templates:
-            of_pods = template.typed.metadata
-            pods = {**of_pods.labels, **of_pods.annotations}
+        for template, pods in given:
             asked = (*mesh.labels, *mesh.annotations, *mesh.unless) if own else ()
             key, _, value = next((e for e in asked if _has(own, (e,))), "").partition("=")
             wrong = value in ("false", "disabled")

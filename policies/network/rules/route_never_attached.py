@@ -8,16 +8,12 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.services import selecting
-from policies.kube.group_kinds import DAEMON_SET, SERVING, GroupKind
+from policies.kube.group_kinds import DAEMON_SET, GATEWAY, GRPC_ROUTE, HTTP_ROUTE, INGRESS, SERVING, GroupKind
 from policies.kube.json import Json, mapping, maps, strings, text
 
-_API: Final = "gateway.networking.k8s.io"
-_GATEWAY: Final = GroupKind(_API, "Gateway")
-_GRANT: Final = GroupKind(_API, "ReferenceGrant")
-_ROUTES: Final = tuple(GroupKind(_API, kind) for kind in ("HTTPRoute", "GRPCRoute"))
+_GRANT: Final = GroupKind("gateway.networking.k8s.io", "ReferenceGrant")
 _ISTIO_GATEWAY: Final = GroupKind("networking.istio.io", "Gateway")
 _VIRTUAL_SERVICE: Final = GroupKind("networking.istio.io", "VirtualService")
-_INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
 _INGRESS_CLASS: Final = GroupKind("networking.k8s.io", "IngressClass")
 _DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
 _OLD_CLASS: Final = "kubernetes.io/ingress.class"
@@ -75,8 +71,8 @@ def _grants(whole: WholeObjects) -> frozenset[tuple[str, str, str, str]]:
 
 def _of_routes(whole: WholeObjects) -> Iterator[_Found]:
     """Routes whose namespace is written: others may be applied to any."""
-    gateways, granted = _by_name(_GATEWAY, whole), _grants(whole)
-    for kind in _ROUTES:
+    gateways, granted = _by_name(GATEWAY, whole), _grants(whole)
+    for kind in (HTTP_ROUTE, GRPC_ROUTE):
         for route in whole.every(kind, None):
             name, own = text(route, "metadata", "name"), text(route, "metadata", "namespace")
             backends = [each for part in maps(route, "spec", "rules") for each in maps(part, "backendRefs")]
@@ -178,7 +174,7 @@ def _of_ingresses(whole: WholeObjects) -> Iterator[_Found]:
         return
     if any(map(_serves_all, (obj for kind in (*SERVING, DAEMON_SET) for obj in whole.every(kind, None)))):
         return
-    for ingress in whole.every(_INGRESS, None):
+    for ingress in whole.every(INGRESS, None):
         annotations = mapping(ingress, "metadata", "annotations")
         if text(ingress, "spec", "ingressClassName") or _OLD_CLASS in annotations:
             continue

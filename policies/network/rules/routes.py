@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.services import pools_of, selecting
-from policies.kube.group_kinds import SERVING, GroupKind
+from policies.kube.group_kinds import HTTP_ROUTE, INGRESS, SERVING
 from policies.kube.images import image_matches, repository_and_tag
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Ingress, Route
-from policies.kube.pods import Role
+from policies.kube.pods import Container, Role
 from policies.network.gateways import Backends, Routed, routed, with_body_limit
 from policies.probes.preset import AnsweredHosts
 from policies.probes.recognition import Server, release
@@ -31,15 +31,23 @@ def _limited(
     """The path of each server with a need, and the limited routes that lead to its pods. None in the webhook,
     which does not know the routes."""
     cluster = facts.whole
-    if cluster is None or target.has_controller:
+    if cluster is None:
         return
-    for template in target.templates:
+    for template, container, server, need in _in_need(target, facts, need_of):
+        limits = limits_of(cluster, facts.namespace, _backends_of(template, facts))
+        yield template.at(container), server, need, limits
+
+
+def _in_need(
+    target: Target, facts: Facts, need_of: Callable[[Server], Need | None]
+) -> Iterator[tuple[PodTemplate, Container, Server, Need]]:
+    """The servers of a workload with a need."""
+    for template in () if target.has_controller else target.templates:
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
             need = None if server is None else need_of(server)
             if server is not None and need is not None:
-                limits = limits_of(cluster, facts.namespace, _backends_of(template, facts))
-                yield template.at(container), server, need, limits
+                yield template, container, server, need
 
 
 def _backends_of(template: PodTemplate, facts: Facts) -> Backends:
@@ -101,8 +109,6 @@ def _sized(size: int) -> str:
 
 # --- host-refused --------------------------------------------------------------------------------
 
-_INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
-_HTTP_ROUTE: Final = GroupKind("gateway.networking.k8s.io", "HTTPRoute")
 _REWRITES: Final = ("vhost", "host", "host-header", "passhostheader")
 """The ends of annotations with which a gateway asks for another host."""
 _MAY_REWRITE: Final = ("snippet", "middleware", "plugins", "headers")
@@ -113,27 +119,27 @@ _FILTERS: Final = ("urlRewrite", "requestHeaderModifier", "extensionRef")
 
 def refused_hosts(target: Target, facts: Facts) -> Findings:
     cluster = facts.whole
-    if cluster is None or target.has_controller:
+    if cluster is None:
         return
-    for template in target.templates:
-        for container in template.containers(Role.MAIN):
-            server = recognised(container, facts)
-            answered = None if server is None else server.preset.answered_hosts
-            if server is None or answered is None or not _refuses_hosts(server, container.image, answered):
+    for template, container, server, answered in _in_need(target, facts, _answered_hosts):
+        services = list(selecting(template.typed.metadata.labels, facts))
+        if not _refuses_hosts(server, container.image, answered) or any(map(_asks_for_another, services)):
+            continue
+        names = frozenset(each.name for each in services)
+        for route, host in _hosts(cluster, facts.namespace, names):
+            if any(fnmatchcase(host, known) for known in answered.known):
                 continue
-            services = _backends_of(template, facts).services
-            if any(_asks_for_another(each) for each in selecting(template.typed.metadata.labels, facts)):
-                continue
-            for route, host in _hosts(cluster, facts.namespace, services):
-                if any(fnmatchcase(host, known) for known in answered.known):
-                    continue
-                yield Finding(
-                    template.at(container),
-                    f"{route} sends requests for {host} to {server.name}, which from {answered.since} on "
-                    "refuses those for hosts that it doesn't know, with status 403.",
-                    f"Name the host in {answered.flags[0]}, with those of clients in the cluster.",
-                )
-                break
+            yield Finding(
+                template.at(container),
+                f"{route} sends requests for {host} to {server.name}, which from {answered.since} on "
+                "refuses those for hosts that it doesn't know, with status 403.",
+                f"Name the host in {answered.flags[0]}, with those of clients in the cluster.",
+            )
+            break
+
+
+def _answered_hosts(server: Server) -> AnsweredHosts | None:
+    return server.preset.answered_hosts
 
 
 def _refuses_hosts(server: Server, image: str, answered: AnsweredHosts) -> bool:
@@ -154,13 +160,13 @@ def _asks_for_another(obj: Object) -> bool:
 
 def _hosts(cluster: WholeObjects, namespace: str, services: frozenset[str]) -> Iterator[tuple[str, str]]:
     """The Ingresses and HTTPRoutes in front of Services, each with a host that it passes on."""
-    for ingress in cluster.typed(_INGRESS, namespace, Ingress):
+    for ingress in cluster.typed(INGRESS, namespace, Ingress):
         if _asks_for_another(ingress):
             continue
         for part in ingress.spec.rules:
             if part.host and any(path.backend.service.name in services for path in part.http.paths):
                 yield f"Ingress {ingress.name}", part.host
-    for obj in cluster.every(_HTTP_ROUTE, namespace):
+    for obj in cluster.every(HTTP_ROUTE, namespace):
         route = readable(obj, Route)
         spec = str(obj.get("spec"))
         if route is None or any(each in spec for each in _FILTERS):
