@@ -130,7 +130,7 @@ e2e-operators: $(SYNCED) ## the end-to-end tests with real operators; CI runs th
 
 .PHONY: apiserver
 apiserver: binaries # two processes, each with a control plane: the tests mostly wait
-	@$(BIN)/pytest -m "e2e and not operators" -n 2 --dist loadfile -q $(ARGS)
+	@$(BIN)/pytest -m "e2e and not operators and not scheduled" -n 2 --dist loadfile -q $(ARGS)
 
 # Two processes, each in the namespaces of a node. In the order of their names, the files that use most of the CPU
 # run next to those that mostly wait.
@@ -138,8 +138,13 @@ ON_TWO_NODES := --tx '2*popen//python=$(BIN)/python -m tests.e2e.node $(BIN)/pyt
   --dist loadfile --no-loadscope-reorder
 
 .PHONY: realnode
-realnode: binaries images ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages; ARGS="-m scheduled": those that CI has no time for)
+realnode: binaries images ## the end-to-end tests on a real node (needs root, cgroup v1 and Debian's packages)
 	@$(BIN)/pytest -m "realnode and not scheduled" -q tests/realnode $(ON_TWO_NODES) $(ARGS)
+
+.PHONY: scheduled
+scheduled: binaries images ## the end-to-end tests that CI has no time for: an hour (needs what realnode needs)
+	@$(BIN)/pytest -m "e2e and scheduled" -q $(ARGS)
+	@$(BIN)/pytest -m "realnode and scheduled" -q tests/realnode $(ON_TWO_NODES) $(ARGS)
 
 .PHONY: evidence
 evidence: binaries images ## write docs/evidence.md from a run on a real node

@@ -67,6 +67,7 @@ def each_has(wanted: int, names: Iterable[str]) -> Callable[[Mapping[Group, Obse
     return lambda seen: all(len(seen[group].live) == wanted for group in workers(names))
 
 
+@pytest.mark.scheduled
 @pytest.mark.parametrize("release", [OLD, MIDDLE])
 def test_too_many_are_created_and_some_deleted_without_the_webhook(
     api: Api, control_plane: ControlPlane, proxy: WatchProxy, token: str, namespace: str, release: str
@@ -157,6 +158,7 @@ def test_kuberay_1_0_creates_exactly_the_wanted_pods_with_the_webhook(
     assert refused > 0
 
 
+@pytest.mark.scheduled
 def test_the_newest_kuberay_creates_again_what_it_forgot_without_the_webhook(
     api: Api, control_plane: ControlPlane, proxy: WatchProxy, token: str, namespace: str
 ) -> None:
@@ -330,7 +332,9 @@ def delete_from_a_frozen_list(
 
 
 @pytest.mark.parametrize("release", [GATED, NEW])
-@pytest.mark.parametrize("webhook", [True, False], ids=["webhook", "without"])
+@pytest.mark.parametrize(
+    "webhook", [True, pytest.param(False, marks=pytest.mark.scheduled)], ids=["webhook", "without"]
+)
 @pytest.mark.usefixtures("chassis")
 def test_an_operator_on_a_frozen_list_deletes_no_replacement(
     api: Api, control_plane: ControlPlane, proxy: WatchProxy, namespace: str, webhook: bool, release: str

@@ -64,7 +64,12 @@ E2E = pytest.mark.e2e
 
 
 @pytest.mark.parametrize(
-    "count", [101, pytest.param(1000, marks=E2E, id="1000"), pytest.param(5000, marks=E2E, id="5000")]
+    "count",
+    [
+        101,
+        pytest.param(1000, marks=E2E, id="1000"),
+        pytest.param(5000, marks=[E2E, pytest.mark.scheduled], id="5000"),
+    ],
 )
 async def test_many_models_at_the_start(world: World, count: int) -> None:
     world.set(num_workers=8, resync=600.0, server_poll=1.0)
