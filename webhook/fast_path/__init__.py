@@ -1,7 +1,7 @@
 """The fast path: repeated requests are answered without aiohttp, JSON and the engine.
 
 Law: it changes no answer. It can be switched off (`--fast-path=off`, `fastPath: false` in webhook.yaml) and
-deleted: only `webhook.server.worker` imports it, if it exists. A test deletes it; another compares its
+deleted: only `webhook.server.assembly` imports it, if it exists. A test deletes it; another compares its
 answers with the engine's (`tests.differential`).
 
 `Memo.answer` answers a request and remembers the answer; `Memo.recall` finds the answer to a body by its

@@ -4,6 +4,7 @@
 |---|---|
 | how `chassis serve` starts | `main`, with its flags in `server_flags` |
 | which process watches which | `supervisor`, `worker`, `shared_memory` |
+| which parts a worker has, and which needs which | `assembly` |
 | how connections and bodies are limited | `connections`, `bodies` |
 | how a request becomes an answer | `http`, `reviews`, `endpoints` |
 | how requests in flight end before a replica stops | `worker`, by the drain of `http` |

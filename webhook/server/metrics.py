@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from sys import getsizeof
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -82,8 +82,134 @@ def flush(pending: list[Tally]) -> None:
         pending.pop().flush()
 
 
+M = TypeVar("M")
+
+
+class _Made(Generic[M]):
+    """A row of the table in `Metrics`. Each instance has the metric itself as its attribute of that name."""
+
+    def __init__(
+        self, kind: Callable[..., M], name: str, text: str, labels: Sequence[str] = (), **options: object
+    ) -> None:
+        self.make = partial(kind, name, text, labels, **options)
+
+    def __get__(self, metrics: Metrics, owner: type[Metrics]) -> M:
+        # It tells the type checker what the attribute of an instance is, which comes before this one.
+        raise AttributeError("only an instance of Metrics has metrics")
+
+
 class Metrics:
     """The metrics of one process, in a registry of their own."""
+
+    requests = _Made(
+        Counter,
+        "chassis_admission_requests",
+        "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
+        "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: "
+        "admitted without being read, because it has ended a worker before or has too many values)",
+        ("endpoint", "outcome", "kind"),
+    )
+    seconds = _Made(
+        Histogram,
+        "chassis_admission_seconds",
+        "Time from the first byte of a review to its answer",
+        ("endpoint",),
+        buckets=LATENCY_BUCKETS,
+    )
+    in_flight = _Made(
+        Gauge, "chassis_admission_in_flight", "Reviews being answered", multiprocess_mode="livesum"
+    )
+    refused = _Made(
+        Counter,
+        "chassis_refused",
+        "Connections and bodies refused before they became a review: no-handshake, no-http, slow-head, "
+        "slow-body, no-room (other bodies took the memory), too-many-connections, answer-not-taken, "
+        "not-accepted (no descriptor was free)",
+        ("reason",),
+    )
+    mutations = _Made(
+        Counter,
+        "chassis_mutations",
+        "Objects that a policy changed (mode enforce), or would change (warn, audit)",
+        ("policy", "mode"),
+    )
+    findings = _Made(
+        Counter,
+        "chassis_findings",
+        "Findings of a rule or policy by the mode in which they were answered",
+        ("rule", "mode"),
+    )
+    namespaces = _Made(
+        Counter,
+        "chassis_namespace_findings",
+        "Findings by the namespace of the object; namespaces after the first hundred count as other",
+        ("namespace", "mode"),
+    )
+    not_read = _Made(
+        Counter,
+        "chassis_not_reviewed",
+        "Objects whose pods may not have been read, by how much was read: partly reviewed or not "
+        "reviewed; unknown kinds after the first hundred count as other",
+        ("kind", "reading"),
+    )
+    exemptions = _Made(Counter, "chassis_exemptions", "Findings that an exemption let pass", ("rule",))
+    errors = _Made(
+        Counter,
+        "chassis_policy_errors",
+        "Policies and rules that raised an error and were left out of a decision",
+        ("policy",),
+    )
+    _memo = _Made(
+        Counter,
+        "chassis_memo",
+        "Reviews answered from the memo of decisions (hit) and decided by the engine (miss); "
+        "answers removed to make room (evicted)",
+        ("outcome",),
+    )
+    policy_valid = _Made(
+        Gauge,
+        "chassis_policy_valid",
+        "1 while the policy that was read last is in force, 0 after an invalid edit",
+        multiprocess_mode="livemin",
+    )
+    policy_loaded = _Made(
+        Gauge,
+        "chassis_policy_loaded_timestamp_seconds",
+        "When the policy in force was loaded",
+        multiprocess_mode="livemax",
+    )
+    policy_info = _Made(
+        Gauge,
+        "chassis_policy_info",
+        "1 for the policy in force; equal digests mean that replicas agree",
+        ("digest", "profile"),
+        multiprocess_mode="livemax",
+    )
+    certificate_expiry = _Made(
+        Gauge,
+        "chassis_certificate_expiry_timestamp_seconds",
+        "When the serving certificate expires",
+        multiprocess_mode="livemin",
+    )
+    facts_synced = _Made(
+        Gauge,
+        "chassis_facts_synced",
+        "1 while policies and rules know a resource of the cluster",
+        ("resource",),
+        multiprocess_mode="livemin",
+    )
+    facts_skipped = _Made(
+        Counter,
+        "chassis_facts_skipped_total",
+        "Objects of the cluster that were left out because a value has the wrong type",
+        ("resource",),
+    )
+    oldest_kubelet = _Made(
+        Gauge,
+        "chassis_oldest_kubelet_minor",
+        "Minor version of the oldest kubelet, 0 while unknown; features that it lacks aren't injected",
+        multiprocess_mode="livemostrecent",
+    )
 
     def __init__(
         self,
@@ -107,109 +233,15 @@ class Metrics:
         # The first one has no metrics of its own: it brings the counters up to date before they are read.
         for collector in (_Collected(self._flush), *self._common):
             self.registry.register(collector)
-        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        for attribute, row in vars(Metrics).items():
+            if isinstance(row, _Made):
+                vars(self)[attribute] = row.make(registry=self.registry)
         self._children: dict[tuple[Counter, tuple[str, ...]], Counter] = {}
-        self.requests = counter(
-            "chassis_admission_requests",
-            "Admission reviews answered; outcome is allowed, changed, warned, denied, failed, rejected or "
-            "undecidable (rejected: not a review that can be answered, see the HTTP status; undecidable: "
-            "admitted without being read, because it has ended a worker before or has too many values)",
-            ("endpoint", "outcome", "kind"),
-        )
-        self.seconds = Histogram(
-            "chassis_admission_seconds",
-            "Time from the first byte of a review to its answer",
-            ("endpoint",),
-            buckets=LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self.in_flight = gauge(
-            "chassis_admission_in_flight",
-            "Reviews being answered",
-            multiprocess_mode="livesum",
-        )
-        self.refused = counter(
-            "chassis_refused",
-            "Connections and bodies refused before they became a review: no-handshake, no-http, slow-head, "
-            "slow-body, no-room (other bodies took the memory), too-many-connections, answer-not-taken, "
-            "not-accepted (no descriptor was free)",
-            ("reason",),
-        )
-        self.mutations = counter(
-            "chassis_mutations",
-            "Objects that a policy changed (mode enforce), or would change (warn, audit)",
-            ("policy", "mode"),
-        )
-        self.findings = counter(
-            "chassis_findings",
-            "Findings of a rule or policy by the mode in which they were answered",
-            ("rule", "mode"),
-        )
-        self.namespaces = counter(
-            "chassis_namespace_findings",
-            "Findings by the namespace of the object; namespaces after the first hundred count as other",
-            ("namespace", "mode"),
-        )
         self._namespaces: set[str] = set()
-        self.not_read = counter(
-            "chassis_not_reviewed",
-            "Objects whose pods may not have been read, by how much was read: partly reviewed or not "
-            "reviewed; unknown kinds after the first hundred count as other",
-            ("kind", "reading"),
-        )
         self._unread_kinds: set[str] = set()
-        self.exemptions = counter("chassis_exemptions", "Findings that an exemption let pass", ("rule",))
-        self.errors = counter(
-            "chassis_policy_errors",
-            "Policies and rules that raised an error and were left out of a decision",
-            ("policy",),
-        )
-        self._memo = counter(
-            "chassis_memo",
-            "Reviews answered from the memo of decisions (hit) and decided by the engine (miss); "
-            "answers removed to make room (evicted)",
-            ("outcome",),
-        )
         self._memo_tallies = {
             each: self.tally([self._memo.labels(each)]) for each in ("hit", "miss", "evicted")
         }
-        self.policy_valid = gauge(
-            "chassis_policy_valid",
-            "1 while the policy that was read last is in force, 0 after an invalid edit",
-            multiprocess_mode="livemin",
-        )
-        self.policy_loaded = gauge(
-            "chassis_policy_loaded_timestamp_seconds",
-            "When the policy in force was loaded",
-            multiprocess_mode="livemax",
-        )
-        self.policy_info = gauge(
-            "chassis_policy_info",
-            "1 for the policy in force; equal digests mean that replicas agree",
-            ("digest", "profile"),
-            multiprocess_mode="livemax",
-        )
-        self.certificate_expiry = gauge(
-            "chassis_certificate_expiry_timestamp_seconds",
-            "When the serving certificate expires",
-            multiprocess_mode="livemin",
-        )
-        self.facts_synced = gauge(
-            "chassis_facts_synced",
-            "1 while policies and rules know a resource of the cluster",
-            ("resource",),
-            multiprocess_mode="livemin",
-        )
-        self.facts_skipped = counter(
-            "chassis_facts_skipped_total",
-            "Objects of the cluster that were left out because a value has the wrong type",
-            ("resource",),
-        )
-        self.oldest_kubelet = gauge(
-            "chassis_oldest_kubelet_minor",
-            "Minor version of the oldest kubelet, 0 while unknown; features that it lacks aren't injected",
-            multiprocess_mode="livemostrecent",
-        )
 
     def request(self, endpoint: str, outcome: str, kind: str) -> None:
         """Count an answered review."""

@@ -21,7 +21,7 @@ from webhook import fast_path
 from webhook.admission.envelope import parse
 from webhook.admission.messages import Recalled
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo
-from webhook.server import endpoints, log, reviews, worker
+from webhook.server import assembly, endpoints, log, reviews
 from webhook.server import http as server
 from webhook.server import server_flags as serve
 from webhook.server.connections import FastPath
@@ -169,7 +169,7 @@ async def test_a_bug_costs_no_answer(failing: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_memo_has_the_bytes_of_the_flag() -> None:
-    assert flags("--self-signed").memo * worker.MIB == DEFAULT_BYTES
+    assert flags("--self-signed").memo * assembly.MIB == DEFAULT_BYTES
 
 
 # --- the log -------------------------------------------------------------------------------------------
@@ -243,4 +243,4 @@ async def test_the_policy_switches_the_fast_path_off_and_on() -> None:
 @pytest.mark.parametrize("off", [False, True])
 def test_the_flag_decides_whether_the_package_is_loaded(off: bool) -> None:
     options = serve.options_of(flags("--self-signed", *(["--fast-path=off"] if off else [])))
-    assert (worker._fast_path(options) is None) is off
+    assert (assembly._fast_path(options) is None) is off
