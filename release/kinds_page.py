@@ -1,5 +1,5 @@
 """The page of the kinds: how much of each is read, what is known about its retries and ends, and which of
-that was tried with its own controller. From workloads.yaml and lives.yaml."""
+that was tried with its own controller. From workloads.yaml and lifecycles.yaml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from policies.core.lives import Life, known_lives
+from policies.core.lifecycles import Lifecycle, known_lifecycles
 from policies.core.workloads import Workload, known_without_pods, known_workloads
 from release.generated import table_row
 
@@ -65,7 +65,7 @@ def _table(kinds: list[Workload], *, unread: bool) -> Iterator[str]:
     yield table_row(*heads)
     yield "|---" * len(heads) + "|"
     for kind in kinds:
-        lives = known_lives().get(kind.gk, ())
+        lives = known_lifecycles().get(kind.gk, ())
         reasons = dict.fromkeys(f"`{each.path}`: {each.why}" for each in kind.unread)
         yield table_row(
             kind.kind,
@@ -101,7 +101,7 @@ def _tried() -> Iterator[str]:
     yield "Each experiment compares the retries, evictions and ends of the table with the controller's.\n"
     yield table_row("kind", "release", "experiment", "what else it showed")
     yield "|---|---|---|---|"
-    lives = [life for each in known_lives().values() for life in each if life.tried is not None]
+    lives = [life for each in known_lifecycles().values() for life in each if life.tried is not None]
     for life in sorted(lives, key=lambda each: (each.api_group, each.kind)):
         tried = life.tried
         if tried is not None:
@@ -109,6 +109,6 @@ def _tried() -> Iterator[str]:
             yield table_row(_name(life), tried.release, f"`{tried.by}`, {tried.when}", shows)
 
 
-def _name(life: Life) -> str:
+def _name(life: Lifecycle) -> str:
     versions = f" ({', '.join(life.api_versions)})" if life.api_versions else ""
     return f"{life.kind}{versions}"

@@ -16,9 +16,9 @@ from policies.containers.programs import joins_ray, launch_of, started
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
-from policies.probes.life import Factor, Parallelism
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
+from policies.probes.server_facts import Factor, Parallelism
 
 MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""

@@ -10,7 +10,7 @@
 | what it reports | `finding`, with its mode |
 | why a field is added | `reasons` |
 | what can be set | `settings`, `annotations`; `pydantic_models` checks what users write |
-| how a kind's pods start and end | `lives` |
+| how a kind's pods start and end | `lifecycles`, with which `runs` reads objects |
 | which kinds have pods, and where | `workloads`, `shapes`, `composing`; the rest: `coverage` |
 | how tables of facts are loaded | `data` |
 | where stores keep their data | `data_directories` |

@@ -9,8 +9,8 @@ from policies.core.annotations import RETRYABLE_EXIT_CODES
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.lives import runs_in
 from policies.core.reasons import UNREAD, Reasons, in_words
+from policies.core.runs import runs_in
 from policies.jobs.jobs import (
     JobRetries,
     PlacedJobSpec,

@@ -14,7 +14,7 @@ from policies.containers.programs import programs
 from policies.core import data
 from policies.core.annotations import TRAINING
 from policies.core.facts import Facts
-from policies.core.lives import run_of, runs_in
+from policies.core.runs import run_of, runs_in
 from policies.core.settings import Duration, Field, Model, Settings
 from policies.core.target import Target
 from policies.kube.field_paths import field_path

@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from policies.core.lives import Run
+from policies.core.runs import Run
 from policies.kube.quantities import parse_duration
 
 _DAY: Final = 24 * 60

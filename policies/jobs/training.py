@@ -16,8 +16,8 @@ from policies.containers.idle import programs_of
 from policies.containers.programs import programs
 from policies.core import data
 from policies.core.facts import Facts
-from policies.core.lives import PodRole as LifeRole
-from policies.core.lives import known_lives
+from policies.core.lifecycles import PodRole as LifecycleRole
+from policies.core.lifecycles import known_lifecycles
 from policies.core.pod_view import PodView
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
@@ -106,26 +106,28 @@ def runs_training(view: PodView) -> bool:
 @cache
 def training_kinds() -> frozenset[GroupKind]:
     """The kinds whose pods train by their kind."""
-    return frozenset(life.gk for lives in known_lives().values() for life in lives if life.trains)
+    return frozenset(life.gk for lives in known_lifecycles().values() for life in lives if life.trains)
 
 
 @cache
 def _training_labels() -> tuple[str, ...]:
-    every = (life.labels for lives in known_lives().values() for life in lives if life.trains)
+    every = (life.labels for lives in known_lifecycles().values() for life in lives if life.trains)
     return tuple(dict.fromkeys(label for labels in every for label in labels))
 
 
 @cache
 def _irreplaceable_containers() -> frozenset[str]:
-    roles: list[LifeRole] = [r for lives in known_lives().values() for life in lives for r in life.roles]
+    roles: list[LifecycleRole] = [
+        r for lives in known_lifecycles().values() for life in lives for r in life.roles
+    ]
     return frozenset(role.container for role in roles if role.irreplaceable and role.container)
 
 
 @cache
-def _states() -> Mapping[tuple[str, str], tuple[str, LifeRole]]:
+def _states() -> Mapping[tuple[str, str], tuple[str, LifecycleRole]]:
     """By label: the kind, and its role that has the only state of a cluster."""
-    found: dict[tuple[str, str], tuple[str, LifeRole]] = {}
-    for life in (life for lives in known_lives().values() for life in lives):
+    found: dict[tuple[str, str], tuple[str, LifecycleRole]] = {}
+    for life in (life for lives in known_lifecycles().values() for life in lives):
         for role in life.roles:
             if role.irreplaceable and role.label:
                 key, _, value = role.label.partition("=")

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from policies.core import data
 from policies.core.settings import Duration, Field, Model
 from policies.kube.images import glob_matches
-from policies.probes.life import (
+from policies.probes.server_facts import (
     Busy,
     Example,
     FixedGroup,

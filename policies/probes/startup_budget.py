@@ -29,10 +29,10 @@ from policies.kube.names import shortened
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import Pod, Volume
 from policies.kube.pods import Container, Role
-from policies.probes.life import SlowStart
 from policies.probes.model_sizes import heaviest
 from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
+from policies.probes.server_facts import SlowStart
 from policies.probes.serving import serving_containers
 from policies.probes.standard_probes_settings import Learning, StandardProbes
 from puller import model_config as model_spec

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from policies.core.facts import Facts, WholeObjects
 from policies.core.listing import Listing
-from policies.core.lives import run_of
 from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
+from policies.core.runs import run_of
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import LEADER_WORKER_SET, REPLICA_SET, SERVING

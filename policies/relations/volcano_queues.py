@@ -18,7 +18,8 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target
 from policies.core.facts import WholeObjects
-from policies.core.lives import Gang, Run, runs_in
+from policies.core.lifecycles import Gang
+from policies.core.runs import Run, runs_in
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, mapping, text
 from policies.kube.quantities import parse_quantity

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of
 from policies.core.facts import Facts
-from policies.core.lives import role_of, runs_in
+from policies.core.runs import role_of, runs_in
 from policies.core.target import PodTemplate, Target
 from policies.core.workloads import MadeDeployment
 from policies.kube import group_kinds

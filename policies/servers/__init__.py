@@ -1,7 +1,7 @@
 """Model servers: the facts about each (`<name>.yaml`), and the rules that read those besides its probes.
 
 The fields of a file are in `policies/probes/preset.py`; those for these rules are in
-`policies/probes/life.py`.
+`policies/probes/server_facts.py`.
 
 | question | module |
 |---|---|

@@ -14,8 +14,8 @@ from policies.core.target import PodTemplate
 from policies.kube.images import image_matches
 from policies.kube.objects.pods import Volume, VolumeMount
 from policies.kube.pods import Container
-from policies.probes.life import ModelCache
 from policies.probes.recognition import Server
+from policies.probes.server_facts import ModelCache
 from policies.probes.serving import recognised
 from policies.probes.startup_budget import named_models, size_by_name
 

@@ -1,5 +1,5 @@
-"""Whether the fields that lives.yaml names are in the operators' own CustomResourceDefinitions, and whether
-those that it calls misplaced are not, so that the API server drops them."""
+"""Whether the fields that lifecycles.yaml names are in the operators' own CustomResourceDefinitions, and
+whether those that it calls misplaced are not, so that the API server drops them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from policies.core.lives import Life, known_lives
+from policies.core.lifecycles import Lifecycle, known_lifecycles
 from policies.kube.group_kinds import CRON_JOB, JOB, GroupKind
 from tests.e2e.binaries import module_directory
 from tests.e2e.crds import SPARK_OPERATOR
@@ -20,7 +20,7 @@ from tests.e2e.crds import SPARK_OPERATOR
 pytestmark = pytest.mark.e2e
 
 Schema = dict[str, Any]
-LIVES: Final = [life for lives in known_lives().values() for life in lives]
+LIVES: Final = [life for lives in known_lifecycles().values() for life in lives]
 DEFINED: Final = {
     "jobset": "config/components/crd/bases/*.yaml",
     "lws": "config/crd/bases/*.yaml",
@@ -65,7 +65,7 @@ def built_in() -> Mapping[str, Schema]:
     return definitions
 
 
-def schemas(life: Life) -> list[Schema]:
+def schemas(life: Lifecycle) -> list[Schema]:
     """The schemas of `spec` in the versions that an entry is about."""
     if life.gk in BUILT_IN:
         return [built_in()[f"io.k8s.api.batch.v1.{BUILT_IN[life.gk]}"]]
@@ -88,7 +88,7 @@ def has(schema: Schema, path: str) -> bool:
     return True
 
 
-def named(life: Life) -> Iterator[str]:
+def named(life: Lifecycle) -> Iterator[str]:
     """The paths of the fields that an entry says to exist."""
     yield from (life.ttl, life.failed_kept, life.deadline, life.suspended, life.managed_by)
     yield from (*life.elastic, *life.in_turn, *life.unqueued)

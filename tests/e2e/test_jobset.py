@@ -142,7 +142,7 @@ def test_workers_that_wait_for_their_leader_are_made(
     assert len(members(api, namespace, "ordered", "workers", 2)) == 2
 
 
-# --- retries, as `lives.yaml` has them ---------------------------------------------------------------------
+# --- retries, as `lifecycles.yaml` has them ----------------------------------------------------------------
 
 
 ON_EVICTION = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}

@@ -133,7 +133,7 @@ def test_a_launcher_that_waits_for_ready_workers_is_made(
     assert members(api, namespace, "waits", "launcher", 1)
 
 
-# --- retries and ends, as `lives.yaml` has them ------------------------------------------------------------
+# --- retries and ends, as `lifecycles.yaml` has them -------------------------------------------------------
 
 
 def next_launcher(api: Api, namespace: str, name: str, before: JSON) -> JSON:

@@ -1,5 +1,5 @@
-"""Jobs of the real Training Operator: their retries and ends are as `lives.yaml` has them, what the rules
-warn about happens, and the operator leaves what the webhook adds."""
+"""Jobs of the real Training Operator: their retries and ends are as `lifecycles.yaml` has them, what the
+rules warn about happens, and the operator leaves what the webhook adds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from policies.core.lives import Evictions, Life, Retry, known_lives
+from policies.core.lifecycles import Evictions, Lifecycle, Retry, known_lifecycles
 from policies.kube.group_kinds import GroupKind
 from tests.e2e.api import JSON, Api
 from tests.e2e.controlplane import ControlPlane
@@ -92,8 +92,8 @@ def made_of(kind: Kind, name: str, namespace: str, policy: str | None = None, **
     return manifest(kind.name, name, spec, version="kubeflow.org/v1", namespace=namespace)
 
 
-def life_of_kind(kind: Kind) -> Life:
-    lives = known_lives()[GroupKind("kubeflow.org", kind.name)]
+def life_of_kind(kind: Kind) -> Lifecycle:
+    lives = known_lifecycles()[GroupKind("kubeflow.org", kind.name)]
     return next(each for each in lives if each.api_versions in ((), ("v1",)))
 
 

@@ -15,9 +15,9 @@ from policies.core.annotations import EXEMPT, misspelt_annotations
 from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding, Mode
-from policies.core.lives import run_of
 from policies.core.pod_bases import Base
 from policies.core.pod_view import PodFeature
+from policies.core.runs import run_of
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import GroupKind

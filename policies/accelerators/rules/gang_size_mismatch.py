@@ -8,7 +8,7 @@ from typing import Final
 from policies.accelerators.requests import GpuAffinity
 from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lives import runs_in
+from policies.core.runs import runs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
 from policies.kube.json import dig, mapping, maps, text

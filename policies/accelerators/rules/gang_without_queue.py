@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.lives import role_of
+from policies.core.runs import role_of
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
     CRON_JOB,

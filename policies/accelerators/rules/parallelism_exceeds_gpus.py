@@ -15,7 +15,7 @@ from policies.accelerators.rank_launchers import rank_launcher, ranks_of
 from policies.containers.commands import container_command
 from policies.containers.programs import has_option
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.lives import run_of
+from policies.core.runs import run_of
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised

@@ -6,7 +6,8 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lives import Evictions, Run, Unit, runs_in
+from policies.core.lifecycles import Evictions, Unit
+from policies.core.runs import Run, runs_in
 from policies.kube.field_paths import Steps, field_path
 from policies.kube.group_kinds import DISAGGREGATED_SET, KUBEFLOW_JOBS, LEADER_WORKER_SET
 from policies.kube.json import integer, mapping, text

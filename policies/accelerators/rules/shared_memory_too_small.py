@@ -24,8 +24,8 @@ from policies.kube.images import image_matches
 from policies.kube.objects.ray import RayObject
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal, whole_number
-from policies.probes.life import SharedMemory, SharedRegion
 from policies.probes.recognition import Server, is_since
+from policies.probes.server_facts import SharedMemory, SharedRegion
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import pods_per_replica
 

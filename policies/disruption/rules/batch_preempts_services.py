@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives
+from policies.core.lifecycles import known_lifecycles
 from policies.jobs.jobs import is_hook
 from policies.kube.group_kinds import PRIORITY_CLASS
 from policies.kube.objects.limits import PriorityClass
@@ -40,4 +40,4 @@ def check(target: Target, facts: Facts) -> Findings:
             return
 
 
-RULE = rule(__name__, check, (PRIORITY_CLASS, *known_lives()))
+RULE = rule(__name__, check, (PRIORITY_CLASS, *known_lifecycles()))

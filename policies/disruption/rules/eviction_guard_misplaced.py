@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives
+from policies.core.lifecycles import known_lifecycles
 from policies.disruption.disruption_guard import GUARDS
 from policies.kube.group_kinds import KNATIVE_SERVICE, POD, SELDON_DEPLOYMENT, SERVING
 from policies.kube.objects.metadata import Object
@@ -42,5 +42,5 @@ _MAY_COPY = (SELDON_DEPLOYMENT, KNATIVE_SERVICE)
 """Kinds whose controllers were not read for annotations that they copy."""
 
 RULE = rule(
-    __name__, check, (*SERVING, *(each for each in known_lives() if each not in _MAY_COPY)), unowned=True
+    __name__, check, (*SERVING, *(each for each in known_lifecycles() if each not in _MAY_COPY)), unowned=True
 )

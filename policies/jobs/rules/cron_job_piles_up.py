@@ -9,7 +9,8 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import Run, known_lives, runs_in
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import Run, runs_in
 from policies.jobs.jobs import PlacedJobSpec, jobs_in
 from policies.jobs.schedules import period_of
 from policies.jobs.training import runs_training
@@ -150,6 +151,6 @@ def _words(seconds: int) -> str:
 
 
 _KINDS: Final = tuple(
-    kind for kind, lives in known_lives().items() if any(each.schedule is not None for each in lives)
+    kind for kind, lives in known_lifecycles().items() if any(each.schedule is not None for each in lives)
 )
 RULE = rule(__name__, check, _KINDS)

@@ -10,7 +10,8 @@ from policies.commands import SHELLS, is_python
 from policies.containers.programs import started
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.lives import known_lives, role_of
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import role_of
 from policies.core.settings import Thresholds
 from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
@@ -34,7 +35,7 @@ def _waiting(target: Target, template: PodTemplate) -> str:
     owner = template.view.owner
     if owner is None or owner.kind == JOB.kind:
         return "" if owner is None else owner.kind
-    if not any(life.every_container for life in known_lives().get(owner.group_kind, ())):
+    if not any(life.every_container for life in known_lifecycles().get(owner.group_kind, ())):
         return ""
     role = role_of(target.obj, template)
     return "" if role is not None and role.role.endless else owner.kind

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lives import First, Run, known_lives, runs_in
+from policies.core.lifecycles import First, known_lifecycles
+from policies.core.runs import Run, runs_in
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
@@ -244,4 +245,4 @@ def _templates(target: Target, run: Run) -> Iterator[PodTemplate]:
             yield template
 
 
-RULE = rule(__name__, check, tuple(kind for kind, lives in known_lives().items()))
+RULE = rule(__name__, check, tuple(kind for kind, lives in known_lifecycles().items()))

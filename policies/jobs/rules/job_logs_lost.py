@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import Run, known_lives, runs_in
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import Run, runs_in
 from policies.jobs.jobs import JobRetries, is_hook, is_labelled_training, is_someone_elses, jobs_in
 from policies.jobs.schedules import period_of
 from policies.kube.field_paths import field_path
@@ -137,4 +138,4 @@ def _matters(target: Target, runs: list[Run], facts: Facts) -> bool:
     return any(wants_accelerator(template.view, facts) for template in target.templates)
 
 
-RULE = rule(__name__, check, tuple(known_lives()))
+RULE = rule(__name__, check, tuple(known_lifecycles()))

@@ -7,8 +7,9 @@ from typing import Final
 from policies.accelerators.requests import wants_accelerator
 from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import Evictions, RetryAt, Run, known_lives, runs_in
+from policies.core.lifecycles import Evictions, known_lifecycles
 from policies.core.pod_view import PodView
+from policies.core.runs import RetryAt, Run, runs_in
 from policies.core.spot_nodes import spot_nodes_of
 from policies.jobs.jobs import (
     JobRetries,
@@ -174,4 +175,4 @@ def _is_expensive(target: Target, each: RetryAt, run: Run, facts: Facts) -> bool
     )
 
 
-RULE = rule(__name__, check, tuple(known_lives()), unowned=True)
+RULE = rule(__name__, check, tuple(known_lifecycles()), unowned=True)

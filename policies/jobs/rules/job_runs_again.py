@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives, run_of
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import run_of
 from policies.jobs.jobs import is_hook, jobs_in, orchestrated
 from policies.kube.group_kinds import JOB
 from policies.kube.metadata import ARGO_HOOK
@@ -105,6 +106,6 @@ def _applied(target: Target) -> Findings:
 
 _KINDS: Final = (
     JOB,
-    *(gk for gk, lives in known_lives().items() if any(each.recreated is not None for each in lives)),
+    *(gk for gk, lives in known_lifecycles().items() if any(each.recreated is not None for each in lives)),
 )
 RULE = rule(__name__, check, _KINDS, unowned=True)

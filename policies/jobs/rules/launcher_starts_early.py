@@ -8,7 +8,8 @@ from typing import Final
 from policies.accelerators.requests import wants_accelerator
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lives import Run, known_lives, runs_in
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import Run, runs_in
 from policies.jobs.training import LAUNCHERS_DAEMON
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import JOB_SET
@@ -102,4 +103,4 @@ def _waits(template: PodTemplate) -> bool:
     return not known or any(each.loops or not each.complete or each.scripts for each in known)
 
 
-RULE = rule(__name__, check, tuple(known_lives()))
+RULE = rule(__name__, check, tuple(known_lifecycles()))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import EACH, Run, known_lives, runs_in
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import EACH, Run, runs_in
 from policies.kube.names import listed
 
 
@@ -48,4 +49,4 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-RULE = rule(__name__, check, tuple(known_lives()), unowned=True)
+RULE = rule(__name__, check, tuple(known_lifecycles()), unowned=True)

@@ -12,7 +12,7 @@ from policies.containers.commands import container_command
 from policies.containers.programs import Program, ProgramOptions, flags_and_values
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import load_list, table
-from policies.core.lives import run_of
+from policies.core.runs import run_of
 from policies.core.settings import Field, Model
 from policies.jobs.training import launcher_of
 from policies.kube.group_kinds import JOB, JOB_SET, STATEFUL_SET

@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.requests import wants_accelerator
 from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.lives import RetryAt, Run, runs_in
+from policies.core.runs import RetryAt, Run, runs_in
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import JOB, kind_of
 

@@ -12,7 +12,8 @@ from policies.containers.commands import container_command
 from policies.containers.programs import Program, flags_and_values, option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
-from policies.core.lives import known_lives, run_of
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import run_of
 from policies.core.settings import Field, Model
 from policies.core.workloads import Workload
 from policies.kube.field_paths import every_value_at
@@ -97,7 +98,7 @@ def _is_remote(template: PodTemplate, container: Container, launcher: RankLaunch
             return True
     if any("hostfile" in variable.name.lower() for variable in container.typed.env):
         return True
-    lives = () if template.workload is None else known_lives().get(template.workload.gk, ())
+    lives = () if template.workload is None else known_lifecycles().get(template.workload.gk, ())
     roles = [role for life in lives for role in life.roles]
     return any(role.ends for role in roles) and any(role.endless for role in roles)
 

@@ -14,7 +14,8 @@ from policies.containers.programs import flags_and_values
 from policies.core import data
 from policies.core.annotations import CHECKPOINT, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.lives import known_lives, runs_in
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import runs_in
 from policies.core.settings import Field, Model
 from policies.jobs.jobs import has_label, is_someone_elses
 from policies.jobs.training import keeps_nothing, only_prepare, prepares, says_measuring, words_of
@@ -244,6 +245,8 @@ def _is_durable(volume: Json) -> bool:
 RULE = rule(
     __name__,
     check,
-    tuple(kind for kind, lives in known_lives().items() if any(life.storage is not None for life in lives)),
+    tuple(
+        kind for kind, lives in known_lifecycles().items() if any(life.storage is not None for life in lives)
+    ),
     requires=(PodFeature.COMPLETES,),
 )

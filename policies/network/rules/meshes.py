@@ -11,7 +11,8 @@ from policies.commands import Reach
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.lives import known_lives, runs_in
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import runs_in
 from policies.core.settings import Field, Model
 from policies.core.volumes import volume_of
 from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SERVING
@@ -250,7 +251,7 @@ RULES = (
     rule(
         __name__,
         jobs_without_end,
-        (*known_lives(), POD),
+        (*known_lifecycles(), POD),
         requires=(PodFeature.COMPLETES,),
         name="mesh-job-never-ends",
     ),
@@ -258,7 +259,7 @@ RULES = (
     rule(
         __name__,
         not_injected,
-        (*SERVING, DAEMON_SET, *known_lives()),
+        (*SERVING, DAEMON_SET, *known_lifecycles()),
         unowned=True,
         name="sidecar-not-injected",
     ),

@@ -12,8 +12,8 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.dns import service_names
 from policies.core.facts import WholeObjects
-from policies.core.lives import run_of
 from policies.core.pod_view import PodView
+from policies.core.runs import run_of
 from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
 from policies.relations.links import blocking_links
 from policies.relations.reads import objects_read

@@ -6,7 +6,8 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.lives import known_lives, run_of
+from policies.core.lifecycles import known_lifecycles
+from policies.core.runs import run_of
 from policies.jobs.training import runs_training, trains_by_kind
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.queues import QUEUE_NAME, LocalQueue
@@ -50,4 +51,6 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
-RULE = rule(__name__, check, tuple(kind for kind in known_lives() if kind.group in _GROUPS), unowned=True)
+RULE = rule(
+    __name__, check, tuple(kind for kind in known_lifecycles() if kind.group in _GROUPS), unowned=True
+)

@@ -13,7 +13,7 @@ from typing import Final
 
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lives import role_of, runs_in
+from policies.core.runs import role_of, runs_in
 from policies.kube.group_kinds import CRON_JOB, JOB
 from policies.kube.names import closest, listed
 from policies.kube.objects.jobs import Job

@@ -10,8 +10,8 @@ from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import placement
 from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.lifecycles import lifecycle_of
 from policies.core.listing import TypedIndex
-from policies.core.lives import life_of
 from policies.core.volumes import class_of, disk_of, keeps_others_waiting, volume_of
 from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
 from policies.kube.names import listed
@@ -184,7 +184,7 @@ def _held_by_a_server(target: Target, template: PodTemplate, facts: Facts) -> Fi
     """A finding about a ReadWriteOnce claim that a Job fills on other nodes than those of its servers, or
     that each run of a CronJob shares with a server, which is there whenever a run starts."""
     pod = template.typed.spec
-    life = life_of(target.obj)  # not that of each of its pods: there may be many
+    life = lifecycle_of(target.obj)  # not that of each of its pods: there may be many
     scheduled = life is not None and life.schedule is not None
     for path, claim in _claims_of(template, facts) if pod.node_selector or scheduled else ():
         user = server_elsewhere(target, pod, claim, facts)

@@ -12,8 +12,8 @@ from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import bytes_or_zero, in_binary, in_decimal
-from policies.probes.life import Reserved
 from policies.probes.recognition import Server, is_since, release
+from policies.probes.server_facts import Reserved
 from policies.probes.serving import recognised
 from policies.servers.caches import Download, download_of
 

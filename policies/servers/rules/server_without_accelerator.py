@@ -6,7 +6,7 @@ from policies.accelerators.requests import asks_for_devices, wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.images import image_matches
 from policies.kube.pods import Role
-from policies.probes.life import Needs
+from policies.probes.server_facts import Needs
 from policies.probes.serving import recognised
 
 

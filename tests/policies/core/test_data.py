@@ -61,7 +61,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/containers/sidecars.yaml",
         "policies/core/data_directories.yaml",
         "policies/core/disks.yaml",
-        "policies/core/lives.yaml",
+        "policies/core/lifecycles.yaml",
         "policies/core/volumes.yaml",
         "policies/core/resources.yaml",
         "policies/core/retired_rules.yaml",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policies.core.lives import Life, known_lives
+from policies.core.lifecycles import Lifecycle, known_lifecycles
 from policies.core.settings import Model
 from policies.probes.preset import known_presets
 from tests.tables import table
@@ -19,7 +19,7 @@ PAGE = re.compile(r"https://(?!github\.com/|raw\.githubusercontent\.com/)[\w.-]+
 MODULE = re.compile(r"[\w.-]+\.\w+/[\w./-]+ (v\d+\.\d+\.\d+|[0-9a-f]{12}): \S.*", re.DOTALL)
 
 
-LIVES = [life for each in known_lives().values() for life in each]
+LIVES = [life for each in known_lifecycles().values() for life in each]
 
 
 def is_lasting(source: str) -> bool:
@@ -56,8 +56,8 @@ def test_most_facts_are_found() -> None:
     assert {"drain", "cache", "needs", "progress", "load_metrics", "link_variables[0]"} <= names
 
 
-@table("life", [life for each in known_lives().values() for life in each])
-def test_the_source_of_a_kind_has_a_version(life: Life) -> None:
+@table("life", [life for each in known_lifecycles().values() for life in each])
+def test_the_source_of_a_kind_has_a_version(life: Lifecycle) -> None:
     assert MODULE.fullmatch(life.source)
 
 

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from policies.core import lives
 from policies.core.data import parsed
-from policies.core.lives import Evictions, Life, Unit, known_lives, runs_in
+from policies.core.lifecycles import Evictions, Lifecycle, Unit, known_lifecycles
 from policies.core.pod_templates import pod_templates
 from policies.core.pydantic_models import validated
+from policies.core.runs import Run, runs_in
 from policies.core.settings import Invalid
 from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 
 TABLE = workloads_by_kind()
-LIVES = [life for each in known_lives().values() for life in each]
+LIVES = [life for each in known_lifecycles().values() for life in each]
 
 
-def run(text: str) -> lives.Run:
+def run(text: str) -> Run:
     return next(runs_in(parsed(text)))
 
 
@@ -35,7 +35,7 @@ spec:
 
 def test_every_kind_has_pods_and_is_named_once_for_each_version() -> None:
     assert {life.gk for life in LIVES} <= TABLE.keys()
-    for kind, entries in known_lives().items():
+    for kind, entries in known_lifecycles().items():
         versions = [version for life in entries for version in life.api_versions]
         assert len(versions) == len(set(versions)), kind
         assert len(entries) == 1 or all(life.api_versions for life in entries), kind
@@ -138,11 +138,13 @@ spec: {trialTemplate: {trialSpec: {apiVersion: kubeflow.org/v2beta1, kind: MPIJo
 def test_a_mistake_in_the_table_is_named() -> None:
     life = {"apiGroup": "a", "kind": "B", "versions": ["1"], "source": "c"}
     with pytest.raises(Invalid, match="names Driver, which is no role of B"):
-        validated(Life, {**life, "roles": [{"name": "Executor", "at": "b", "waitsFor": "Driver"}]})
+        validated(Lifecycle, {**life, "roles": [{"name": "Executor", "at": "b", "waitsFor": "Driver"}]})
     with pytest.raises(Invalid, match="limitDefault needs limit"):
-        validated(Life, {**life, "retries": [{"unit": "pod", "evictions": "free", "limitDefault": 3}]})
+        validated(Lifecycle, {**life, "retries": [{"unit": "pod", "evictions": "free", "limitDefault": 3}]})
     with pytest.raises(Invalid, match="need fields"):
-        validated(Life, {**life, "retries": [{"unit": "pod", "evictions": "free", "values": ["Always"]}]})
+        validated(
+            Lifecycle, {**life, "retries": [{"unit": "pod", "evictions": "free", "values": ["Always"]}]}
+        )
 
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"

@@ -1,4 +1,4 @@
-"""RayClusters and RayJobs under the real KubeRay 1.6: their retries and ends are as `lives.yaml` has them."""
+"""RayClusters and RayJobs under KubeRay 1.6: their retries and ends are as `lifecycles.yaml` has them."""
 
 from __future__ import annotations
 
