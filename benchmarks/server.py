@@ -34,8 +34,8 @@ from webhook.config.source import LivePolicy
 from webhook.fast_path.memo import Memo
 from webhook.server import endpoints, log, pki
 from webhook.server import tls_reload as certs
+from webhook.server.admission_server import AdmissionServer, Readiness, listen
 from webhook.server.connections import FastPath
-from webhook.server.http import AdmissionServer, Readiness, listen
 from webhook.server.metrics import Metrics
 
 if TYPE_CHECKING:

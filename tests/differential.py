@@ -37,9 +37,9 @@ from webhook.admission.envelope import BadReview, Request, parse
 from webhook.admission.messages import respond
 from webhook.admission.review import Review
 from webhook.config.source import LivePolicy
-from webhook.server import endpoints, http, journal, log
+from webhook.server import admission_server, endpoints, journal, log
+from webhook.server.admission_server import AdmissionServer, Readiness
 from webhook.server.connections import FastPath
-from webhook.server.http import AdmissionServer, Readiness
 from webhook.server.metrics import Metrics
 
 REVIEWS: Final = 150
@@ -181,7 +181,7 @@ class Round:
         return allowed([f"{name} failed"])
 
     async def run(self) -> None:
-        listener = http.listen("127.0.0.1", 0)
+        listener = admission_server.listen("127.0.0.1", 0)
         await self.server.start(listener, None)
         try:
             for _ in range(REVIEWS):
@@ -287,7 +287,7 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=1, help="of the first round (%(default)s)")
     arguments.add_argument("--rounds", type=int, help="this many at most")
     asked = arguments.parse_args()
-    http.LAST_HANDSHAKES_SECONDS = 0  # type: ignore[misc]
+    admission_server.LAST_HANDSHAKES_SECONDS = 0  # type: ignore[misc]
     began, counts, seed = time.monotonic(), Counter[str](), asked.seed
     while time.monotonic() - began < asked.seconds and seed - asked.seed != asked.rounds:
         try:

@@ -29,7 +29,7 @@ from tests.e2e.binaries import module_source
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide
 from webhook.admission.review import Context, Review
-from webhook.cli import reviewing
+from webhook.cli import reviewed
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
@@ -81,7 +81,7 @@ class Reviewed:
     corpus: Corpus
     config: Config
     cluster: ManifestCluster
-    review: reviewing.Reviewed
+    review: reviewed.Reviewed
 
     @property
     def file(self) -> str:
@@ -134,7 +134,7 @@ def review(corpus: Corpus) -> Iterator[Reviewed]:
             request = document.request()
             decision = decide(Review(request, config, cluster))
             assert decision.crashes == (), document.place
-            yield Reviewed(corpus, config, cluster, reviewing.Reviewed(document, decision, request))
+            yield Reviewed(corpus, config, cluster, reviewed.Reviewed(document, decision, request))
 
 
 def _is_part_of_a_patch(template: PodTemplate) -> bool:

@@ -21,7 +21,7 @@ from policies.core.pydantic_models import validated
 from policies.core.settings import Field, Model
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
-from webhook.cli.reviewing import Reviewed
+from webhook.cli.reviewed import Reviewed
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import read

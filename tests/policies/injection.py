@@ -23,7 +23,7 @@ from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff, steps_of
 from webhook.admission.review import Review
 from webhook.cli.fix import fixed_object
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewed import review_documents
 from webhook.manifests.files import Document
 
 Place: TypeAlias = tuple[str, ...]

@@ -33,7 +33,7 @@ from webhook.admission.messages import places
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 
 HERE = Path(__file__).parent
 CASES = sorted(

@@ -21,7 +21,7 @@ from policies.kube.json import Json, replaced
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.json_patch import same
 from webhook.cli.output.yaml import dump
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 
 TABLE = workloads_by_kind()
 

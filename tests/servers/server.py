@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from policies.core import data
 from tests.e2e.node import images
 from tests.manifests import manifest
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewed import review_documents
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document

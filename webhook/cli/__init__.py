@@ -4,7 +4,7 @@
 |---|---|
 | which commands there are | `main`; each has a module of its name |
 | what a command reads | `inputs`, `named_policy`, `connection`, `cluster_facts` |
-| how objects are reviewed | `reviewing`, `cluster_reviews` |
+| how objects are reviewed | `reviewed`, `cluster_reviews` |
 | how texts are printed | `output`, `terminal` |
 | how manifests are edited | `fix`, `text_edits` |
 | who set a field, and how to change it | `why`, `provenance`, `kubectl` |

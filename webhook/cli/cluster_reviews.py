@@ -27,7 +27,7 @@ from webhook.admission.review import Review
 from webhook.admission.scope import in_scope, is_disabled
 from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
-from webhook.cli.reviewing import Reviewed
+from webhook.cli.reviewed import Reviewed
 from webhook.cli.terminal import print_note
 from webhook.config.load import rules
 from webhook.errors import UserError

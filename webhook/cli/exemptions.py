@@ -19,7 +19,7 @@ from webhook.admission.exemptions import SOON, ExemptionState, exemptions_in
 from webhook.cli import flags
 from webhook.cli.flags import OK
 from webhook.cli.inputs import opened
-from webhook.cli.reviewing import Reviewed
+from webhook.cli.reviewed import Reviewed
 from webhook.cli.terminal import as_json, table
 
 _COLUMNS: Final = ("object", "rule", "state", "until", "age", "used", "reason")

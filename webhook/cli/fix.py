@@ -36,7 +36,7 @@ from webhook.admission.json_patch import diff, same, steps_of
 from webhook.cli import flags
 from webhook.cli.flags import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy
-from webhook.cli.reviewing import Reviewed, review_documents
+from webhook.cli.reviewed import Reviewed, review_documents
 from webhook.cli.text_edits import NotEditable, applied, edited
 from webhook.config.load import rules
 from webhook.errors import UserError

@@ -20,7 +20,7 @@ from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.flags import CURRENT_CONTEXT
 from webhook.cli.named_policy import policy_of, read_policy
-from webhook.cli.reviewing import Reviewed, review_documents
+from webhook.cli.reviewed import Reviewed, review_documents
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, read_all

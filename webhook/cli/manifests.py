@@ -20,7 +20,7 @@ from policies.core.annotations import POLICY_LABEL
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import labels_of
 from webhook.errors import UserError
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 
 NAMESPACE: Final = "mlchassis-system"
 """The namespace in the manifests."""

@@ -32,7 +32,7 @@ from webhook.cli.connection import connected, selected_namespace
 from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import BUILT_IN, read_policy
 from webhook.cli.output.json import identity
-from webhook.cli.reviewing import Outcome, Reviewed, review_documents
+from webhook.cli.reviewed import Outcome, Reviewed, review_documents
 from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import models
 from webhook.config.location import WHERE

@@ -30,14 +30,14 @@ from webhook.cli import flags
 from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output import junit
-from webhook.cli.reviewing import Outcome, Reviewed, review_documents
+from webhook.cli.reviewed import Outcome, Reviewed, review_documents
 from webhook.cli.terminal import Line, print_lines
 from webhook.config.load import rules
 from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
-from webhook.manifests.documents import BadDocument, load_all
 from webhook.manifests.files import Document, read
+from webhook.manifests.yaml_text import BadDocument, load_all
 
 FILE: Final = "chassis-test.yaml"
 """The name of the files with tests in a directory."""

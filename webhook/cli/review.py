@@ -11,7 +11,7 @@ from policies.core.facts import Cluster
 from webhook.cli import flags
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output.show import show
-from webhook.cli.reviewing import NamedObjects, Subject, review_documents
+from webhook.cli.reviewed import NamedObjects, Subject, review_documents
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster

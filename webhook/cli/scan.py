@@ -20,7 +20,7 @@ from webhook.cli.named_policy import policy_of
 from webhook.cli.output import policyreport
 from webhook.cli.output.show import show
 from webhook.cli.repair import scan_missed
-from webhook.cli.reviewing import Subject
+from webhook.cli.reviewed import Subject
 from webhook.cli.terminal import as_json, print_note
 from webhook.errors import UserError
 

@@ -38,7 +38,7 @@ from policies.probes.startup_budget import budget_of, models_of, named_models, s
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
 from webhook.cli.output.html.timeline import Timeline, timelines
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import as_json, print_note, table
 from webhook.kube import paths
 from webhook.kube.api import ApiServer

@@ -2,7 +2,7 @@
 
 | question | module |
 |---|---|
-| how YAML and JSON become plain values | `documents` |
+| how YAML and JSON become plain values | `yaml_text` |
 | which files are read | `files` |
 | how their objects replace a cluster | `cluster` |
 | which objects of other files count for a file | `nearest` |

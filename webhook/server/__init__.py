@@ -6,8 +6,8 @@
 | which process watches which | `supervisor`, `worker`, `shared_memory` |
 | which parts a worker has, and which needs which | `assembly` |
 | how connections and bodies are limited | `connections`, `bodies` |
-| how a request becomes an answer | `http`, `reviews`, `endpoints` |
-| how requests in flight end before a replica stops | `worker`, by the drain of `http` |
+| how a request becomes an answer | `admission_server`, `reviews`, `endpoints` |
+| how requests in flight end before a replica stops | `worker`, by the drain of `admission_server` |
 | how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |
 | which running pods lack fields, and whose hang is noticed | `running_pods` |
 | where the certificate comes from, and who trusts it | `tls_reload`, `pki`, `ca_bundle` |

@@ -36,10 +36,10 @@ from webhook.manifests.files import read
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
 from webhook.server import pki, tls_reload
+from webhook.server.admission_server import AdmissionServer, Readiness
 from webhook.server.ca_bundle import Registration
 from webhook.server.connections import FastPath
 from webhook.server.endpoints import endpoints, on_error
-from webhook.server.http import AdmissionServer, Readiness
 from webhook.server.metrics import Metrics, Tally
 from webhook.server.running_pods import RunningPods
 from webhook.server.server_flags import ServerOptions

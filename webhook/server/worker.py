@@ -26,9 +26,9 @@ from webhook.config.load import load, models, rules
 from webhook.config.source import LivePolicy
 from webhook.errors import UserError
 from webhook.kube.api import load_client
+from webhook.server.admission_server import Readiness, listen
 from webhook.server.assembly import Work, assemble, metric_kinds
 from webhook.server.connections import raise_descriptor_limit
-from webhook.server.http import Readiness, listen
 from webhook.server.metrics import remove_gauges
 from webhook.server.server_flags import ServerOptions
 from webhook.server.shared_memory import SharedRecords

@@ -21,7 +21,7 @@ from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import KUBEFLOW_JOBS
 from policies.probes.preset import Preset, known_presets
 from webhook.config.load import rules
-from webhook.manifests.documents import load_policy
+from webhook.manifests.yaml_text import load_policy
 
 ROOT = Path(__file__).parents[3]
 OPENED = (

@@ -15,7 +15,7 @@ from policies.probes.preset import Older, Preset, Protocol, known_presets
 from policies.probes.recognition import release
 from policies.probes.serving import recognised
 from tests.tables import table
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
 PRESETS = known_presets()

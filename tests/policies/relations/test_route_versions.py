@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewed import review_documents
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, parse

@@ -29,7 +29,7 @@ from policies.worker_names.workers import (
 from tests.tables import table
 from tests.webhook.worker_names.setting import worker as ray_worker
 from webhook.config.load import load
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "worker-names").glob("*/given.yaml"))
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.webhook.cli.scanned import Chassis
 from webhook.cli import fix
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewed import review_documents
 from webhook.config.load import load, rules
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import read

@@ -21,7 +21,7 @@ from tests.webhook.cli.test_html import HAZARDS
 from webhook.admission.decision import Crash, Decision
 from webhook.cli.output import sarif
 from webhook.cli.output.json import record
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.config.load import load, rules
 from webhook.manifests.files import Document
 from webhook.version import version

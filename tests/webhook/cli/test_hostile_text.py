@@ -16,7 +16,7 @@ from policies.kube.printable import printable_lines
 from tests.manifests import manifest as built
 from tests.webhook.cli.scanned import Chassis
 from webhook.cli.output.yaml import dump, dump_flow
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 
 _TEXT = st.text(
     st.one_of(

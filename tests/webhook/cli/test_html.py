@@ -25,7 +25,7 @@ from webhook.cli.output.html.card import MAX_ROW_LENGTH, card
 from webhook.cli.output.html.summary import Profiles, ReviewStatus, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.yaml import dump, for_reading
-from webhook.cli.reviewing import Reviewed, Subject, review_documents
+from webhook.cli.reviewed import Reviewed, Subject, review_documents
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, read

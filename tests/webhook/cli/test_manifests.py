@@ -30,7 +30,7 @@ from webhook.cli.output.policyreport import APIS
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.kube.own_pod import own_namespace
-from webhook.manifests.documents import load_all
+from webhook.manifests.yaml_text import load_all
 from webhook.server import pki
 from webhook.server import server_flags as serve
 

@@ -35,7 +35,7 @@ from webhook.admission import engine
 from webhook.admission.decision import Decision, Result
 from webhook.cli import cluster_reviews, connection
 from webhook.cli.output import sarif
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.config.load import load
 from webhook.kube import api as api_server
 from webhook.kube.api import ApiServer

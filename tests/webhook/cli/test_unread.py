@@ -10,7 +10,7 @@ import pytest
 from tests.webhook.cli.scanned import Chassis
 from tests.webhook.cli.test_formats import junit_schema, of_sarif
 from webhook.cli.output import policyreport
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewed import review_documents
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import read

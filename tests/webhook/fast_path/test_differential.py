@@ -10,12 +10,12 @@ from webhook.admission.configuration import Config
 from webhook.admission.messages import Recalled
 from webhook.fast_path import memo
 from webhook.fast_path.memo import Memo
-from webhook.server import http
+from webhook.server import admission_server
 
 
 @pytest.fixture(autouse=True)
 def _no_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LAST_HANDSHAKES_SECONDS", 0)
+    monkeypatch.setattr(admission_server, "LAST_HANDSHAKES_SECONDS", 0)
 
 
 def test_no_answer_differs_from_the_engines() -> None:

@@ -44,7 +44,7 @@ from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.fast_path.memo import DEFAULT_BYTES, Decide, Memo, summary
 from webhook.kube.caches import ClusterCache
-from webhook.manifests.documents import BadDocument, load_all
+from webhook.manifests.yaml_text import BadDocument, load_all
 
 TESTS = Path(__file__).parents[2]
 DECIDE = {"mutate": engine.mutate, "validate": engine.validate}

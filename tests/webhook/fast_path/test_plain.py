@@ -14,8 +14,8 @@ from tests.webhook.server.running import HEAD, Running, serving
 from tests.webhook.server.test_connections import BODY, WHOLE, acceptor_of, callers, in_flight, settled
 from webhook.admission.answer_encoding import allowed
 from webhook.admission.messages import Answer
+from webhook.server import admission_server as module
 from webhook.server import connections
-from webhook.server import http as module
 
 
 @pytest.fixture(autouse=True)

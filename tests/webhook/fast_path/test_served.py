@@ -21,8 +21,8 @@ from webhook import fast_path
 from webhook.admission.envelope import parse
 from webhook.admission.messages import Recalled
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo
+from webhook.server import admission_server as server
 from webhook.server import assembly, endpoints, log, reviews
-from webhook.server import http as server
 from webhook.server import server_flags as serve
 from webhook.server.connections import FastPath
 from webhook.server.journal import Journal

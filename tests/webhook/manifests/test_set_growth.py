@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.calls import calls
-from webhook.cli.reviewing import review_documents
+from webhook.cli.reviewed import review_documents
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, parse

@@ -22,10 +22,10 @@ from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.answer_encoding import allowed
 from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer
-from webhook.server import bodies, connections, http, pki, tls_reload
+from webhook.server import admission_server, bodies, connections, pki, tls_reload
+from webhook.server.admission_server import listen
 from webhook.server.bodies import BodyBudget
 from webhook.server.connections import Acceptor, raise_descriptor_limit
-from webhook.server.http import listen
 from webhook.server.log import LINES_A_MINUTE
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import (
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LAST_HANDSHAKES_SECONDS", 0)
+    monkeypatch.setattr(admission_server, "LAST_HANDSHAKES_SECONDS", 0)
     for patient in ("HEAD_SECONDS", "HANDSHAKE_SECONDS"):
         monkeypatch.setattr(connections, patient, 60)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.01)
@@ -183,17 +183,17 @@ SLOW: Final = {
 @pytest.fixture
 def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No caller is ended for being slow, however long the machine stops."""
-    http.time_limit.cache_clear()
+    admission_server.time_limit.cache_clear()
     for where, name in (
-        (http, "DEFAULT_TIMEOUT"),
-        (http, "MAX_TIMEOUT"),
+        (admission_server, "DEFAULT_TIMEOUT"),
+        (admission_server, "MAX_TIMEOUT"),
         (connections, "HANDSHAKE_SECONDS"),
         (connections, "HEAD_SECONDS"),
         (connections, "REQUEST_SECONDS"),
     ):
         monkeypatch.setattr(where, name, 3_600.0)
     yield
-    http.time_limit.cache_clear()
+    admission_server.time_limit.cache_clear()
 
 
 @pytest.mark.usefixtures("no_timeouts")

@@ -37,11 +37,11 @@ from webhook.admission.envelope import Request
 from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.errors import UserError
-from webhook.manifests.documents import load_all
-from webhook.server import http as server
+from webhook.manifests.yaml_text import load_all
+from webhook.server import admission_server as server
 from webhook.server import pki, tls_reload
 from webhook.server import server_flags as serve
-from webhook.server.http import listen
+from webhook.server.admission_server import listen
 from webhook.server.journal import Journal
 from webhook.server.metrics import MAX_PENDING, Metrics
 from webhook.version import version

@@ -10,8 +10,8 @@ from policies.kube.json import Json
 from tests.manifests import manifest
 from webhook.config.source import LivePolicy
 from webhook.server import endpoints
+from webhook.server.admission_server import AdmissionServer, Readiness, listen
 from webhook.server.connections import FastPath
-from webhook.server.http import AdmissionServer, Readiness, listen
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing

@@ -8,7 +8,7 @@ from typing import Final
 
 from webhook.cli.output.text import change_lines, finding_lines
 from webhook.cli.output.yaml import dump, for_reading
-from webhook.cli.reviewing import Reviewed
+from webhook.cli.reviewed import Reviewed
 from webhook.cli.terminal import Line
 
 _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}

@@ -10,7 +10,7 @@ import orjson
 from policies.kube.json import Json, text
 from policies.kube.printable import printable_json
 from webhook.admission.json_patch import diff
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.manifests.files import Document
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from policies.core.coverage import Reading
 from policies.kube.printable import printable, printable_lines
 from webhook.admission import messages
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 
 
 def pieces(reviews: Iterable[Reviewed], _: Subject) -> Iterator[str]:

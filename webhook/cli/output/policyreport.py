@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from policies.core.finding import Mode
 from policies.kube.json import Json, text
 from webhook.admission import messages
-from webhook.cli.reviewing import Reviewed
+from webhook.cli.reviewed import Reviewed
 from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.kube import paths

@@ -22,7 +22,7 @@ from policies.kube.json import Json
 from webhook.admission import messages
 from webhook.admission.decision import Result
 from webhook.cli import explain
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import as_json
 from webhook.config.load import rules
 from webhook.manifests.files import Document

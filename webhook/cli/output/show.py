@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.cli.flags import DENIED, OK
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import print_lines
 
 

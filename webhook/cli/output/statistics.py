@@ -13,7 +13,7 @@ from policies.core.pod_templates import pod_templates
 from policies.kube.json import Json
 from policies.kube.names import plural
 from webhook.admission.configuration import Config
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import Line, as_json
 
 

@@ -14,7 +14,7 @@ from policies.core.coverage import Reading
 from policies.kube.names import plural
 from webhook.admission import messages
 from webhook.admission.decision import Result
-from webhook.cli.reviewing import Outcome, Reviewed, outcome_of
+from webhook.cli.reviewed import Outcome, Reviewed, outcome_of
 from webhook.cli.terminal import Line
 
 Shown: TypeAlias = tuple[str, Result, str]

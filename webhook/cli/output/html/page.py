@@ -18,7 +18,7 @@ from webhook.cli.output import pages
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, ReviewStatus, Summary, accelerators_requested, status_of
 from webhook.cli.output.html.view import Section, View, counts_in_words, row
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 
 
 class _Entry(Struct, frozen=True):

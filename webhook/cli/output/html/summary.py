@@ -20,7 +20,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 
 
 class ReviewStatus(StrEnum):

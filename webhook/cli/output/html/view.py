@@ -24,7 +24,7 @@ from webhook.cli.output.html.summary import (
     supplies,
 )
 from webhook.cli.output.pages import counted
-from webhook.cli.reviewing import Reviewed, Subject
+from webhook.cli.reviewed import Reviewed, Subject
 from webhook.config.load import rules
 
 SIGNS: Final[Mapping[str, str]] = {

@@ -18,10 +18,10 @@ from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.answer_encoding import Response, allowed, denied, patched
 from webhook.admission.envelope import MAX_VALUES, Request
 from webhook.admission.messages import Answer
+from webhook.server import admission_server as module
 from webhook.server import connections
-from webhook.server import http as module
+from webhook.server.admission_server import time_limit
 from webhook.server.bodies import LIMIT as BODY_LIMIT
-from webhook.server.http import time_limit
 from webhook.server.log import LINES_A_MINUTE
 
 

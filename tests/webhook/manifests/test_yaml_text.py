@@ -13,7 +13,7 @@ import pytest
 from tests.calls import calls
 from tests.tables import table
 from webhook.cli.output.yaml import dump
-from webhook.manifests.documents import (
+from webhook.manifests.yaml_text import (
     MANIFESTS,
     POLICIES,
     BadDocument,
