@@ -13,7 +13,7 @@ import orjson
 from benchmarks._timing import best, table
 from policies.kube.json import Json
 from policies.worker_names import worker_names
-from policies.worker_names.worker_names import Answer, WorkerGroup, WorkerNames, name_of
+from policies.worker_names.worker_names import Naming, WorkerGroup, WorkerNames, name_of
 from policies.worker_names.workers import (
     AllocationRecord,
     DesiredWorkers,
@@ -59,7 +59,7 @@ def main() -> None:
         )
 
 
-def decide(pods: Sequence[Json], record: AllocationRecord) -> Answer:
+def decide(pods: Sequence[Json], record: AllocationRecord) -> Naming:
     group = WorkerGroup(
         DesiredWorkers(len(pods) + 100), [existing_pod(item) for item in pods], record, 1000.0
     )

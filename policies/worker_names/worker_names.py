@@ -101,7 +101,7 @@ class Refused(Struct, frozen=True):
     blocking: tuple[Reservation, ...] = ()
 
 
-Answer = GivenName | Refused
+Naming = GivenName | Refused
 
 
 class WorkerGroup(Struct, frozen=True):
@@ -172,7 +172,7 @@ def _names(worker: Worker, number: int, desired: DesiredWorkers, epoch: str) -> 
 # --- the decision ------------------------------------------------------------------------------
 
 
-def decide(worker: Worker, group: WorkerGroup, settings: WorkerNames) -> Answer:
+def decide(worker: Worker, group: WorkerGroup, settings: WorkerNames) -> Naming:
     """The pod's name with the record that reserves it, or a refusal.
 
     The name is valid only after a compare-and-swap of the record that was read with the new one.

@@ -59,10 +59,10 @@ def places() -> Iterator[tuple[str, Document, ManifestCluster, Step]]:
                         continue
                     for length in range(1, len(steps) + 1):
                         place = steps[:length]
-                        known = change.policy, tuple("*" if step.isdigit() else step for step in place)
+                        known = change.mutator, tuple("*" if step.isdigit() else step for step in place)
                         if known not in seen:
                             seen.add(known)
-                            yield f"{change.policy}:{'.'.join(place)}", document, cluster, place
+                            yield f"{change.mutator}:{'.'.join(place)}", document, cluster, place
 
 
 def test_no_value_of_another_type_is_overwritten() -> None:

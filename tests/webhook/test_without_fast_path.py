@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).parents[2]
 COPIED = ("webhook", "policies", "puller", "benchmarks", "manifests", "pyproject.toml", "tests")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "e2e", "realnode", "corpus", "fuzz", "peers")
-TESTS = ("http", "connections", "log", "shared_memory", "worker")
+TESTS = ("admission_server", "connections", "log", "shared_memory", "worker")
 SPAWNED = "(served or hangs or log_level or connections_wait or supervisor or signal or replaced)"
 CHOSEN = f"not test_worker or ((counted or logged or answer or flag) and not {SPAWNED})"
 """Of the whole process what needs no process."""

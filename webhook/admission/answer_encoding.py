@@ -1,4 +1,4 @@
-"""The answer to a request, and its bytes: the AdmissionReview v1 of a response.
+"""The bytes of an answer: the AdmissionReview v1 of a response.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -7,73 +7,19 @@ from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 import orjson
-from msgspec import Struct, field
 
 from policies.kube.printable import printable
+from webhook.admission.answer import Prepared, Response
 from webhook.admission.envelope import API_VERSION
-from webhook.admission.json_patch import Operation
 
 WARNING_LENGTH = 120
 """Characters of one warning. The API server logs longer ones as a fault of the webhook."""
 WARNINGS_LENGTH = 4096
 """Characters of all warnings together. The API server drops the rest."""
-
-
-class Status(Struct, frozen=True):
-    """Why a request is denied, as the client sees it."""
-
-    code: int
-    reason: str
-    message: str
-
-
-class Response(Struct, frozen=True):
-    """The answer to one request; built by `allowed`, `patched` and `denied`."""
-
-    status: Status | None = None
-    patch: Sequence[Operation] = ()
-    warnings: Sequence[str] = ()
-    audit: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def allowed(self) -> bool:
-        return self.status is None
-
-
-def allowed(warnings: Sequence[str] = (), audit: Mapping[str, str] | None = None) -> Response:
-    return Response(warnings=warnings, audit=audit or {})
-
-
-def patched(
-    patch: Sequence[Operation], warnings: Sequence[str] = (), audit: Mapping[str, str] | None = None
-) -> Response:
-    return Response(patch=patch, warnings=warnings, audit=audit or {})
-
-
-def denied(
-    message: str,
-    *,
-    code: int = 403,
-    reason: str = "Forbidden",
-    warnings: Sequence[str] = (),
-    audit: Mapping[str, str] | None = None,
-) -> Response:
-    """A refusal. Never use 429 or 5xx: client-go retries those by itself."""
-    return Response(Status(code, reason, message), warnings=warnings, audit=audit or {})
-
-
-class Prepared(Struct, frozen=True):
-    """The AdmissionReview that answers a request, without the uid."""
-
-    head: bytes
-    tail: bytes
-
-    def to(self, uid: str) -> bytes:
-        return self.head + orjson.dumps(uid) + self.tail
 
 
 def render(uid: str, response: Response) -> bytes:

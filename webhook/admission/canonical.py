@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from policies.kube.group_kinds import POD, GroupKind
 from policies.kube.json import Json, text
-from webhook.admission.answer_encoding import Response
+from webhook.admission.answer import Response
 from webhook.admission.envelope import Request
 
 CONSTANTS: Final[Mapping[str, Any]] = {

@@ -206,11 +206,11 @@ class Effective(Struct, frozen=True):
         """Returns the settings of a mutator, or the thresholds of rules: `values` has all of them."""
         return cast(SettingsLookup, self.values.__getitem__)
 
-    def policy_mode(self, policy: Mutator[Any]) -> Mode:
+    def mutator_mode(self, mutator: Mutator[Any]) -> Mode:
         """The mode of a mutator; at most `warn` if an undecided override could change it."""
         default = Mode.AUDIT if self.profile is Profile.OBSERVE else Mode.ENFORCE
-        mode = self.modes.get(policy.id, default)
-        if self.alternatives and any(other.policy_mode(policy) is not mode for other in self.alternatives):
+        mode = self.modes.get(mutator.id, default)
+        if self.alternatives and any(other.mutator_mode(mutator) is not mode for other in self.alternatives):
             return mode.at_most(Mode.WARN)
         return mode
 

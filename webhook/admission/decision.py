@@ -23,7 +23,8 @@ from webhook.admission.json_patch import Operation
 class Change:
     """The change by one mutator, or the change that it would make if its mode were enforce."""
 
-    policy: str
+    mutator: str
+    """Its id."""
     mode: Mode
     patch: Sequence[Operation]
     before: Json
@@ -39,6 +40,7 @@ class Result(Struct, frozen=True):
     """A finding with its mode and outcome."""
 
     rule: str
+    """Its id; that of a mutator for its advice."""
     finding: Finding
     mode: Mode
     exempted: str | None = None

@@ -15,6 +15,8 @@ The steps of a review in their order:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from policies.core.finding import Mode
@@ -28,6 +30,9 @@ from webhook.admission.ratcheting import OldObject, known_changes, ratchet
 from webhook.admission.review import Review
 from webhook.admission.rules import judge, notes_about_annotations
 from webhook.admission.scope import coverage_out_of_scope, in_scope
+
+Decide = Callable[[Review], Decision]
+"""`mutate` or `validate`."""
 
 
 def decide(review: Review) -> Decision:

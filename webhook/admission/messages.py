@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import orjson
-from msgspec import Struct
 
 from policies.core.contracts import Family
 from policies.core.finding import Mode
@@ -16,7 +15,7 @@ from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import plural, shortened
 from policies.kube.printable import printable
-from webhook.admission.answer_encoding import Prepared, Response, allowed, denied, patched
+from webhook.admission.answer import Response, allowed, denied, patched
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.json_patch import steps_of
 
@@ -29,28 +28,6 @@ AUDIT_LENGTH = 16 * 1024
 """Characters of an audit annotation, so that tools can process the line of the audit log."""
 AUDIT_TEXT = 1024
 """Characters of one text in an audit annotation, so that a long one does not displace others."""
-
-
-class Answer(Struct, frozen=True):
-    """The answer to a review, and the decision for the log and the metrics."""
-
-    response: Response
-    decision: Decision | None = None
-    ready: Prepared | None = None
-    """The response as bytes, if they exist."""
-    remember: Callable[[bytes, object], None] | None = None
-    """Takes the body and a note; the next such body is answered with a `Recalled` that contains the note."""
-
-
-class Recalled(NamedTuple):
-    """An answer that was found by the bytes of a review."""
-
-    uid: str
-    body: bytes
-    """The AdmissionReview."""
-    name: str
-    """The object's name if it ends in a random suffix, else empty."""
-    note: Any
 
 
 def respond(decision: Decision) -> Response:
@@ -93,7 +70,7 @@ def warning_line(change: Change) -> str:
         if not reasons:
             return ""
     fields = dict.fromkeys(_leaf(reason.path) for reason in reasons)
-    line = f"{change.policy} {verb(change)} {', '.join(fields) or ', '.join(places(change))}"
+    line = f"{change.mutator} {verb(change)} {', '.join(fields) or ', '.join(places(change))}"
     return f"{line}: {reasons[0].why}" if reasons else line
 
 
@@ -129,7 +106,7 @@ def describe(change: Change) -> str:
 
 def heading(change: Change) -> str:
     """Policy and verb of a change: `standard-probes will add to the pods`."""
-    return f"{change.policy} {verb(change)}{' to the pods' if change.template else ''}"
+    return f"{change.mutator} {verb(change)}{' to the pods' if change.template else ''}"
 
 
 def verb(change: Change) -> str:
@@ -261,7 +238,7 @@ def audit_of(decision: Decision) -> dict[str, str]:
         if v.exempted is None
     ]
     mutations = [
-        {"policy": c.policy, "mode": c.mode, "fields": places(c)} for c in decision.changes if not c.template
+        {"policy": c.mutator, "mode": c.mode, "fields": places(c)} for c in decision.changes if not c.template
     ]
     exemptions = [
         {"rule": v.rule, "path": _cut(v.finding.path), "reason": _cut(v.exempted)}

@@ -127,7 +127,7 @@ def _mutated(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]
     for change in decision.changes:
         if change.mode is Mode.ENFORCE and change.patch:
             paths = tuple(path for path, _ in change.why.fields())
-            fields[change.policy] = fields.get(change.policy, ()) + paths
+            fields[change.mutator] = fields.get(change.mutator, ()) + paths
     return decision.object, fields
 
 

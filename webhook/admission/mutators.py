@@ -43,7 +43,7 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
     exemptions = Exemptions.read(annotations_of(obj), context.config, context.namespace)
     current, changes, results, crashes = obj, [], [], []
     for mutator in mutators:
-        mode = effective.policy_mode(mutator)
+        mode = effective.mutator_mode(mutator)
         if mode is Mode.OFF or mutator.mutate is None:
             continue
         if mutator.id in exemptions.reasons:

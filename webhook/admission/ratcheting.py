@@ -93,13 +93,13 @@ def known_changes(
         former = changes
     else:
         former = old.projection.changes if old.projection is not None else ()
-    reasons = {(change.policy, change.template, change.mode): change.why for change in former}
+    reasons = {(change.mutator, change.template, change.mode): change.why for change in former}
     return tuple(
         dataclasses.replace(
             change,
             known=frozenset(
                 (each.path, each.why)
-                for each in reasons.get((change.policy, change.template, change.mode), ())
+                for each in reasons.get((change.mutator, change.template, change.mode), ())
             ),
         )
         for change in changes

@@ -197,7 +197,7 @@ class Reviewed(Struct, frozen=True):
     @property
     def mutations(self) -> list[str]:
         """Ids of the policies that changed the object or its pods, in order, each once."""
-        return list(dict.fromkeys(c.policy for c in self.decision.changes if c.mode is Mode.ENFORCE))
+        return list(dict.fromkeys(c.mutator for c in self.decision.changes if c.mode is Mode.ENFORCE))
 
     @property
     def changes(self) -> list[Change]:

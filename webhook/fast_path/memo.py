@@ -27,17 +27,17 @@ from policies.core.finding import Finding
 from policies.core.listing import Listing
 from policies.core.reasons import UNREAD
 from policies.core.resources import Resource
-from webhook.admission.answer_encoding import Prepared, Response, prepared
+from webhook.admission.answer import Answer, Note, Prepared, Recalled, Response
+from webhook.admission.answer_encoding import prepared
 from webhook.admission.canonical import Canonical, name_of_replica, shows_constants
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
+from webhook.admission.engine import Decide
 from webhook.admission.envelope import Request
-from webhook.admission.messages import Answer, Recalled, respond
+from webhook.admission.messages import respond
 from webhook.admission.review import Review
 from webhook.fast_path.replicas import Bodies, Form, Own, Place
 from webhook.fast_path.sizes import LARGEST, SLOT, held, trimmed
-
-Decide = Callable[[Review], Decision]
 
 DEFAULT_BYTES: Final = 16 * 1024 * 1024
 ATTEMPTS: Final = 4
@@ -136,7 +136,7 @@ class Memo:
             self._count("evicted")
 
     def _add_form(
-        self, entry: _Entry, request: Request, canonical: Canonical, body: bytes, note: object
+        self, entry: _Entry, request: Request, canonical: Canonical, body: bytes, note: Note
     ) -> None:
         """Recognise the replicas of this body by their bytes from now on."""
         if self._entries.get(entry.key) is not entry:
@@ -259,7 +259,7 @@ class _Replicas(Struct, frozen=True):
     entry: _Entry
     name: bytes
     """The name of one replica; empty if all have the same name."""
-    note: object
+    note: Note
 
     def recalled(self, own: Own) -> Recalled:
         uid, ready = own.uid.decode(), self.entry.ready

@@ -251,7 +251,7 @@ class ModelEvents:
         obj = {"metadata": {"namespace": pod.namespace, "name": pod.name, "labels": pod.labels}}
         labels = Facts(pod.namespace, self._cluster).namespace_labels()
         effective = config.effective(obj, pod.namespace, labels)
-        return effective.policy_mode(MUTATOR) is not Mode.OFF and effective.settings(ModelPuller).events
+        return effective.mutator_mode(MUTATOR) is not Mode.OFF and effective.settings(ModelPuller).events
 
     async def _write(self) -> None:
         pause = _IDLE_SECONDS

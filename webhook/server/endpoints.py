@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from policies.core.facts import Cluster
 from webhook.admission import engine
-from webhook.admission.answer_encoding import Response, allowed, denied
-from webhook.admission.decision import Decision
+from webhook.admission.answer import Answer, Recalled, Response, allowed, denied
+from webhook.admission.engine import Decide
 from webhook.admission.envelope import Request
-from webhook.admission.messages import Answer, Recalled, respond
+from webhook.admission.messages import respond
 from webhook.admission.ratcheting import never_refused
 from webhook.admission.review import Review
 from webhook.config.source import LivePolicy
@@ -21,8 +20,6 @@ from webhook.worker_names.endpoint import Namer
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path import Memo
-
-Decide = Callable[[Review], Decision]
 
 
 def endpoints(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -11,9 +11,9 @@ from prometheus_client import Counter
 
 from policies.core.finding import Mode
 from policies.kube.json import text
+from webhook.admission.answer import Answer
 from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
-from webhook.admission.messages import Answer, Recalled
 from webhook.server import metrics as m
 from webhook.server.log import Line, verbose
 from webhook.server.tracing import Tracing
@@ -22,6 +22,9 @@ log = structlog.get_logger()
 
 _LOGGED: Final = ("changed", "denied")
 """The outcomes that get a log line at level info."""
+
+
+LogFields = dict[str, str | bool]
 
 
 class AnswerRecord(Struct, frozen=True):
@@ -34,6 +37,12 @@ class AnswerRecord(Struct, frozen=True):
     named: bool
     """Whether `name` comes from the request: then it is the same for all replicas."""
 
+    def record_again(self, uid: str, name: str) -> None:
+        """Record the answer to another replica: see `webhook.admission.answer.Note`."""
+        self.tally.increment()
+        if self.line is not None:
+            self.line.write(uid, self.name if self.named else name or self.name)
+
 
 class Journal:
     """Records answers, new ones and those of the memo."""
@@ -42,7 +51,7 @@ class Journal:
         self._metrics, self._tracing = metrics, tracing
 
     def record(
-        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: Mapping[str, object]
+        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: LogFields
     ) -> None:
         """Record an answer. `fields`: the `log_fields` of the request."""
         self._metrics.request(endpoint, outcome, request.kind.kind)
@@ -63,9 +72,9 @@ class Journal:
             log.debug(outcome, **fields, findings=findings)
 
     def record_for_replicas(
-        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: dict[str, Any]
+        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: LogFields
     ) -> AnswerRecord:
-        """The argument of `record_again` for the next replicas that get this answer."""
+        """The record for the next replicas that get this answer."""
         decision = answer.decision
         counters = [self._metrics.of_request(endpoint, outcome, request.kind.kind)]
         if decision is not None:
@@ -74,17 +83,10 @@ class Journal:
         named = request.name not in ("", text(request.object, "metadata", "name"))
         return AnswerRecord(self._metrics.tally(counters), line, str(fields["name"]), named)
 
-    def record_again(self, known: Recalled) -> None:
-        """Record an answer of the memo."""
-        record: AnswerRecord = known.note
-        record.tally.increment()
-        if record.line is not None:
-            record.line.write(known.uid, record.name if record.named else known.name or record.name)
-
     def _counters(self, decision: Decision, namespace: str) -> Iterator[Counter]:
         for change in decision.changes:
             if not change.template:
-                yield self._metrics.of_mutation(change.policy, change.mode.value)
+                yield self._metrics.of_mutation(change.mutator, change.mode.value)
         if decision.coverage is not None and decision.coverage.missing:
             yield self._metrics.of_not_read(str(decision.coverage.kind), decision.coverage.reading.value)
         for result in decision.results:
@@ -100,10 +102,10 @@ def _reasons(answer: Answer) -> dict[str, object]:
         return {"why": answer.response.status.message} if answer.response.status else {}
     if not answer.response.allowed:
         return {"rules": sorted({result.rule for result in answer.decision.results if result.denies})}
-    return {"policies": [change.policy for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
+    return {"policies": [change.mutator for change in answer.decision.changes if change.mode is Mode.ENFORCE]}
 
 
-def log_fields(request: Request) -> dict[str, str | bool]:
+def log_fields(request: Request) -> LogFields:
     """The fields of a log line that identify a request."""
     name = request.name or text(request.object, "metadata", "name")
     if not name:

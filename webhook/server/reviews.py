@@ -14,12 +14,12 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import structlog
 
-from webhook.admission.answer_encoding import Response, allowed, prepared, render
+from webhook.admission.answer import Answer, Recalled, Response, allowed
+from webhook.admission.answer_encoding import prepared, render
 from webhook.admission.envelope import MAX_VALUES, BadReview, Request, parse, too_many_values
-from webhook.admission.messages import Answer, Recalled
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.journal import Journal, log_fields
+from webhook.server.journal import Journal, LogFields, log_fields
 from webhook.server.log import verbose
 from webhook.server.shared_memory import UID, UID_WITHIN, Identity, ReviewRecord, SharedRecords
 
@@ -94,7 +94,7 @@ class Reviews:
         if known is None:
             return None
         try:
-            self._journal.record_again(known)
+            known.note.record_again(known.uid, known.name)
         except Exception:
             log.exception("answer not recorded", endpoint=endpoint, uid=known.uid)
         return known.body
@@ -124,12 +124,7 @@ class Reviews:
             return self._admit_unread(endpoint, request.uid, KILLED, identity)
         try:
             record.describe(fields, identity)
-            answered = self._endpoints[endpoint](request, deadline)
-            if isinstance(answered, Answer):
-                answer = answered
-            else:
-                async with asyncio.timeout_at(deadline):
-                    answer = await answered
+            answer = await self._answer_of(endpoint, request, deadline)
             rendered = (answer.ready or prepared(answer.response)).to(request.uid)
             outcome = _outcome(answer.response)
         except Exception:
@@ -137,17 +132,32 @@ class Reviews:
             answer = Answer(self._on_error(endpoint, request))
             rendered = render(request.uid, answer.response)
             outcome = "failed"
+        self._record(endpoint, body, request, answer, outcome, fields)
+        return rendered
+
+    async def _answer_of(self, endpoint: str, request: Request, deadline: float) -> Answer:
+        answered = self._endpoints[endpoint](request, deadline)
+        if isinstance(answered, Answer):
+            return answered
+        async with asyncio.timeout_at(deadline):
+            return await answered
+
+    def _record(
+        self, endpoint: str, body: bytes, request: Request, answer: Answer, outcome: str, fields: LogFields
+    ) -> None:
+        """Record the answer and let it be recalled; it is given even if that fails."""
         try:
             self._journal.record(endpoint, request, answer, outcome, fields)
-        except Exception:  # the answer is given even if recording it fails
+        except Exception:
             log.exception("answer not recorded", endpoint=endpoint, uid=request.uid)
-        if answer.remember is not None and endpoint in self._recalling:
-            try:
-                note = self._journal.record_for_replicas(endpoint, request, answer, outcome, fields)
-                answer.remember(body, note)
-            except Exception:
-                log.exception("answer not remembered", **fields)
-        return rendered
+        if answer.remember is None or endpoint not in self._recalling:
+            return
+        try:
+            answer.remember(
+                body, self._journal.record_for_replicas(endpoint, request, answer, outcome, fields)
+            )
+        except Exception:
+            log.exception("answer not remembered", **fields)
 
     def _admit_unread(self, endpoint: str, uid: str, why: str, identity: Identity) -> bytes:
         """Admit the object of a review that is not parsed. Refusal if the uid is unknown."""

@@ -27,8 +27,8 @@ from policies.kube.json import Json
 from policies.kube.objects.reading import WrongTypeError
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import (
-    Answer,
     GivenName,
+    Naming,
     OnUnavailable,
     RefusalReason,
     Refused,
@@ -44,7 +44,7 @@ from policies.worker_names.workers import (
     worker_of,
 )
 from webhook.admission import exemptions
-from webhook.admission.answer_encoding import Response, allowed, denied, patched
+from webhook.admission.answer import Response, allowed, denied, patched
 from webhook.admission.changed_annotation import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
@@ -184,7 +184,7 @@ class Namer:
             return allowed()
         facts = Facts(request.namespace, self._facts) if self._facts else Facts(request.namespace)
         effective = config.effective(pod, request.namespace, facts.namespace_labels())
-        mode = effective.policy_mode(policy.MUTATOR)
+        mode = effective.mutator_mode(policy.MUTATOR)
         exempted = exemptions.exemption(policy.MUTATOR.id, pod, config, request.namespace)
         if mode is Mode.OFF or exempted:
             return allowed(audit={"exempted": exempted} if exempted else {})
@@ -204,7 +204,7 @@ class Namer:
         """Wait until all Events are written."""
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    async def _allocate(self, worker: Worker, settings: WorkerNames, *, dry_run: bool) -> Answer:
+    async def _allocate(self, worker: Worker, settings: WorkerNames, *, dry_run: bool) -> Naming:
         try:
             # One at a time for a group: concurrent swaps of this process would fail.
             lock = self._locks.setdefault(lease_name(worker), asyncio.Lock())
@@ -245,7 +245,7 @@ class Namer:
         self,
         request: Request,
         worker: Worker,
-        answer: Answer,
+        answer: Naming,
         settings: WorkerNames,
         mode: Mode,
         config: Config,
@@ -327,7 +327,7 @@ async def allocate(
     identity: str = "mlchassis",
     on_lost_swap: Callable[[], None] = lambda: None,
     epoch: Callable[[], str] = lambda: secrets.token_hex(EPOCH_BYTES),
-) -> Answer:
+) -> Naming:
     """Read the Lease, list the pods, decide, and swap; start again if another request won the swap.
 
     A dry run returns the name without a swap. `epoch` makes the epoch of a new record. Runs until it is

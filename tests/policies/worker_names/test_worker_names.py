@@ -16,7 +16,7 @@ import yaml
 
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, GivenName, Refused, WorkerGroup, WorkerNames
+from policies.worker_names.worker_names import GivenName, Naming, Refused, WorkerGroup, WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
     OwnerMismatch,
@@ -34,7 +34,7 @@ from webhook.manifests.yaml_text import load_all
 CASES = sorted(path.parent for path in (Path(__file__).parent / "worker-names").glob("*/given.yaml"))
 
 
-def answer(given: Json) -> Answer | None:
+def answer(given: Json) -> Naming | None:
     """The answer; None if the pod is not named. The order of the attempts is that of /name."""
     worker = worker_of(given["pod"], "default")
     if worker is None:

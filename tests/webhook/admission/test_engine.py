@@ -152,7 +152,7 @@ def test_a_rule_that_judges_the_object_above_is_not_called_for_what_a_controller
 def test_each_mutation_sees_the_one_before() -> None:
     given = pod()
     decision = mutate(Review(request(given), Config(), NoCluster()))
-    assert [change.policy for change in decision.changes] == ["label", "seen"]
+    assert [change.mutator for change in decision.changes] == ["label", "seen"]
     assert decision.object["metadata"]["annotations"]["seen"] == "{'chassis': 'on'}"
     assert decision.object["spec"] is given["spec"]
     assert [op["path"] for op in decision.patch] == ["/metadata/labels/chassis", "/metadata/annotations"]
@@ -168,7 +168,7 @@ def test_only_enforce_changes_the_object(mode: str, recorded: bool) -> None:
     config = load({"label.yaml": f"mode: {mode}", "seen.yaml": "mode: off"})
     decision = mutate(Review(request(pod()), config, NoCluster()))
     assert decision.patch == []
-    assert [(change.policy, change.mode) for change in decision.changes] == [("label", mode)] * recorded
+    assert [(change.mutator, change.mode) for change in decision.changes] == [("label", mode)] * recorded
 
 
 def test_a_crash_stays_in_its_policy() -> None:
@@ -187,7 +187,7 @@ def test_advice_is_a_warning_at_most() -> None:
 def test_a_policy_can_be_exempted_with_a_reason() -> None:
     annotations = {"mlchassis.dev/exempt": "label=we set our own"}
     decision = mutate(Review(request(pod(annotations=annotations)), Config(), NoCluster()))
-    assert [change.policy for change in decision.changes] == ["seen"]
+    assert [change.mutator for change in decision.changes] == ["seen"]
     assert [(v.rule, v.exempted) for v in decision.results] == [("label", "we set our own")]
 
 
@@ -197,7 +197,7 @@ def test_an_update_changes_only_the_kinds_that_a_policy_names(monkeypatch: pytes
     updating = replace(toys["label"], on_update=(POD,))
     monkeypatch.setattr(registry, "mutators", lambda: {**toys, "label": updating})
     decision = mutate(Review(request(pod(), pod()), Config(), NoCluster()))
-    assert [change.policy for change in decision.changes] == ["label"]
+    assert [change.mutator for change in decision.changes] == ["label"]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def rule_mode(files: dict[str, str], certainty: Certainty = Certainty.CERTAIN, *
 
 
 def policy_mode(files: dict[str, str], **arguments: Any) -> Mode:
-    mode: Mode = effective(files, **arguments).policy_mode(registry.mutators()[POLICY])
+    mode: Mode = effective(files, **arguments).mutator_mode(registry.mutators()[POLICY])
     return mode
 
 
@@ -291,7 +291,7 @@ overrides:
     def of(namespace: str) -> tuple[str, int, Mode]:
         found = effective(files, namespace=namespace, namespace_labels={})
         settings = found.settings(policy.settings)
-        return settings.unknown, settings.readiness_failures, found.policy_mode(policy)
+        return settings.unknown, settings.readiness_failures, found.mutator_mode(policy)
 
     assert of("prod") == ("warn", 4, Mode.ENFORCE)
     assert of("dev-x") == ("tcp", 4, Mode.WARN)

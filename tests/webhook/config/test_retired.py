@@ -29,7 +29,7 @@ def test_a_strategy_has_no_effect_and_is_named(strategy: str) -> None:
 def test_a_program_that_the_flags_would_crash_switches_the_policy_off(program: str, mode: Mode) -> None:
     config = load({"model-puller.yaml": f"program: {program}\nimage: r.example/agent:1\n"})
     assert [note.path for note in config.notes] == ["program"]
-    assert config.effective({}).policy_mode(PULLER) is mode
+    assert config.effective({}).mutator_mode(PULLER) is mode
 
 
 def test_overrides_are_read_as_well() -> None:
@@ -46,8 +46,8 @@ overrides:
         "overrides.0.settings.model-puller.program",
         "overrides.0.settings.worker-names.strategy",
     ]
-    assert config.effective({}, "kserve", {}).policy_mode(PULLER) is Mode.OFF
-    assert config.effective({}, "other", {}).policy_mode(PULLER) is Mode.ENFORCE
+    assert config.effective({}, "kserve", {}).mutator_mode(PULLER) is Mode.OFF
+    assert config.effective({}, "other", {}).mutator_mode(PULLER) is Mode.ENFORCE
 
 
 def test_a_policy_may_name_a_removed_rule() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from policies.core.facts import Cluster
 from tests import differential
+from webhook.admission.answer import Recalled
 from webhook.admission.configuration import Config
-from webhook.admission.messages import Recalled
 from webhook.fast_path import memo
 from webhook.fast_path.memo import Memo
 from webhook.server import admission_server

@@ -34,15 +34,17 @@ from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.names import listed
 from webhook.admission import engine
+from webhook.admission.answer import Answer
 from webhook.admission.answer_encoding import prepared, render
 from webhook.admission.canonical import Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision
+from webhook.admission.engine import Decide
 from webhook.admission.envelope import Request, parse
-from webhook.admission.messages import Answer, respond
+from webhook.admission.messages import respond
 from webhook.admission.review import Review
 from webhook.config.load import load
-from webhook.fast_path.memo import DEFAULT_BYTES, Decide, Memo, summary
+from webhook.fast_path.memo import DEFAULT_BYTES, Memo, summary
 from webhook.kube.caches import ClusterCache
 from webhook.manifests.yaml_text import BadDocument, load_all
 

@@ -12,8 +12,7 @@ import pytest
 
 from tests.webhook.server.running import HEAD, Running, serving
 from tests.webhook.server.test_connections import BODY, WHOLE, acceptor_of, callers, in_flight, settled
-from webhook.admission.answer_encoding import allowed
-from webhook.admission.messages import Answer
+from webhook.admission.answer import Answer, allowed
 from webhook.server import admission_server as module
 from webhook.server import connections
 

@@ -87,6 +87,7 @@ class Caller:
         decision = DECIDE[endpoint](Review(request, self.config, self.cluster))
         assert known.body == render(request.uid, respond(decision))
         assert known.uid == request.uid
+        assert isinstance(known.note, Noted)
         assert known.note.decision == summary(decision)
         assert (known.name or known.note.name) == named(request)
         assert known.note.about == about(request)
@@ -100,12 +101,15 @@ class Caller:
         decision = DECIDE[endpoint](Review(request, self.config, self.cluster))
         assert rendered(request, answer) == render(request.uid, respond(decision))
         if answer.remember is not None:
-            answer.remember(body, Note(request, summary(decision)))
+            answer.remember(body, Noted(request, summary(decision)))
 
 
-class Note:
+class Noted:
     def __init__(self, request: Request, decision: object) -> None:
         self.decision, self.name, self.about = decision, named(request), about(request)
+
+    def record_again(self, uid: str, name: str) -> None:
+        raise AssertionError("no journal is in use")
 
 
 def named(request: Request) -> str:
@@ -281,6 +285,7 @@ def assert_answered_as_read(caller: Caller, body: bytes) -> None:
         request = parse(body)
         decision = engine.validate(Review(request, caller.config, caller.cluster))
         assert answer.body == render(request.uid, respond(decision))
+        assert isinstance(answer.note, Noted)
         assert (answer.name or answer.note.name) == named(request)
 
 

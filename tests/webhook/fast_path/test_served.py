@@ -18,14 +18,14 @@ from policies.core.facts import NoCluster
 from tests.webhook.server.test_worker import flags
 from tests.webhook.server.wired import REVIEW, Wired
 from webhook import fast_path
+from webhook.admission.answer import Recalled
 from webhook.admission.envelope import parse
-from webhook.admission.messages import Recalled
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo
 from webhook.server import admission_server as server
 from webhook.server import assembly, endpoints, log, reviews
 from webhook.server import server_flags as serve
 from webhook.server.connections import FastPath
-from webhook.server.journal import Journal
+from webhook.server.journal import AnswerRecord
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import Identity, SharedRecords
 from webhook.server.tracing import Tracing
@@ -156,7 +156,7 @@ async def test_a_bug_costs_no_answer(failing: str, monkeypatch: pytest.MonkeyPat
     wired = wired_with(memo, {"rules.yaml": "profile: strict"})
     answers = [await wired.post("validate", replica("uid-1")) for _ in range(2)]
     if failing == "recorded":
-        monkeypatch.setattr(Journal, "record_again", fail)
+        monkeypatch.setattr(AnswerRecord, "record_again", fail)
     else:
         memo.recall = fail  # type: ignore[method-assign]
     with structlog.testing.capture_logs() as lines:

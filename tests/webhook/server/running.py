@@ -13,9 +13,8 @@ from typing import Any, cast
 import aiohttp
 
 from policies.kube.json import Json
-from webhook.admission.answer_encoding import Response, allowed
+from webhook.admission.answer import Answer, Response, allowed
 from webhook.admission.envelope import Request
-from webhook.admission.messages import Answer
 from webhook.server.admission_server import AdmissionServer, Readiness, listen
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics

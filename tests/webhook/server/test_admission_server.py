@@ -15,9 +15,8 @@ import structlog
 
 from tests.steady import pass_over
 from tests.webhook.server.running import HEAD, Running, review, serving
-from webhook.admission.answer_encoding import Response, allowed, denied, patched
+from webhook.admission.answer import Answer, Response, allowed, denied, patched
 from webhook.admission.envelope import MAX_VALUES, Request
-from webhook.admission.messages import Answer
 from webhook.server import admission_server as module
 from webhook.server import connections
 from webhook.server.admission_server import time_limit

@@ -19,9 +19,8 @@ from aiohttp import web
 from tests.steady import pass_over
 from tests.webhook.kube.apiserver import until
 from tests.webhook.server.running import HEAD, Running, review, serving
-from webhook.admission.answer_encoding import allowed
+from webhook.admission.answer import Answer, allowed
 from webhook.admission.envelope import Request
-from webhook.admission.messages import Answer
 from webhook.server import admission_server, bodies, connections, pki, tls_reload
 from webhook.server.admission_server import listen
 from webhook.server.bodies import BodyBudget

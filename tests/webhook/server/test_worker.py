@@ -32,9 +32,9 @@ from tests.hanging import HANGING
 from tests.manifests import manifest
 from tests.webhook.kube.apiserver import FakeApiServer, Silence, running, until
 from tests.webhook.server.wired import POD, REVIEW, Wired
+from webhook.admission.answer import Answer
 from webhook.admission.decision import Crash
 from webhook.admission.envelope import Request
-from webhook.admission.messages import Answer
 from webhook.cli import main as cli
 from webhook.errors import UserError
 from webhook.manifests.yaml_text import load_all

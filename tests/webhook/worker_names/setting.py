@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, text
 from tests.webhook.kube.apiserver import FakeApiServer
-from webhook.admission.answer_encoding import Response, Status
+from webhook.admission.answer import Response, Status
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.config.load import load

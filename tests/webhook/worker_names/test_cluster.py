@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, labelled, worker
-from webhook.admission.answer_encoding import Response
+from webhook.admission.answer import Response
 from webhook.worker_names import cluster
 
 

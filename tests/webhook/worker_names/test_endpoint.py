@@ -23,7 +23,7 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
-from webhook.admission.answer_encoding import Response
+from webhook.admission.answer import Response
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request

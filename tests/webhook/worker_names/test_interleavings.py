@@ -16,7 +16,7 @@ from msgspec import structs
 
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import Answer, GivenName, WorkerGroup, WorkerNames
+from policies.worker_names.worker_names import GivenName, Naming, WorkerGroup, WorkerNames
 from policies.worker_names.workers import AllocationRecord, Worker, WorkerOwner, desired, existing_pod
 from tests.webhook.worker_names.world import (
     LIFETIME,
@@ -195,7 +195,7 @@ def test_no_name_is_given_twice_though_the_lease_is_lost(scenario: Scenario) -> 
 # --- controls: each takes one piece out, and the search must find out -------------------------------------
 
 
-async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
+async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Naming:
     """The obvious design: list the pods, take the lowest free number. It never refuses a pod."""
     listed = await workers.pods(worker.namespace, worker.selector)
     names = {pod["metadata"]["name"] for pod in listed.pods}
@@ -203,7 +203,7 @@ async def next_free_ordinal(workers: FakeWorkers, worker: Worker, settings: Work
     return GivenName(f"demo-small-{number}", AllocationRecord())
 
 
-async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
+async def count_only(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Naming:
     """Counts what exists and refuses, but promises nothing."""
     now = workers.now()
     want = desired(await workers.owner(worker.owner, worker.namespace), worker)
@@ -240,7 +240,7 @@ class BlindSwap(FakeWorkers):
 def through(kind: type[FakeWorkers]) -> Allocate:
     """The real allocation over a cluster that breaks one rule."""
 
-    def allocate(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
+    def allocate(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Naming]:
         broken = kind(workers.world)
         broken.log = workers.log
         return real(broken, worker, settings)
@@ -248,12 +248,12 @@ def through(kind: type[FakeWorkers]) -> Allocate:
     return allocate
 
 
-def short_lived(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
+def short_lived(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Naming]:
     """Promises that lapse while their request may still be under way."""
     return real(workers, worker, structs.replace(settings, reservation=1))
 
 
-def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Answer]:
+def one_epoch(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Awaitable[Naming]:
     """A record that is begun again looks like the lost one."""
     return allocate(workers, worker, settings, epoch=lambda: "the same")
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.steady import pass_over
 from tests.webhook.worker_names.setting import CLUSTERS, PODS, Setting, worker
-from webhook.admission.answer_encoding import Response
+from webhook.admission.answer import Response
 from webhook.admission.configuration import Config
 from webhook.manifests.cluster import ManifestCluster
 from webhook.worker_names import endpoint as names

@@ -14,7 +14,7 @@ from typing import Any
 
 from policies.core.annotations import WORKER_NAMES
 from policies.kube.json import Json
-from policies.worker_names.worker_names import Answer, GivenName, WorkerNames
+from policies.worker_names.worker_names import GivenName, Naming, WorkerNames
 from policies.worker_names.workers import Worker, WorkerOwner
 from webhook.worker_names.endpoint import Listed, allocate
 
@@ -177,10 +177,10 @@ class FakeWorkers:
         raise AssertionError("the allocation writes no Events")
 
 
-Allocate = Callable[[FakeWorkers, Worker, WorkerNames], Awaitable[Answer]]
+Allocate = Callable[[FakeWorkers, Worker, WorkerNames], Awaitable[Naming]]
 
 
-async def real(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Answer:
+async def real(workers: FakeWorkers, worker: Worker, settings: WorkerNames) -> Naming:
     """The allocation as the webhook runs it."""
     return await allocate(workers, worker, settings, epoch=workers.epoch)
 
@@ -200,7 +200,7 @@ class Request:
         self.labels = labels or {}
         self.most_wanted = world.desired
         self.workers = FakeWorkers(world)
-        self.answer: Answer | None = None
+        self.answer: Naming | None = None
         self.outcome = ""
         self._run = self._review(allocate, worker, settings).__await__()
         self.advance()

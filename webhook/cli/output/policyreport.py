@@ -112,7 +112,7 @@ def results_of(review: Reviewed) -> Iterator[Json]:
         result, severity = _RESULTS[change.mode]
         properties = {"mode": change.mode.value}
         message = f"{messages.describe(change)}."
-        yield _result(change.policy, result, message, resources, severity=severity, properties=properties)
+        yield _result(change.mutator, result, message, resources, severity=severity, properties=properties)
     if review.unread:
         yield _result(COVERAGE, "skip", review.unread, resources, severity="low")
     for crash in review.decision.distinct_crashes:
