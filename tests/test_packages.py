@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from webhook.cli.main import COMMANDS
 
 pytestmark = pytest.mark.lint
 
@@ -97,19 +99,36 @@ def test_imports_are_found_in_functions_and_in_nested_packages(
     assert listed_in(docstring_of(tmp_path / "policies" / "probes")) == {"policies.kube"}
 
 
-def named_in_table(docstring: str) -> set[str]:
-    """The modules and folders in the second column of the table `question | module`."""
+def answers_of(docstring: str) -> list[str]:
+    """The second column of the table `question | module`."""
     rows = re.findall(r"^\| (.+) \| (.+) \|$", docstring, re.MULTILINE)
-    answers = [answer for _, answer in rows[1:] if not answer.startswith("---")]
-    return {name for answer in answers for name in re.findall(r"`([\w/.-]+)`", answer.partition(":")[0])}
+    return [answer for _, answer in rows[1:] if not answer.startswith("---")]
+
+
+def named_in(answers: Iterable[str]) -> set[str]:
+    return {name.rstrip("/") for answer in answers for name in re.findall(r"`([\w/.-]+)`", answer)}
+
+
+def modules_of(package: Path) -> set[str]:
+    """The modules that a reader of the package looks for; those of commands have the names of these."""
+    modules = {file.stem for file in package.glob("*.py")} - {"__init__", "__main__"}
+    folders = {each.parent.name for each in package.glob("*/__init__.py")} - {"rules"}
+    commands = {name.replace("-", "_") for name in COMMANDS} if name_of(package) == "webhook.cli" else set()
+    return (modules | folders) - commands
 
 
 @pytest.mark.parametrize("package", packages(), ids=name_of)
-def test_the_table_of_a_package_names_its_modules(package: Path) -> None:
+def test_the_table_of_a_package_names_nothing_else(package: Path) -> None:
     present = {path.stem if path.suffix == ".py" else path.name for path in package.iterdir()}
-    assert {name.rstrip("/") for name in named_in_table(docstring_of(package))} <= present
+    assert named_in(each.partition(":")[0] for each in answers_of(docstring_of(package))) <= present
+
+
+@pytest.mark.parametrize("package", [each for each in packages() if each.name != "rules"], ids=name_of)
+def test_the_table_of_a_package_names_all_its_modules(package: Path) -> None:
+    assert modules_of(package) - named_in(answers_of(docstring_of(package))) == set()
 
 
 def test_a_table_is_read() -> None:
     docstring = "| question | module |\n|---|---|\n| which | `a`, `b/`: from `c` |\n| how | `d` |\n"
-    assert named_in_table(docstring) == {"a", "b/", "d"}
+    assert answers_of(docstring) == ["`a`, `b/`: from `c`", "`d`"]
+    assert named_in(answers_of(docstring)) == {"a", "b", "c", "d"}

@@ -7,7 +7,9 @@
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
 | which images use GPUs without a request | `gpu_images` |
-| what the annotations mean, and MIG | `annotations` |
+| what the annotations mean, and which resources are MIG slices | `annotations` |
+| how many ranks a container starts | `rank_launchers` |
+| how large a container's /dev/shm is | `shared_memory` |
 | which fields are added | `gpu_affinity`, with `node_affinity` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`,

@@ -6,6 +6,7 @@
 | what a rule reads of the object | `target`, `pod_view`, whose features decide whether it is called |
 | where an object has its pod templates | `pod_templates` |
 | which object completes the pods of another, as their base | `pod_bases`, `kserve`, `trainer` |
+| what operators add to pods | `ray_pods`, `seldon` |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, with its mode |
 | why a field is added | `reasons` |
@@ -13,9 +14,10 @@
 | how a kind's pods start and end | `lifecycles`, with which `runs` reads objects |
 | which kinds have pods, and where | `workloads`, `shapes`, `composing`; the rest: `coverage` |
 | how tables of facts are loaded | `data` |
-| where stores keep their data | `data_directories` |
+| where stores keep their data, and whether a volume follows its pod | `data_directories`, `volumes` |
 | which pods belong together | `groups`, `services`, `dns` |
 | which policies of the network there are | `network_policies` |
+| which nodes a cloud takes back | `spot_nodes` |
 | which workload an autoscaler scales | `autoscalers` |
 
 Imports: `policies`, `policies.kube`.

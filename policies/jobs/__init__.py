@@ -3,6 +3,7 @@
 | question | module |
 |---|---|
 | how Jobs handle failures | `jobs` |
+| how long it is between two runs of a CronJob | `schedules` |
 | which fields are added | `job_retries`, `termination_messages` |
 | which containers train, and which never end | `training`, `rules`: `endless_containers` |
 

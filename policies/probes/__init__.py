@@ -6,12 +6,15 @@ matches a container with a preset, and `standard_probes` injects the probes.
 | question | module |
 |---|---|
 | which settings are there | `standard_probes_settings` |
+| how a container is matched with a preset | `recognition`, over `preset` and `server_facts` |
+| which probes are added | `standard_probes` |
 | how the reason of a probe is said | `probe_fields` |
 | which containers of a pod serve | `serving` |
 | on which port and paths a recognised server answers | `endpoints` |
 | which handlers liveness and readiness get | `health`: from annotations, the preset, or the readinessProbe |
 | how long a start takes | `startup_budget`: from `observed` starts, or from `model_sizes` |
-| how a program checks progress | `liveness_program` |
+| whether a user's own check may be copied | `copied` |
+| how a program checks progress | `liveness_program`; by annotation: `canary`, `training_progress` |
 | whether liveness notices a hang | `hangs` |
 | which warnings the mutator gives | `advice` |
 | what rules share | `probe`, `heavy_commands`, `first_party` |

@@ -5,8 +5,8 @@
 | on which hosts a workload depends | `links` |
 | which objects a pod reads | `reads` |
 | who waits for whom | `wait_cycles`, `graph` |
-| in which order objects are deployed | `order` |
-| whether there is room | `devices`, `node_pools`, `domains`, `cohorts` |
+| in which order objects are deployed, and volumes bound | `order`, `late_claims` |
+| whether there is room | `devices`, `node_pools`, `domains`, `cohorts`, `volcano_queues` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.jobs`, `policies.kube`, `policies.probes`, `policies.quotas`, `policies.rollouts`,

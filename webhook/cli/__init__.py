@@ -3,11 +3,17 @@
 | question | module |
 |---|---|
 | which commands there are | `main`; each has a module of its name |
+| which examples `--help` shows | `examples` |
 | what a command reads | `inputs`, `named_policy`, `connection`, `cluster_facts` |
 | how objects are reviewed | `reviewed`, `cluster_reviews` |
+| how the views of `scan` are made | `missed`, with `repair`; `servers`, `pulled_models` |
+| how earlier figures are compared | `history` |
+| how `policy diff` and `policy test` work | `policy_diff`, `policy_test` |
+| what `explain` prints about kinds and servers | `known_kinds`; `server_pages`, with `server_manifest` |
+| how settings are described | `settings_in_words` |
 | how texts are printed | `output`, `terminal` |
 | how manifests are edited | `fix`, `text_edits` |
-| who set a field, and how to change it | `why`, `provenance`, `kubectl` |
+| who set a field, and how to change it | `why`, `provenance`, `owners`, `kubectl` |
 | which flags and exit statuses commands share | `flags` |
 
 Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,

@@ -4,8 +4,16 @@ Law: it changes no answer. It can be switched off (`--fast-path=off`, `fastPath:
 deleted: only `webhook.server.assembly` imports it, if it exists. A test deletes it; another compares its
 answers with the engine's (`tests.differential`).
 
-`Memo.answer` answers a request and remembers the answer; `Memo.recall` finds the answer to a body by its
-bytes; `Reader` finds plain requests in the bytes of a connection; `http_response` writes their answers.
+| question | module |
+|---|---|
+| how a request is answered and remembered (`Memo.answer`, `Memo.recall`) | `memo` |
+| how a body is recognised by its bytes | `replicas` |
+| how plain requests are read from a connection and answered (`Reader`, `http_response`) | `plain` |
+| how much memory an entry takes | `sizes` |
+
+An answer takes this way: `Memo.answer` gives it a function `remember`; `webhook.server.reviews` calls it with
+the body and the journal's note; `Memo.recall` finds both by the bytes of the next such body, and the note
+records that answer.
 
 Imports: `policies.core`, `policies.kube`, `webhook.admission`.
 """

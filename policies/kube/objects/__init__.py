@@ -16,6 +16,7 @@
 | Namespaces, quotas, LimitRanges, PriorityClasses | `limits` |
 | Devices of DRA | `devices` |
 | Kueue's queues | `queues` |
+| Configurations of admission webhooks | `webhooks` |
 | Ray | `ray` |
 | Which type has which kind? | `kinds` |
 

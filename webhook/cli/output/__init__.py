@@ -1,4 +1,11 @@
 """The formats of `--output`, one module each.
 
+| question | module |
+|---|---|
+| which format is chosen | `show` |
+| for people | `text`, `diff`, `statistics`; an HTML page: `html`, `pages` |
+| for programs | `json`, `yaml`, `junit`, `sarif`, `policyreport` |
+| graphs in all formats | `graph` |
+
 Reviews are read and released one by one, so that a cluster does not have to fit in memory.
 """
