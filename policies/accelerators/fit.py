@@ -20,8 +20,8 @@ from policies.accelerators.vendors import memory_of
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.kube.pods import Container
+from policies.probes.declared_models import size_by_name
 from policies.probes.serving import recognised
-from policies.probes.startup_budget import size_by_name
 
 MIN_SHARE: Final = 0.75
 """The share of the computed weights that counts, since names are rounded: `7B` may be 6.7 billion."""

@@ -13,7 +13,7 @@ Other packages import only the names below; the modules are internal.
 | in which order it runs (`&&`, loops, functions) | `walk` |
 | which program runs | `reader`; shells: `programs`; `exec`, `env`, `timeout` and the like: `wrappers` |
 | which options it has | `options` |
-| which hosts it reaches | `client_hosts`, with the clients of `clients.yaml`, read by `clients`; code: `interpreters` |
+| which hosts it reaches | `client_hosts`, with `clients` of `clients.yaml`; code: `interpreters` |
 | whether a host is in the pod | `hosts` |
 | whether it ends, and after how long | `ends`, `durations` |
 | which programs get no signals (`trap`) | `children` |

@@ -38,10 +38,10 @@ from policies.models.volumes import (
     with_model_mounts,
     with_models_volume,
 )
+from policies.probes.declared_models import models_of
 from policies.probes.recognition import Server
 from policies.probes.server_facts import PullerOption
 from policies.probes.serving import istio_came_first, recognised
-from policies.probes.startup_budget import models_of
 from puller.model_config import ModelSpec
 
 _KSERVE: Final = "internal.serving.kserve.io"

@@ -1,7 +1,7 @@
 """The expected start of a serving container, and its startup budget.
 
 The start follows from an annotation, from earlier starts (`policies.probes.observed`), or from the model's
-size: an annotation, the model config, or the model's name and flags (`policies.probes.model_sizes`).
+size (`policies.probes.declared_models`).
 
 The budget is generous: a long one costs nothing if the start succeeds, and a short one ends every start.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
@@ -18,24 +18,26 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.core.annotations import EXPECTED_START, MODEL_CONFIG, MODEL_SIZE
+from policies.core.annotations import EXPECTED_START, MODEL_CONFIG
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.core.reasons import in_words, times
 from policies.kube import quantities as units
-from policies.kube.images import repository, repository_and_tag
-from policies.kube.json import texts
 from policies.kube.names import shortened
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import Pod, Volume
-from policies.kube.pods import Container, Role
-from policies.probes.model_sizes import heaviest
+from policies.kube.pods import Container
+from policies.probes.declared_models import (
+    annotation_of,
+    declared_size,
+    keeps_files,
+    mounted_disks,
+    size_by_name,
+)
 from policies.probes.observed import Observed, observed
 from policies.probes.recognition import Server
 from policies.probes.server_facts import SlowStart
-from policies.probes.serving import serving_containers
 from policies.probes.standard_probes_settings import Learning, StandardProbes
-from puller import model_config as model_spec
 
 MAX_START: Final = 7 * 24 * 3600
 """Seconds. A longer start is a mistake in an annotation, and its budget could overflow an int32."""
@@ -105,7 +107,7 @@ def _estimate(pod: PodView, container: Container, facts: Facts) -> Start | None:
     settings = facts.settings(StandardProbes)
     if settings.recogniser.is_infrastructure(container):
         return None
-    annotated = _annotation(pod, container, EXPECTED_START, facts)
+    annotated = annotation_of(pod, container, EXPECTED_START, facts)
     if annotated is not None:
         try:
             seconds = units.parse_duration(annotated)
@@ -275,109 +277,6 @@ def _rate(rate: int) -> str:
     return f"{rate / 2**20:g} MiB/s"
 
 
-# --- the model's size --------------------------------------------------------------------------
-
-
-def declared_size(pod: PodView, container: Container, facts: Facts) -> tuple[int | None, str]:
-    """Bytes that a container loads before it serves, and the source: the annotation
-    `mlchassis.dev/model-size`, or the sum in the pod's model config; None without both."""
-    annotated = _annotation(pod, container, MODEL_SIZE, facts)
-    if annotated is not None:
-        try:
-            return units.parse_bytes(annotated), MODEL_SIZE
-        except ValueError:
-            pass
-    name = _annotation(pod, container, MODEL_CONFIG, facts)
-    models = models_of(facts, name) if name else None
-    if models is None:
-        return None, ""
-    return sum(model.memory for model in models.values()) or None, f"the model config {name}"
-
-
-def size_by_name(pod: Pod, container: Container, server: Server) -> tuple[int, str]:
-    """Bytes of the model that a server loads, and its name: in the command line, the variables or the image,
-    else the name of a mounted claim, bucket or image. 0 if no name has a size."""
-    if not server.preset.loads_model:
-        return 0, ""
-    named = server.cache.once_for(container.image, _size_in_names, server, container.image)
-    return named if named[0] else heaviest(_mounted(pod, container), _formats(server))
-
-
-def _size_in_names(server: Server, image: str) -> tuple[int, str]:
-    return heaviest((*named_models(server), repository(image)), _formats(server))
-
-
-def _formats(server: Server) -> tuple[str | None, ...]:
-    """The number formats of the weights, as far as flags set them."""
-    value = server.options.value
-    return value(("--quantization", "-q", "--quantize")), value(("--dtype",))
-
-
-def named_models(server: Server) -> Iterator[str]:
-    """The names of the models in the arguments and variables that name a model, by the server's preset. Other
-    arguments, such as `--reasoning-parser deepseek_r1`, may look like one."""
-    preset = server.preset
-    for flag in preset.model_flags:
-        yield server.options.value((flag,)) or ""
-    for name in preset.model_env:
-        yield server.variables.get(name) or ""
-    if preset.model_operand:
-        yield _first_operand(server)
-
-
-def _first_operand(server: Server) -> str:
-    """The word directly after the command, which the image may begin; later words may be values of flags."""
-    commands = [tuple(command.split()[start:]) for command in server.preset.commands for start in (0, 1)]
-    length = max((len(words) for words in commands if server.argv[: len(words)] == words), default=0)
-    word = "".join(server.argv[length : length + 1])
-    return "" if word.startswith("-") else word
-
-
-def _mounted(pod: Pod, container: Container) -> Iterator[str]:
-    """The names of the claims, buckets and images that a container mounts."""
-    for volume in _volumes(pod, container):
-        if volume.persistent_volume_claim is not None:
-            yield volume.persistent_volume_claim.claim_name
-        if volume.csi is not None:
-            yield volume.csi.volume_attributes.get("bucketName", "")
-        if volume.image is not None:
-            yield ":".join(repository_and_tag(volume.image.reference))
-
-
-def models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
-    """The models that a model-config ConfigMap lists; None if it is unknown."""
-    return facts.cache.once_for(config, _models_of, facts, config)
-
-
-def _models_of(facts: Facts, config: str) -> Mapping[str, model_spec.ModelSpec] | None:
-    found = facts.model_config(config)
-    return None if found is None else model_spec.parse(texts(found, "data")).models
-
-
-def _annotation(pod: PodView, container: Container, key: str, facts: Facts) -> str | None:
-    """The value of an annotation for one container, or for all serving containers."""
-    annotations = pod.chassis_annotations
-    if not annotations:
-        return None
-    value = annotations.get(f"{key}.{container.name}")
-    if value is None and key in annotations and _loads_models(pod, container, facts):
-        value = annotations[key]
-    return value
-
-
-def _loads_models(pod: PodView, container: Container, facts: Facts) -> bool:
-    """Whether the pod's annotations about models apply to a container: to the serving main containers, or
-    to all main ones if none serves. Native sidecars and helpers load no models."""
-    if container.role is not Role.MAIN:
-        return False
-    serving = facts.pod_caches[pod].once(_serving_mains, pod, facts)
-    return not serving or container.name in serving
-
-
-def _serving_mains(pod: PodView, facts: Facts) -> frozenset[str]:
-    return frozenset(item.name for item in serving_containers(pod, facts) if item.role is Role.MAIN)
-
-
 # --- the largest possible model, if its size is unknown -----------------------------------------
 
 _ACCELERATOR: Final = re.compile("gpu|gaudi|tpu|neuron|npu|/mig-")
@@ -389,7 +288,7 @@ def _largest_model(pod: Pod, container: Container) -> int:
     resources = container.typed.resources
     asked = {**resources.requests, **resources.limits}
     accelerators = sum(units.bytes_or_zero(value) for key, value in asked.items() if _ACCELERATOR.search(key))
-    own = [units.bytes_or_zero(_size_of(volume)) for volume in _volumes(pod, container)]
+    own = [units.bytes_or_zero(_size_of(volume)) for volume in mounted_disks(pod, container)]
     return max(accelerators * _ACCELERATOR_BYTES, units.bytes_or_zero(asked.get("memory")), *own, 0)
 
 
@@ -400,18 +299,6 @@ def _size_of(volume: Volume) -> Quantity | None:
     if volume.ephemeral is not None:
         return volume.ephemeral.volume_claim_template.spec.resources.requests.get("storage")
     return None
-
-
-def _volumes(pod: Pod, container: Container) -> list[Volume]:
-    """The volumes that a container mounts, except those in memory."""
-    names = {mount.name for mount in container.typed.volume_mounts}
-    mounted = [volume for volume in pod.spec.volumes if volume.name in names]
-    return [each for each in mounted if each.empty_dir is None or each.empty_dir.medium != "Memory"]
-
-
-def keeps_files(pod: Pod, container: Container) -> bool:
-    """Whether a volume, such as an emptyDir, keeps the download when the container is restarted."""
-    return any(volume.keeps_files for volume in _volumes(pod, container))
 
 
 def _compiles(container: Container, settings: StandardProbes) -> bool:

@@ -14,10 +14,10 @@ from policies.core.target import PodTemplate
 from policies.kube.images import image_matches
 from policies.kube.objects.pods import Volume, VolumeMount
 from policies.kube.pods import Container
+from policies.probes.declared_models import named_models, size_by_name
 from policies.probes.recognition import Server
 from policies.probes.server_facts import ModelCache
 from policies.probes.serving import recognised
-from policies.probes.startup_budget import named_models, size_by_name
 
 _HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.gguf)(?::[\w.-]+)?")
 """A model of a hub: `meta-llama/Llama-3.1-8B`. Paths begin with a slash or a dot, URLs have a colon."""

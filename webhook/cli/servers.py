@@ -29,12 +29,13 @@ from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import PodController
 from policies.kube.pods import Container
 from policies.kube.printable import printable
+from policies.probes.declared_models import models_of, named_models, size_by_name
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.hangs import Hang, hang_of, noticed
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
-from policies.probes.startup_budget import budget_of, models_of, named_models, size_by_name
+from policies.probes.startup_budget import budget_of
 from webhook.admission.missed import runs
 from webhook.cli.connection import Wait
 from webhook.cli.output.html.timeline import Timeline, timelines

@@ -21,12 +21,12 @@ from policies.kube.objects.jobs import DISRUPTION_TARGET
 from policies.kube.objects.pods import ContainerStatus, PodState, PodStatus, Probe, TerminatedState
 from policies.kube.objects.reading import readable
 from policies.kube.pods import Container, Role, port_number
+from policies.probes.declared_models import declared_size
 from policies.probes.endpoints import server_port
 from policies.probes.liveness_program import watched_start
 from policies.probes.observed import place_of, run_of, workload_of
 from policies.probes.serving import serving_containers
 from policies.probes.standard_probes_settings import Learning, StandardProbes
-from policies.probes.startup_budget import declared_size
 from webhook.admission.configuration import Config
 from webhook.admission.review import of_running
 from webhook.kube.times import seconds_of

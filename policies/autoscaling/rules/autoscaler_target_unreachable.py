@@ -15,9 +15,9 @@ from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
 from policies.kube.objects.metadata import Object
 from policies.kube.pods import Role
 from policies.kube.quantities import whole_number
+from policies.probes.declared_models import named_models
 from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
-from policies.probes.startup_budget import named_models
 
 _MANAGED: Final = "llm-d.ai/managed"
 _MODEL: Final = "llm-d.ai/model-id"

@@ -15,8 +15,8 @@ from policies.kube.json import mapping
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Role
+from policies.probes.declared_models import named_models
 from policies.probes.serving import recognised
-from policies.probes.startup_budget import named_models
 from policies.rollouts.rollouts import minimum_of
 
 _MAX_SERVICES: Final = 32

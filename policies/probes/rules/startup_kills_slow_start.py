@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.probes.declared_models import keeps_files
 from policies.probes.probe import STARTUP, probes
-from policies.probes.startup_budget import keeps_files, start_of
+from policies.probes.startup_budget import start_of
 
 _FAR_BELOW: Final = 8
 """A budget this many times below a server's usual start is too short for any model."""

@@ -12,8 +12,9 @@ from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.kube.json import Json
 from policies.kube.pods import Container
+from policies.probes.declared_models import declared_size
 from policies.probes.standard_probes_settings import StandardProbes
-from policies.probes.startup_budget import Start, budget_of, declared_size, expected_start, start_of
+from policies.probes.startup_budget import Start, budget_of, expected_start, start_of
 
 LLAMA = "meta-llama/Llama-3.1-70B-Instruct"
 GIB = 1 << 30
